@@ -29,6 +29,7 @@ from raysuite.cli.recommend import recommend
 from raysuite.cli.register import register, sync
 from raysuite.cli.report import history, report
 from raysuite.cli.run import run, sweep
+from raysuite.cli.scale import scale
 from raysuite.cli.schema import schema
 from raysuite.cli.simulate import simulate
 from raysuite.cli.verify import verify
@@ -104,7 +105,20 @@ def _root(
 
 
 _VERBS = (
-    *(plan, run, sweep, watch, report, history, calibrate, predict, simulate, recommend, explain),
+    *(
+        plan,
+        run,
+        sweep,
+        scale,
+        watch,
+        report,
+        history,
+        calibrate,
+        predict,
+        simulate,
+        recommend,
+        explain,
+    ),
     *(models, doctor, verify, sync, register, evaluate, schema),
 )
 for _verb in _VERBS:

@@ -33,6 +33,7 @@ from raysuite.cluster.suites import (
     job_id,
     sole_driver,
 )
+from raysuite.errors import UserError
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.plan.space import count
@@ -186,6 +187,12 @@ class Work(ABC, Generic[AnyRequest]):
         """What runs beside Ray's start; its call waits for it, and raises SpecError."""
         return nullcontext(lambda: None)
 
+    def connect(self) -> AbstractContextManager[Capacity]:
+        """What it runs on: a cluster of Ray."""
+        from raysuite.orchestrate.cluster import connect
+
+        return connect(self.request.address)
+
     @abstractmethod
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         """Check against the cluster, and make the results folder where nothing is resumed."""
@@ -220,8 +227,10 @@ class SuiteWork(Work[RunRequest]):
         if request.resume_from is not None:
             self.opened = Results.open(request.resume_from.absolute())
         else:
-            assert request.spec is not None
-            self.document = read_document(request.spec, request.overrides, request.scale)
+            self.document = request.document
+            if self.document is None:
+                assert request.spec is not None
+                self.document = read_document(request.spec, request.overrides, request.scale)
             if request.budget_s is not None:
                 set_key(self.document, "repeats", budget.MOST_REPEATS)
             self.plans = make_plans(self.document, gpus_before(request.address))
@@ -249,6 +258,18 @@ class SuiteWork(Work[RunRequest]):
         from raysuite.plan.dry_batch import unproven
 
         return dry_batch(unproven(self.left()), self.document)
+
+    def connect(self) -> AbstractContextManager[Capacity]:
+        from raysuite.orchestrate.script import here
+
+        if not all(plan.spec.script is not None for plan in self.plans):
+            return super().connect()
+        if self.request.address:
+            raise UserError(
+                f"address {self.request.address!r} (--address or RAY_ADDRESS) is of a Ray cluster, "
+                "and a script runs on this machine only, without Ray; leave it out"
+            )
+        return nullcontext(here())
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import suite
@@ -387,7 +408,7 @@ def drive(work: Work[Any]) -> None:
     result, with 75 where it was stopped."""
     request = work.request
     request.check()
-    from raysuite.orchestrate.cluster import connect, ending
+    from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.stopping import StopWatch
 
     work.plan()
@@ -402,7 +423,7 @@ def drive(work: Work[Any]) -> None:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:
                 check_batch = joined.enter_context(work.dry_batch())
                 with timings.phase("ray"):
-                    capacity = joined.enter_context(connect(request.address))
+                    capacity = joined.enter_context(work.connect())
                 with timings.phase("dry batch"):
                     check_batch()
                 work.create(capacity, watch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,7 +68,10 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
         print_text("no run is left: all have ended")
         return
     out = stdout()
-    rows = [_row(each, number, warm) for each, number, warm in _with_groups(plans)]
+    rows = [
+        _row(each, number, warm) if each.spec.script is None else _script_row(each)
+        for each, number, warm in _with_groups(plans)
+    ]
     same = [key for key in rows[0] if len({row[key] for row in rows}) == 1 and key not in _OWN]
     shown = [key for key in rows[0] if key not in same]
     lines = ([row[key] for key in shown] for row in rows)
@@ -75,7 +79,8 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     if same:
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
         out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
-    out.print(summary(plans))
+    if all(each.spec.script is None for each in plans):
+        out.print(summary(plans))
     if schedule:
         for line in _schedules(plans):
             print_text(line)
@@ -178,6 +183,19 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
         "steps/epoch": told("steps_per_epoch"),
         "steps": told("total_steps"),
         "epochs": str(each.spec.training.epochs),
+    }
+
+
+def _script_row(each: RunPlan) -> dict[str, str]:
+    script = each.spec.script
+    assert script is not None
+    names = {"workers": each.workers, "nodes": 1}
+    set_here = (f"{key}={value}" for key, value in script.variables(names).items())
+    return {
+        "#": str(each.index + 1),
+        "run": each.title,
+        "workers": _placement(each),
+        "command": shlex.join([*set_here, *script.words(names)]),
     }
 
 

@@ -13,6 +13,7 @@ from raysuite.errors import UserError
 
 if TYPE_CHECKING:
     from raysuite.cluster.suites import Verb
+    from raysuite.spec import Document
 
 _UPLOADS = "working_dir_files"
 """Ray's folder of what `ray job submit --working-dir` sends to a node."""
@@ -44,6 +45,11 @@ class Request:
         return self.quiet or self.as_json
 
     @property
+    def has_spec(self) -> bool:
+        """Whether an experiment was given."""
+        return self.spec is not None
+
+    @property
     def again(self) -> bool:
         """Whether earlier results are resumed."""
         return self.resume or self.resume_from is not None
@@ -57,7 +63,7 @@ class Request:
             raise UserError(
                 "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
             )
-        if self.resume_from is None and self.spec is None:
+        if self.resume_from is None and not self.has_spec:
             raise UserError(
                 "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
             )
@@ -110,6 +116,17 @@ class RunRequest(Request):
 
     budget_s: float | None
     """Seconds from the start of the command."""
+    document: Document | None = None
+    """The experiment of `raysuite scale`, which is no file."""
+
+    @property
+    def has_spec(self) -> bool:
+        return super().has_spec or self.document is not None
+
+    def command(self) -> str:
+        if self.document is None:
+            return super().command()
+        return shlex.join(["raysuite", "scale", "--", *self.document.data["script"]["command"]])
 
     def check(self) -> None:
         super().check()

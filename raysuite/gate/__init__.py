@@ -17,5 +17,10 @@ in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding
 Where it has options that change the arithmetic on purpose (compression), steps are made with them
 too: rule 1 holds, and each parameter's gradient is held to a bound that follows from the options.
 
-See docs/explanation/gate.md for what this finds and what it cannot.
+See docs/explanation/gate.md for what this finds and what it cannot. `raysuite.gate.check` is the
+same idea as a function for other people's code, which needs torch alone.
 """
+
+from raysuite.gate.library import Checked, check
+
+__all__ = ["Checked", "check"]

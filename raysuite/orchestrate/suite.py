@@ -18,6 +18,7 @@ from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.nodes import reporting, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
+from raysuite.orchestrate.script import ScriptRuns
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.records.ends import is_left
@@ -155,7 +156,8 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
                 return stop
             # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
-            error, stop = fit(make_trainer(group, results.folder, patience), results, listener)
+            work = _work(group, results, patience)
+            error, stop = fit(work, results, listener)
             listener.poll()
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
@@ -163,7 +165,11 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             if full := storage_error(error):
                 raise StorageError(str(full)) from error
             missing = nodes_gone(error)
-            if missing is None and _unfinished(unfinished, results):
+            if (
+                missing is None
+                and group[0].spec.script is None
+                and _unfinished(unfinished, results)
+            ):
                 check_head()
             gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
@@ -178,6 +184,13 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()
     return None
+
+
+def _work(group: Sequence[RunPlan], results: Results, patience: float | None) -> Any:
+    """What runs a group: Ray Train's workers or, of a script, torch's launcher."""
+    if group[0].spec.script is not None:
+        return ScriptRuns(group, results)
+    return make_trainer(group, results.folder, patience)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:

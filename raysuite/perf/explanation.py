@@ -198,7 +198,25 @@ def _steps_by_batch(row: Row, rows: Sequence[Row]) -> dict[float, float]:
     }
 
 
+_ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
+    "loader": "more of the DataLoader's num_workers, pin_memory, or data in memory",
+    "exposed communication": (
+        "a larger batch per worker, gradients in 16 bits, fewer workers, or a faster network"
+    ),
+    "computation or communication": "--profile (measure.profile: torch): it tells the two apart",
+    "computation": "more workers, or a smaller network: nothing else takes as long",
+}
+
+
 def _advice(term: Term, run: RunFigures) -> str:
+    if run.script is not None and term == "straggler" and run.shares is not None:
+        slowest = run.shares.slowest
+        return (
+            f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: has it more "
+            "work than they, or a slower node?"
+        )
+    if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
+        return _ADVICE_FOR_SCRIPTS[term]
     spec = run.plan["spec"]
     strategy, cores = spec["strategy"], _cores(run)
     match term:

@@ -14,15 +14,18 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
     return [
         plan
         for plan in plans
-        if ":" in plan.spec.model.name
-        or plan.spec.model.options
-        or plan.spec.model.weights
-        or plan.spec.model.freeze
-        or plan.spec.optimizer.lr_factors
-        or plan.spec.data.own
-        or not plan.spec.task.classifies
-        or plan.spec.data.transform
-        or plan.spec.strategy.alone()
+        if plan.spec.script is None
+        and (
+            ":" in plan.spec.model.name
+            or plan.spec.model.options
+            or plan.spec.model.weights
+            or plan.spec.model.freeze
+            or plan.spec.optimizer.lr_factors
+            or plan.spec.data.own
+            or not plan.spec.task.classifies
+            or plan.spec.data.transform
+            or plan.spec.strategy.alone()
+        )
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
+from pathlib import Path
 from typing import Literal
 
 from raysuite.errors import Mistake
@@ -104,6 +105,32 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
     for key, default in _OF_CLASSES.items():
         if getattr(spec.training, key) != default:
             wrong(f"training.{key}", f"it is for classification, and the task is {task.name}")
+
+
+def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
+    """Why a run of a script cannot be."""
+    script, mistakes = spec.script, []
+    assert script is not None
+    names = {"workers": spec.resources.workers, "nodes": 1}
+    for key, compute in (
+        ("script.command", script.words),
+        ("script.environment", script.variables),
+        ("script.samples_per_step", script.samples),
+    ):
+        try:
+            compute(names)
+        except ValueError as error:
+            mistakes.append(Mistake(str(error), key=key))
+    file = Path(script.command[0])
+    if script.command[0] != "-m" and not file.is_file():
+        why = "is a folder" if file.is_dir() else "is not there"
+        message = f"the script {file} {why}; give the path of a Python file from here"
+        mistakes.append(Mistake(message, key="script.command"))
+    if spec.measure.profile == "nsight":
+        message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
+        mistakes.append(Mistake(message, key="measure.profile"))
+    _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
+    return mistakes
 
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:

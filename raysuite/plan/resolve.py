@@ -14,12 +14,22 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
-from raysuite.plan.feasible import accumulation, device_of, global_batch_of, infeasible
+from raysuite.plan.feasible import (
+    accumulation,
+    device_of,
+    global_batch_of,
+    infeasible,
+    script_mistakes,
+)
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
+from raysuite.records.names import script_name
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
+
+NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
+"""Of the data of a script, which is not known: one step that stands for all."""
 
 
 def make_plans(
@@ -40,15 +50,18 @@ def make_plans(
     seen = Datasets(elsewhere)
     mistakes: list[Mistake] = []
     for label, spec in variants:
-        found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
-        found += task_mistakes(spec, None if found else dataset_facts(spec, seen))
+        if spec.script is None:
+            found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
+            found += task_mistakes(spec, None if found else dataset_facts(spec, seen))
+        else:
+            found = script_mistakes(spec, gpus)
         mistakes += [placed(document, mistake, label) for mistake in found]
     if mistakes:
         raise SpecError(mistakes)
     plans: list[RunPlan] = []
     for repeat in range(variants[0][1].repeats):
         for label, spec in _in_round(variants, repeat):
-            facts = dataset_facts(spec, seen)
+            facts = dataset_facts(spec, seen) if spec.script is None else NO_FACTS
             own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
             plans.append(resolve(own, label, facts, repeat, len(plans), gpus))
     return plans
@@ -172,6 +185,8 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
     content = json.dumps([spec.model_dump(mode="json"), repeat], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     name = f"{spec.strategy.name}-{spec.loader.name}-w{spec.resources.workers}"
+    if script := script_name({"spec": spec.model_dump(include={"script"})}):
+        name = f"{script}-w{spec.resources.workers}"
     return f"{index:03d}-{re.sub(r'[^A-Za-z0-9-]', '-', name)}-{digest}"
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from raysuite.records.names import block_name, key_name, workers_name
+from raysuite.records.names import block_name, key_name, script_name, workers_name
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.base import later
 from raysuite.spec.batches import AutoBatch
@@ -85,8 +85,11 @@ class RunPlan(BaseModel):
             for key, value in self.label.items()
             if key not in ("strategy", "loader", "resources.workers") and value is not None
         ]
-        parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
-        parts += [block_name(self.label.get("loader", self.spec.loader.name))]
+        if script := script_name({"spec": self.spec.model_dump(include={"script"})}):
+            parts = [script]
+        else:
+            parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
+            parts += [block_name(self.label.get("loader", self.spec.loader.name))]
         parts += [workers_name(self.workers), *extra]
         if self.repeat:
             parts.append(f"repeat {self.repeat}")

@@ -12,7 +12,14 @@ from raysuite.records.batches import BatchFound
 from raysuite.records.costs import Costs, run_costs
 from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.journal import Results
-from raysuite.records.names import Plan, run_name, target_of, task_of, variant_name
+from raysuite.records.names import (
+    Plan,
+    run_name,
+    script_name,
+    target_of,
+    task_of,
+    variant_name,
+)
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,
@@ -20,6 +27,7 @@ from raysuite.records.schema import (
     RunCosts,
     RunStarted,
     SamplesSkipped,
+    ScriptMeasured,
     StagesMeasured,
     TimeShares,
 )
@@ -37,6 +45,7 @@ _OF_AN_ATTEMPT = (
     StagesMeasured,
     TimeShares,
     RunCosts,
+    ScriptMeasured,
 )
 """Records that an attempt which resumes a run writes again."""
 
@@ -119,7 +128,12 @@ STATUS_WORDS: dict[Status, str] = {
 }
 """A status, for people."""
 
-Gate = Literal["passed", "failed", "not checked", "not needed"]
+Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
+"""Of scripts, whose arithmetic is the user's own: not asked without `--check`, not decidable where
+nothing could be compared."""
+
+
+_MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not decidable")
 
 
 @dataclass(frozen=True)
@@ -172,6 +186,8 @@ class RunFigures:
     """How often it was started or resumed."""
     batch: BatchFound | None = None
     """How its batch was found by trial; None where the spec gives it."""
+    script: ScriptMeasured | None = None
+    """What was measured of a training script, beyond its steps. None for any other run."""
 
     @property
     def run_id(self) -> str:
@@ -194,7 +210,7 @@ class RunFigures:
     @property
     def may_tell_speed(self) -> bool:
         """Whether its times and its throughput may be reported."""
-        return self.gate in ("passed", "not needed")
+        return self.gate in _MAY_TELL_SPEED
 
     @property
     def diverged_at(self) -> int | None:
@@ -258,10 +274,12 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     end = ends[-1] if ends and not isinstance(ends[-1], RunStopped) else None
     epochs = tuple(record for record in counted if isinstance(record, EpochFinished))
     status, reason = _status(records, end or stopped)
-    gate = _gate(plan, verdict, end)
-    may_tell_speed = gate in ("passed", "not needed")
-    # a run that diverged ran so fast, but learnt nothing
-    learnt = () if isinstance(end, RunFailed) and end.reason == "diverged" else epochs
+    script = _last(counted, ScriptMeasured)
+    gate = _gate(plan, verdict, end, script)
+    may_tell_speed = gate in _MAY_TELL_SPEED
+    # a run that diverged ran so fast, but learnt nothing; what a script learns is not known
+    diverged = isinstance(end, RunFailed) and end.reason == "diverged"
+    learnt = () if diverged or script_name(plan) else epochs
     timed = epochs if may_tell_speed else ()
     steady = [e for e in timed if e.steady_images == e.images and e.attempts == 1] or list(timed)
     task, target, met = task_of(plan), target_of(plan), None
@@ -272,7 +290,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     finished = end if isinstance(end, RunFinished) else None
     on_device = finished if finished and max(finished.peak_device_bytes, default=0) > 0 else None
     throughput = _throughput(timed)
-    epoch_seconds = _mean(e.seconds for e in steady)
+    epoch_seconds = None if script_name(plan) else _mean(e.seconds for e in steady)
     profiled = _last(counted, TimeShares) if may_tell_speed else None
     return RunFigures(
         plan=plan,
@@ -307,6 +325,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         stopped=stopped,
         attempts=sum(isinstance(record, RunStarted) for record in records),
         batch=_last(records, BatchFound),
+        script=script,
     )
 
 
@@ -334,11 +353,19 @@ def _status(records: Sequence[Record], end: RunEnd | RunStopped | None) -> tuple
     return "missing", "has no end on record: it still runs, or was killed"
 
 
-def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
+def _gate(
+    plan: Plan, verdict: GateVerdict | None, end: RunEnd | None, measured: ScriptMeasured | None
+) -> Gate:
     if isinstance(end, RunFailed) and end.reason == "gate":
         return "failed"
     if verdict is not None:
         return "passed" if verdict.passed else "failed"
+    if script := plan["spec"].get("script"):
+        if not script.get("check"):
+            return "not asked"
+        if int(plan["workers"]) == 1:
+            return "not needed"
+        return "not checked" if measured is None else "not decidable"
     # one process has no other to equal, and is what the others are compared against
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"
@@ -346,7 +373,8 @@ def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
 
 def _throughput(epochs: Sequence[EpochFinished]) -> float | None:
     seconds = sum(epoch.steady_seconds for epoch in epochs)
-    return sum(epoch.steady_images for epoch in epochs) / seconds if seconds > 0 else None
+    images = sum(epoch.steady_images for epoch in epochs)
+    return images / seconds if seconds > 0 and images else None
 
 
 def _wait_share(epochs: Sequence[EpochFinished]) -> float | None:

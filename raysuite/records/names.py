@@ -27,8 +27,8 @@ _SHOWN_FIRST = ("strategy", "loader", "resources.workers")
 
 def variant_name(plan: Plan) -> str:
     """`ddp · native · 2 workers`: what a run is called, whatever its repeat or seed."""
-    parts = (strategy_name(plan), loader_name(plan), workers_name(plan["workers"]))
-    return " · ".join([*parts, *extras(plan)])
+    parts = [strategy_name(plan), loader_name(plan), workers_name(plan["workers"])]
+    return " · ".join([*filter(None, parts), *extras(plan)])
 
 
 def run_name(plan: Plan) -> str:
@@ -39,16 +39,32 @@ def run_name(plan: Plan) -> str:
 
 def series_name(plan: Plan) -> str:
     """`ddp · native`: the variant's name without its number of workers."""
-    return " · ".join([strategy_name(plan), loader_name(plan), *extras(plan)])
+    parts = filter(None, (strategy_name(plan), loader_name(plan)))
+    return " · ".join([*parts, *extras(plan)])
+
+
+def script_name(plan: Plan) -> str:
+    """`train.py`, of a training script of the user's own; empty for any other run."""
+    script = plan["spec"].get("script")
+    if not script:
+        return ""
+    words: list[str] = script["command"]
+    return words[1] if words[0] == "-m" else words[0].rpartition("/")[2]
 
 
 def strategy_name(plan: Plan) -> str:
-    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`."""
+    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`, or the name
+    of the script that has its own."""
+    if script := script_name(plan):
+        return script
     return block_name(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
 
 
 def loader_name(plan: Plan) -> str:
-    """The loader as the matrix names it, such as `native` or `dali(threads=2)`."""
+    """The loader as the matrix names it, such as `native` or `dali(threads=2)`; empty for a
+    script, which has its own."""
+    if script_name(plan):
+        return ""
     return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
 
 
@@ -99,6 +115,8 @@ def work_key(plan: Plan) -> str:
     The path and format on disk of a set known by name are no part of it: they belong to what is
     compared. The number of images is: other images may have the same name.
     """
+    if script := script_name(plan):
+        return json.dumps({"script": script})
     data = dict(plan["spec"]["data"])
     left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
     for key in left_out:
@@ -110,6 +128,8 @@ def work_key(plan: Plan) -> str:
 
 def work_name(plan: Plan) -> str:
     """`resnet20 on digits`: what every variant of one comparison does."""
+    if script := script_name(plan):
+        return script
     data = plan["spec"]["data"]
     size = f" at {data['image_size']} pixels" if data.get("image_size") else ""
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"

@@ -12,6 +12,7 @@ from raysuite.records.derive import STATUS_WORDS, RunFigures
 from raysuite.records.metrics import BY_NAME, Metric, metrics_of
 from raysuite.records.names import (
     loader_name,
+    script_name,
     series_key,
     series_name,
     strategy_name,
@@ -65,6 +66,10 @@ class Row:
     """The row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of that row."""
+    own_scaling: str = ""
+    """Of a script: strong, weak or own, by the batches of its series."""
+    differs_in_work: bool = False
+    """Whether a script trains other parameters here than in its baseline: there is no speed-up."""
     break_even: Ratio | None = None
     """Steps after which compiling has saved what it took; None where it is not faster."""
 
@@ -118,7 +123,10 @@ class Row:
 
     @property
     def scaling(self) -> str:
-        """`strong` where the global batch is fixed, `weak` where that of a worker is."""
+        """`strong` where the global batch is fixed, `weak` where that of a worker is; of a script
+        as measured, and `own` where it is neither."""
+        if script_name(self.runs[0].plan):
+            return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
         return "weak" if fixed is None else "strong"
 
@@ -152,7 +160,7 @@ class Row:
     def gate(self) -> str:
         """The gate's verdict over all repeats: the worst one counts."""
         found = {run.gate for run in self.runs}
-        order = ("failed", "passed", "not needed", "not checked")
+        order = ("failed", "passed", "not needed", "not asked", "not decidable", "not checked")
         return next(gate for gate in order if gate in found)
 
     @property
@@ -185,6 +193,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     # all are looked at for the highest efficiency, and for one above 1: Bonferroni
     level = 1 - (1 - LEVEL) / max(1, compared)
     rows = [_against(row, base, level) for row, base in zip(rows, pairs, strict=True)]
+    rows = [replace(row, own_scaling=_scaling(row, rows)) for row in rows]
     keys = {row.key: row for row in rows}
     return [_beside(row, keys) for row in rows]
 
@@ -219,11 +228,35 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         work=work_name(plan),
         workers=int(plan["workers"]),
         device=str(plan["device"]),
-        global_batch=int(plan["global_batch"]),
+        global_batch=_global_batch(runs),
         runs=tuple(runs),
         figures={metric.name: metric.reduce(timed, learnt, samples, rounds) for metric in metrics},
         traffic=next((run.costs.traffic for run in timed if run.costs and run.costs.traffic), None),
     )
+
+
+def _global_batch(runs: Sequence[RunFigures]) -> int:
+    """Samples of a step; of a script as measured, 0 where they are not known."""
+    if not script_name(runs[0].plan):
+        return int(runs[0].plan["global_batch"])
+    measured = [run.script.samples_per_step for run in runs if run.script]
+    return round(measured[0] or 0) if measured else 0
+
+
+def _scaling(row: Row, rows: Sequence[Row]) -> str:
+    """Of a script's series: strong, where all batches are equal, weak, where a worker's are."""
+    if not script_name(row.runs[0].plan):
+        return ""
+    series = [each for each in rows if each.series_key == row.series_key]
+    if len({each.global_batch for each in series}) == 1:
+        return "strong"
+    return "weak" if len({each.global_batch / each.workers for each in series}) == 1 else "own"
+
+
+def _unequal_work(row: Row, base: Row) -> bool:
+    """Whether two rows of a script train different numbers of parameters."""
+    counts = [{run.script.parameters for run in each.runs if run.script} for each in (row, base)]
+    return None not in counts[0] | counts[1] and len(counts[0] | counts[1]) > 1
 
 
 def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
@@ -275,6 +308,8 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
     if row.throughput is None or base.throughput is None:
         return row
+    if _unequal_work(row, base):
+        return replace(row, differs_in_work=True)
     joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
     speed_up = ratio_of_means(
         row.throughput, row.throughput if row.is_baseline else base.throughput

@@ -219,6 +219,32 @@ class RunCosts(RecordBase):
     """The vendor's document that states it."""
 
 
+class ScriptMeasured(RecordBase):
+    """A training script's run, beyond the figures of its steps. Lists hold a value per worker."""
+
+    kind: Literal["script_measured"] = "script_measured"
+    steps: int
+    """Optimiser steps that every rank took."""
+    left_out: int
+    """Those of them, after the warm-up, that an evaluation or a pause, such as a checkpoint,
+    came before: they count in no figure."""
+    samples_per_step: float | None
+    """Over all workers, mean of the timed steps; None where it is not known."""
+    samples_source: Literal["given", "loader", "mark", ""] = ""
+    tokens_per_step: float | None = None
+    steps_per_second: float
+    parameters: int | None
+    """Numbers that the first optimiser trains; None where a rank sees a part of them only."""
+    optimizer: str = ""
+    hosts: list[str]
+    start_seconds: dict[str, list[float]]
+    """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
+    first_losses: list[float] = Field(default_factory=list)
+    """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
+    calls no `backward` of one number."""
+    notes: list[str] = Field(default_factory=list)
+
+
 class TimeShares(RecordBase):
     """Where the time of some steps went, by a profiler, after the training that is timed.
 
@@ -350,6 +376,7 @@ Record = Annotated[
     | SamplesSkipped
     | EpochFinished
     | RunCosts
+    | ScriptMeasured
     | TimeShares
     | StagesMeasured
     | RunFinished

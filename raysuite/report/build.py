@@ -18,6 +18,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
 from raysuite.report.provenance import provenance, provenance_sheets
+from raysuite.report.script import script_caveats, script_sheets
 from raysuite.report.summary import Sentence, repeats_note, summarize_rows
 from raysuite.report.sweep.build import SweepReport, collect_sweep, outdated
 from raysuite.report.tables import (
@@ -69,7 +70,7 @@ class Report:
             overheads_sheet(self.rows),
             predictions_sheet(self.runs, self.predictions),
         )
-        return [*(sheet for sheet in found if sheet), *self.further]
+        return [*(sheet for sheet in found if sheet), *script_sheets(self.rows), *self.further]
 
     @property
     def names(self) -> dict[str, str]:
@@ -150,7 +151,9 @@ def collect(
         folder=results.folder,
         rows=rows,
         runs=runs,
-        summary=summarize_rows(rows, runs) if sweep is None else sweep.summary,
+        summary=[*summarize_rows(rows, runs), *_of_scripts(rows)]
+        if sweep is None
+        else sweep.summary,
         plots=[*make_plots(rows, comparison), *([predicted] if predicted else [])]
         if sweep is None
         else sweep.plots,
@@ -161,6 +164,10 @@ def collect(
         predictions=predictions,
         further=further,
     )
+
+
+def _of_scripts(rows: Sequence[Row]) -> list[Sentence]:
+    return [Sentence("caveat", sentence) for sentence in script_caveats(rows)]
 
 
 def build(

@@ -15,7 +15,7 @@ from typing import Any
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import Metric
-from raysuite.records.names import work_key, workers_name
+from raysuite.records.names import script_name, work_key, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
 from raysuite.report import plot as p
@@ -860,7 +860,8 @@ def validation(
     drawing: Drawing, rows: Sequence[Row] | None = None, suffix: str = ""
 ) -> Plot | None:
     """The primary metric over epochs, with the intervals over repeats."""
-    rows, metric, facts = drawing.rows if rows is None else rows, drawing.primary, drawing.main
+    rows = [row for row in rows or drawing.rows if not script_name(row.runs[0].plan)]
+    metric, facts = drawing.primary, drawing.main
     share = metric.unit == "share"
     write = text.writer(metric.unit, ())
 

@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import Any, Literal
 
 from raysuite.records import Row, RunFigures
-from raysuite.records.names import work_key, workers_name
+from raysuite.records.names import script_name, work_key, workers_name
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
@@ -351,7 +351,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     said = said[:MOST_GROUPS]
     if rest > 0:
         said.append(Sentence("caveat", f"{rest} more groups are in the table."))
-    if alone:
+    if alone and not all(script_name(row.runs[0].plan) for row in rows):
         only = (
             f"In {alone} of the {len(groups)} groups of the same network, data and number of "
             "workers there is one variant with a speed, and nothing to compare it with."

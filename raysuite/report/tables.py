@@ -18,6 +18,7 @@ from rich.text import Text
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.records.metrics import Metric, metrics_of
+from raysuite.records.names import script_name
 from raysuite.records.statistics import LEVEL, PAIRED_FROM
 from raysuite.report import text
 from raysuite.report.facets import shared, telling, written
@@ -331,7 +332,10 @@ _RATIOS: tuple[Column[Row], ...] = (
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
     """Those that hold anything of these rows: no device memory where no row has a device."""
+    scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
+        "epoch_seconds": not scripts,
+        "final_accuracy": not scripts,
         "peak_device_bytes": any(row.peak_device_bytes for row in rows),
         "time_to_accuracy": any(run.target is not None for row in rows for run in row.runs),
     }

@@ -14,6 +14,7 @@ from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, ScheduleOptions, SgdOptions
+from raysuite.spec.script import EXCLUDED, STANDS_FOR, ScriptOptions
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.stems import MODELS
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
@@ -52,7 +53,14 @@ NOT_IN_A_MATRIX = (
 )
 """Keys of the whole experiment, which no single run can have for itself."""
 
-FREE_FORM = ("data.options.", "model.options.", "strategy.options.", "task.options.")
+FREE_FORM = (
+    "data.options.",
+    "model.options.",
+    "strategy.options.",
+    "task.options.",
+    "script.arguments.",
+    "script.environment.",
+)
 """Below these, keys are the user's own."""
 
 
@@ -240,6 +248,15 @@ class MeasureOptions(Options):
     read."""
 
 
+def _is_part(part: dict[str, Any], block: Any) -> bool:
+    return isinstance(block, dict) and all(block.get(key) == part[key] for key in part)
+
+
+def _is_default(block: Any, default: Any) -> bool:
+    whole = default.model_dump(mode="json") if isinstance(default, Options) else default
+    return block in (whole, default)
+
+
 class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
@@ -275,6 +292,8 @@ class ExperimentSpec(Options):
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
     together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""
+    script: ScriptOptions | None = later(None)
+    """A training script of your own, in place of `model`, `data`, `training` and a strategy."""
     search: SearchOptions | None = later(None)
     """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -286,6 +305,27 @@ class ExperimentSpec(Options):
     """Data set -> the synthetic data set that `raysuite data make SPEC` writes for it."""
 
     removed: ClassVar[Mapping[str, Any]] = {"stand_ins": {}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _script_in_place_of_a_network(cls, data: Any) -> Any:
+        """Fill the blocks that a script replaces, unless they are those of a plan's own spec."""
+        if not isinstance(data, dict) or data.get("script") is None:
+            return data
+        given = [
+            key
+            for key, own in STANDS_FOR.items()
+            if key in data and not _is_part(own, expand_shorthand(data[key]))
+        ]
+        defaults = {key: cls.model_fields[key].get_default() for key in EXCLUDED}
+        given += [
+            key for key in EXCLUDED if data.get(key) and not _is_default(data[key], defaults[key])
+        ]
+        if given:
+            raise ValueError(
+                f"a script has its own {', '.join(given)}; leave out either that or `script`"
+            )
+        return {**data, **{key: data.get(key, own) for key, own in STANDS_FOR.items()}}
 
     @property
     def auto(self) -> AutoBatch | None:

@@ -130,8 +130,9 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may be in the matrix, or in the space of a sweep, instead."""
+    """A required block may be in the matrix, or in the space of a sweep, instead; a script stands
+    for it."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}
-    return {"anyOf": [{"required": [key]}, swept, searched]}
+    return {"anyOf": [{"required": [key]}, {"required": ["script"]}, swept, searched]}

@@ -76,12 +76,14 @@ def epoch_points(
         yield Point("step/learning_rate", rate, when, step)
     # of classification as ever: top-5 is a figure of the run alone
     shown = [task.primary] if task == CLASSIFICATION else [each.name for each in task.metrics]
-    figures: dict[str, float] = {
+    learnt = {
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
         **{f"val_{name}": epoch.validation[name] for name in shown if name in epoch.validation},
-        "elapsed_seconds": epoch.elapsed_seconds,
     }
+    # what a script learns is not known
+    figures: dict[str, float] = learnt if epoch.losses else {}
+    figures["elapsed_seconds"] = epoch.elapsed_seconds
     if with_speed:
         figures["seconds"] = epoch.seconds
         if epoch.steady_seconds > 0:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from raysuite.records.names import Plan
+from raysuite.records.names import Plan, script_name
 from raysuite.track.store import without_password
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
     """MLflow's dataset inputs for both splits of a plan's data set.
 
     The digest is computed from the description (name, format, path, counts, image shape), not from
-    the files: equal digests do not prove equal content.
+    the files: equal digests do not prove equal content. Empty for a script.
     """
+    if script_name(plan):
+        return []
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     data = plan["spec"]["data"]

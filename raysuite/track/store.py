@@ -164,6 +164,8 @@ class Store:
 
     def log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
         """The data sets of a run."""
+        if not inputs:
+            return
         from mlflow.exceptions import MlflowException
 
         try:

@@ -1,0 +1,160 @@
+"""`raysuite scale`: how the user's own training script scales, as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raysuite.cli import run_options as given
+from raysuite.errors import UserError
+
+
+def scale(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGS]...",
+            help="The script and its arguments, behind `--`; or -m MODULE.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of workers; the fewest are the baseline.")
+    ] = "1,2",
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Repeats of each, in interleaved rounds.")
+    ] = 3,
+    name: Annotated[
+        str | None, typer.Option(help="Of the experiment; default: the script's own.")
+    ] = None,
+    samples_per_step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Samples of an optimiser step over all workers, such as 256 or '32 * workers'; "
+            "default: those of the batches that the script takes from its DataLoader.",
+        ),
+    ] = None,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="First steps that do not count.")] = 10,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Compare the ranks' parameters after each of the first steps."
+        ),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Profile 20 steps after the warm-up: where the time goes, and a trace.",
+        ),
+    ] = False,
+    cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs, and threads, of each.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
+    stall_s: Annotated[
+        float,
+        typer.Option("--stall", metavar="SECONDS", help="End a run after so long without a step."),
+    ] = 1800.0,
+    root: given.Root = Path("results"),
+    resume: given.Resume = False,
+    resume_from: given.ResumeFrom = None,
+    retry_failed: given.RetryFailed = False,
+    dry_run: given.DryRun = False,
+    mlflow: given.Mlflow = True,
+    tracking_uri: given.TrackingUri = None,
+    stop_within_s: given.StopWithin = 60.0,
+    quiet: given.Quiet = False,
+    as_json: given.RecordsAsJson = False,
+) -> None:
+    """Measure how a training script scales: throughput, speed-up and efficiency, with intervals.
+
+    The script is started as it is, by torch's launcher. A step is one of its torch optimiser's.
+    `{256 // workers}` in an argument is computed for each number of workers. results/.../spec.yaml
+    is the same as a spec, for `raysuite run`.
+
+    \b
+    Examples:
+      raysuite scale --workers 1,2 -- train.py --epochs 1
+      raysuite scale --workers 1,2,4 --repeats 5 -- train.py --batch '{256 // workers}'
+      raysuite scale --workers 1,2 --check -- -m package.train --lr '{0.1 * workers}'
+      raysuite scale --resume-from results/train/20261122-101500
+    """
+    from raysuite.cli.driver import SuiteWork, drive, still_to_run
+    from raysuite.cli.request import RunRequest
+
+    document = None
+    if command:
+        if resume_from is not None:
+            raise UserError("--resume-from resumes the runs of that folder; leave SCRIPT out")
+        document = _document(
+            {
+                "name": name or _name(command),
+                "repeats": repeats,
+                "script": {
+                    "command": command,
+                    "stall_s": stall_s,
+                    **({"samples_per_step": samples_per_step} if samples_per_step else {}),
+                    **({"check": CHECKED_STEPS} if check else {}),
+                },
+                "resources": {"cpus_per_worker": cpus_per_worker, "device": device},
+                "measure": {
+                    "warmup_steps": warmup_steps,
+                    **({"profile": "torch"} if profile else {}),
+                },
+                "matrix": {"resources.workers": given.numbers("--workers", workers)},
+            }
+        )
+    elif resume_from is None:
+        raise UserError(
+            "no SCRIPT was given; give it behind --, such as `raysuite scale --workers 1,2 -- "
+            "train.py`"
+        )
+    request = RunRequest(
+        spec=None,
+        overrides=(),
+        scale=None,
+        address=None,
+        root=root,
+        resume=resume,
+        resume_from=resume_from,
+        retry_failed=retry_failed,
+        mlflow=mlflow,
+        tracking_uri=tracking_uri,
+        stop_within_s=stop_within_s,
+        quiet=quiet,
+        as_json=as_json,
+        timings=False,
+        budget_s=None,
+        document=document,
+    )
+    if dry_run:
+        request.check()
+        from raysuite.cli.plan import show
+
+        show(still_to_run(request), as_json)
+        return
+    drive(SuiteWork(request))
+
+
+CHECKED_STEPS = 10
+"""Of `--check`."""
+
+
+def _name(command: list[str]) -> str:
+    """A name for results, from the script's."""
+    import re
+
+    script = command[1] if command[0] == "-m" and len(command) > 1 else Path(command[0]).stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", script).lstrip("._-") or "script"
+
+
+def _document(content: dict[str, Any]) -> Any:
+    """The spec that the options stand for, as `raysuite run` reads it."""
+    import yaml
+
+    from raysuite.spec import parse_document
+
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return parse_document(text, "command line")

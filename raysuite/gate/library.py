@@ -1,0 +1,192 @@
+"""The gate for other people's code: torch alone is needed, neither Ray nor Horovod nor a compiler.
+
+Called on every rank, as in a framework's continuous integration under torchrun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raysuite.errors import GateError, UserError, some
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+TOLERANCE = 1e-5
+"""Of fp32: sums in another order differ by some 1e-7, and a gradient that is not averaged by 1."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was compared, and passed."""
+
+    steps: int
+    parameters: int
+    """Tensors of the model, buffers among them."""
+    ranks: int
+    ranks_compared: bool
+    """False where tensors are sharded, so that no two ranks hold the same."""
+    error: float | None
+    """Largest relative error against the reference; None without one."""
+
+
+def check(
+    step: Callable[[int], object],
+    model: nn.Module,
+    *,
+    steps: int = 3,
+    reference: nn.Module | None = None,
+    reference_step: Callable[[int], object] | None = None,
+    tolerance: float = TOLERANCE,
+    ignore: tuple[str, ...] = (),
+) -> Checked:
+    """Train for some steps and compare: all ranks with rank 0 and, if given, with a reference.
+
+    `step(n)` is the n-th optimiser step, from 0, of this rank on its own part of the global batch;
+    it changes `model`. `reference_step(n)` is the same step of one process on the whole global
+    batch; it changes `reference`, which begins with the same weights. Without torch.distributed
+    there is one rank.
+
+    After each step every parameter and buffer whose name is not in `ignore` must be equal on all
+    ranks to the bit, unless it is sharded. Against the reference, ||w - r|| / ||r - r0|| must be
+    at most `tolerance` for each parameter that the reference changes, r0 being its value before the
+    first step; a sharded tensor is gathered for that.
+
+    Raises GateError on every rank with the first parameter, rank and step that differ, and
+    UserError for a reference without its step, or with other parameters.
+    """
+    ranks = _Ranks()
+    if (reference is None) != (reference_step is None):
+        raise UserError("reference and reference_step go together; give both, or neither")
+    if steps < 1:
+        raise UserError(f"steps: given was {steps}; it should be at least 1")
+    before: dict[str, torch.Tensor] = {}
+    if reference is not None:
+        before = {name: _whole(each).clone() for name, each in reference.named_parameters()}
+        own = {_plain(name) for name, _ in model.named_parameters()}
+        if unequal := sorted(own ^ before.keys()):
+            raise UserError(
+                f"the reference has other parameters: {some(unequal, 5)}; give the same network"
+            )
+        _compare_begin(model, before, ranks)
+    error, compared, number = None, True, 0
+    for n in range(steps):
+        step(n)
+        tensors = {
+            _plain(name): each
+            for name, each in (*model.named_parameters(), *model.named_buffers())
+            if _plain(name) not in ignore
+        }
+        number = len(tensors)
+        compared = _compare_ranks(tensors, ranks, n) and compared
+        if reference is not None and reference_step is not None:
+            reference_step(n)
+            found = _compare_reference(tensors, reference, before, ranks, n, tolerance)
+            error = max(error or 0.0, found)
+    return Checked(steps, number, ranks.size, compared, error)
+
+
+class _Ranks:
+    """This rank's place, and what the others have."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist if dist.is_available() and dist.is_initialized() else None
+        self.rank: int = self._dist.get_rank() if self._dist else 0
+        self.size: int = self._dist.get_world_size() if self._dist else 1
+
+    def gathered(self, own: Any) -> list[Any]:
+        """Of all ranks, in their order."""
+        if self._dist is None:
+            return [own]
+        found: list[Any] = [None] * self.size
+        self._dist.all_gather_object(found, own)
+        return found
+
+
+def _plain(name: str) -> str:
+    """Without the prefixes of wrappers: DistributedDataParallel, torch.compile, FSDP."""
+    parts = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+    while (first := name.partition("."))[0] in parts:
+        name = first[2]
+    return name
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """A detached tensor, gathered from its shards."""
+    whole: torch.Tensor = (
+        tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    ).detach()
+    return whole
+
+
+def _is_sharded(tensor: Any) -> bool:
+    return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    import torch
+
+    own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    own = own.detach().cpu().contiguous()
+    bits = own.reshape(-1).view(torch.uint8).numpy().tobytes() if own.numel() else b""
+    return hashlib.sha256(f"{own.dtype}{tuple(own.shape)}".encode() + bits).hexdigest()
+
+
+def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int) -> bool:
+    """Whether ranks could be compared. Raises GateError where one differs from rank 0."""
+    whole = {name: _digest(each) for name, each in tensors.items() if not _is_sharded(each)}
+    everyone = ranks.gathered(whole)
+    for rank, own in enumerate(everyone):
+        for name in dict.fromkeys((*everyone[0], *own)):
+            if own.get(name) != everyone[0].get(name):
+                raise GateError(
+                    f"{name} of rank {rank} differs from that of rank 0 after step {step}: its "
+                    "gradient is not reduced, or the ranks began with other values"
+                )
+    return len(whole) == len(tensors)
+
+
+def _compare_begin(model: nn.Module, before: Mapping[str, torch.Tensor], ranks: _Ranks) -> None:
+    own = {_plain(name): _whole(each) for name, each in model.named_parameters()}
+    wrong = [n for n, each in own.items() if not bool((each.cpu() == before[n].cpu()).all())]
+    for rank, names in enumerate(ranks.gathered(wrong)):
+        if names:
+            raise GateError(
+                f"{names[0]} of rank {rank} differs from the reference before the first step; "
+                "begin with the same weights"
+            )
+
+
+def _compare_reference(
+    tensors: Mapping[str, torch.Tensor],
+    reference: nn.Module,
+    before: Mapping[str, torch.Tensor],
+    ranks: _Ranks,
+    step: int,
+    tolerance: float,
+) -> float:
+    """The largest relative error on any rank. Raises GateError beyond the tolerance."""
+    errors: dict[str, float] = {}
+    for name, wanted in reference.named_parameters():
+        if name not in tensors:
+            continue
+        right, start = _whole(wanted).double().cpu(), before[name].double().cpu()
+        off = float((_whole(tensors[name]).double().cpu() - right).norm())
+        change = float((right - start).norm())
+        errors[name] = 0.0 if off == 0.0 else off / change if change > 0 else float("inf")
+    worst = 0.0
+    for rank, found in enumerate(ranks.gathered(errors)):
+        for name, error in found.items():
+            if not error <= tolerance:
+                raise GateError(
+                    f"{name} of rank {rank} differs from the reference after step {step} by "
+                    f"{error:.2g} of its change; at most {tolerance:.0e} is allowed"
+                )
+            worst = max(worst, error)
+    return worst

@@ -1,0 +1,426 @@
+"""What the ranks of a training script measured -> the Records of its run.
+
+`raysuite.measure.script` writes the ranks' files. A step's time is the interval between the ends
+of two steps, on the slowest rank of that step. Of the steps after the warm-up those are left out
+before which another loader was read (an evaluation), or the script paused (such as a checkpoint)
+for longer than two steps: their time is not that of a step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from raysuite.errors import some
+from raysuite.records.ends import RunFinished
+from raysuite.records.schema import (
+    EpochFinished,
+    GateVerdict,
+    Record,
+    RunCosts,
+    ScriptMeasured,
+    TimeShares,
+)
+
+_PAUSE = 2.0
+"""In median steps: the least that a script pauses before a step which is then left out."""
+
+
+@dataclass
+class RankLog:
+    """The file of one rank, as far as it was written."""
+
+    begin: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    rows: list[list[Any]] = field(default_factory=list)
+    """End, device seconds, wait, samples, tokens, whether it evaluates, idle seconds: of a step."""
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    profile: dict[str, Any] = field(default_factory=dict)
+    """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
+    end: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> RankLog:
+        """A line that was cut is left out."""
+        log = cls()
+        text = file.read_text("utf-8") if file.exists() else ""
+        for line in text.split("\n")[:-1]:
+            content = json.loads(line)
+            match content.pop("kind"):
+                case "begin":
+                    log.begin = content
+                case "model":
+                    log.model = content
+                case "steps":
+                    log.rows += content["rows"]
+                case "check":
+                    log.checks.append(content)
+                case "profile":
+                    log.profile = content
+                case "end":
+                    log.end = content
+        return log
+
+    @property
+    def marks(self) -> dict[str, float]:
+        found: dict[str, float] = self.end.get("marks", {})
+        return found
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The timed steps of all ranks together."""
+
+    taken: int
+    """Steps that every rank took."""
+    counted: list[int]
+    """Places of those that count."""
+    left_out: int
+    seconds: list[float]
+    """[taken] on the slowest rank; that of the first is 0."""
+
+    @property
+    def total_s(self) -> float:
+        return math.fsum(self.seconds[place] for place in self.counted)
+
+
+def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
+    """Which steps count, and how long each took."""
+    taken = min((len(log.rows) for log in logs), default=0)
+    seconds = [0.0] * taken
+    for place in range(1, taken):
+        for log in logs:
+            before, row = log.rows[place - 1], log.rows[place]
+            own = row[0] - before[0] if row[1] is None else row[1]
+            seconds[place] = max(seconds[place], own)
+    after = range(max(1, warmup), taken)
+    typical = median([seconds[place] for place in after]) if after else 0.0
+
+    def is_apart(place: int) -> bool:
+        rows = [log.rows[place] for log in logs]
+        paused = seconds[place] > _PAUSE * typical
+        return any(row[5] or (paused and row[6] > _PAUSE * typical) for row in rows)
+
+    counted = [place for place in after if not is_apart(place)]
+    return Steps(taken, counted, len(after) - len(counted), seconds)
+
+
+def too_few(steps: Steps, warmup: int, code: int) -> str:
+    """Why no throughput can be had of a run that ended, with the exit code; empty if it can."""
+    if steps.taken == 0:
+        return (
+            f"the script ended with exit code {code} and no step of a torch optimiser on every "
+            "rank; if it trains without one, add `raysuite.mark.step(samples=...)` after each step"
+        )
+    if not steps.counted:
+        apart = f", {steps.left_out} came after an evaluation or a pause" if steps.left_out else ""
+        return (
+            f"the script took {steps.taken} steps, of which the first {warmup} are the warm-up"
+            f"{apart}: none is left; let it train longer, or give fewer --warmup-steps"
+        )
+    return ""
+
+
+def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
+    """Over all ranks and timed steps; None where any is not known."""
+    total = 0
+    for log in logs:
+        for place in steps.counted:
+            value = log.rows[place][column]
+            if value is None:
+                return None
+            total += value
+    return total
+
+
+def script_records(
+    run_id: str,
+    logs: Sequence[RankLog],
+    steps: Steps,
+    given: int | None,
+    began: float,
+    notes: Sequence[str] = (),
+) -> list[Record]:
+    """The Records of a script that ended well. `given`: samples of a step, from the user. `began`:
+    when the launcher did, by the monotonic clock."""
+    count, first = len(steps.counted), logs[0]
+    marked = "mark" if first.model.get("optimizer") == "" else "loader"
+    samples = given * count if given is not None else _total(logs, steps, 3) or None
+    tokens = _total(logs, steps, 4) or None
+    source: Literal["given", "loader", "mark", ""] = ""
+    if samples is not None:
+        source = "given" if given is not None else marked  # type: ignore[assignment]
+    parameters = first.model.get("parameters")
+    seconds = steps.total_s
+    waits = [math.fsum(log.rows[place][2] for place in steps.counted) for log in logs]
+    ended = max(log.rows[steps.taken - 1][0] for log in logs)
+    first_step = max(log.rows[0][0] for log in logs)
+    starts = _starts([log.marks for log in logs])
+    training = math.fsum(steps.seconds[1:])
+    parts = {phase: values[0] for phase, values in starts.items()}
+    parts |= {"steps": training, "the end": _ends(logs) - ended}
+    memory = [int(log.end.get("memory", 0)) for log in logs]
+    return [
+        ScriptMeasured(
+            run_id=run_id,
+            steps=steps.taken,
+            left_out=steps.left_out,
+            samples_per_step=None if samples is None else samples / count,
+            samples_source=source,
+            tokens_per_step=None if tokens is None else tokens / count,
+            steps_per_second=count / seconds,
+            parameters=parameters,
+            optimizer=first.model.get("optimizer", ""),
+            hosts=[str(log.begin.get("host", "")) for log in logs],
+            start_seconds=starts,
+            first_losses=first_losses(logs),
+            notes=[*_notes(logs, steps), *notes],
+        ),
+        EpochFinished(
+            run_id=run_id,
+            epoch=0,
+            first_step=0,
+            losses=[],
+            learning_rates=[],
+            images=samples or 0,
+            seconds=seconds,
+            steady_images=samples or 0,
+            steady_seconds=seconds,
+            step_seconds=[steps.seconds[place] for place in steps.counted],
+            data_wait_seconds=waits,
+            validation_seconds=0.0,
+            train_loss=math.nan,
+            val_loss=math.nan,
+            val_accuracy=math.nan,
+            elapsed_seconds=ended - began,
+        ),
+        RunCosts(
+            run_id=run_id,
+            parameters=parameters,
+            forward_flops=None,
+            gradient_bytes=None if parameters is None else 4 * parameters,
+            message="" if parameters else "each rank sees a part of the parameters only",
+        ),
+        RunFinished(
+            run_id=run_id,
+            peak_process_bytes=memory,
+            start_process_bytes=[int(log.begin.get("memory", 0)) for log in logs],
+            peak_device_bytes=[int(log.end.get("device_memory", 0)) for log in logs],
+            time_to_accuracy=None,
+            seconds=_ends(logs) - began,
+            first_step_seconds=first_step - began,
+            parts_seconds=parts,
+        ),
+    ]
+
+
+def time_shares(
+    run_id: str, logs: Sequence[RankLog], steps: int, first: int, trace: str
+) -> TimeShares:
+    """Where the time of the profiled steps went, or why that is not known."""
+    missing = [rank for rank, log in enumerate(logs) if not log.profile]
+    unseen = any(
+        log.model.get("device") == "gpu" and not log.profile.get("kernels") for log in logs
+    )
+    message = ""
+    if missing:
+        message = f"the script ended before the profile did, which takes {first + steps} steps"
+    elif unseen:
+        message = "no time shares: the profiler saw no kernel on a GPU"
+
+    def each(name: str) -> list[float]:
+        return [] if message else [float(log.profile[name]) for log in logs]
+
+    kernels = [] if message else list(logs[0].profile["kernels"])
+    return TimeShares(
+        run_id=run_id,
+        steps=steps,
+        warmup_steps=first,
+        window_seconds=each("window"),
+        computation_seconds=each("computation"),
+        communication_seconds=each("communication"),
+        communication_exposed_seconds=each("communication_exposed"),
+        data_seconds=each("data"),
+        data_exposed_seconds=each("data_exposed"),
+        kernel_seconds={
+            name: [float(log.profile["kernels"].get(name, 0.0)) for log in logs] for name in kernels
+        },
+        sources=[] if message else list(logs[0].profile["sources"]),
+        trace=trace if not message else "",
+        seconds=max((log.profile.get("seconds", 0.0) for log in logs), default=0.0),
+        message=message,
+    )
+
+
+def _ends(logs: Sequence[RankLog]) -> float:
+    return max(float(log.marks.get("ended", log.rows[-1][0])) for log in logs)
+
+
+_PHASES = (
+    ("launcher", "launcher", "process"),
+    ("imports", "process", "group_begins"),
+    ("process group", "group_begins", "group_formed"),
+    ("model and first batch", "group_formed", "first_batch"),
+    ("first step", "first_batch", "first_step"),
+)
+"""Name, begin and end of each phase of the start. A moment that there was not, as in a script
+without a process group, is that of the phase after it."""
+
+
+def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Phases of the start, one value per rank; no value is negative."""
+    order = ["launcher", "process", "group_begins", "group_formed", "first_batch", "first_step"]
+    found: dict[str, list[float]] = {name: [] for name, _, _ in _PHASES}
+    for each in marks:
+        moments: dict[str, float] = {}
+        later = each.get("first_step", math.inf)
+        for name in reversed(order):
+            later = moments[name] = min(each.get(name, later), later)
+        for name, begin, end in _PHASES:
+            found[name].append(moments[end] - moments[begin])
+    return found
+
+
+def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
+    """What a reader of the figures must know."""
+    notes = []
+    numbers = [len(log.rows) for log in logs]
+    if len(set(numbers)) > 1:
+        listed = some([str(number) for number in numbers], 8)
+        notes.append(f"ranks took unequal numbers of steps: {listed}; all took {steps.taken}")
+    own = [_mean(log, steps) for log in logs]
+    if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
+        slow = own.index(max(own))
+        notes.append(
+            f"rank {slow} is slowest: its steps take {max(own) / min(own):.2f} times as "
+            "long as those of the fastest, which do not wait for it"
+        )
+    return notes
+
+
+def _mean(log: RankLog, steps: Steps) -> float:
+    return fmean(log.rows[place][0] - log.rows[place - 1][0] for place in steps.counted)
+
+
+# The check of the first steps.
+
+LOSS_TOLERANCE = 1e-3
+"""Largest relative difference of a loss from that of one worker: sums in another order, in fp32,
+differ by 1e-6 or so, and a wrong mean over two ranks by a third or more after a few steps."""
+
+
+def first_losses(logs: Sequence[RankLog]) -> list[float]:
+    """Mean over ranks of each checked step's loss; up to the first that a rank does not know."""
+    found: list[float] = []
+    for each in zip(*(log.checks for log in logs), strict=False):
+        if any(check["loss"] is None for check in each):
+            break
+        found.append(fmean(check["loss"] for check in each))
+    return found
+
+
+def verdict(
+    run_id: str, logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
+) -> tuple[GateVerdict | None, list[str]]:
+    """What the first steps' parameters, batches and losses show, and what is allowed, but to be
+    known. `alone`: the runs with one worker so far.
+
+    None where nothing could be compared; the words say why.
+    """
+    notes: list[str] = []
+    wrong = [*_unequal(logs, notes), *_same_batches(logs, notes)]
+    error, reason = _loss_error(logs, steps, alone)
+    if reason:
+        notes.append(f"losses are not decidable, because {reason}")
+    elif error > LOSS_TOLERANCE:
+        wrong.append(
+            f"losses differ from those of one worker by {error:.1%}; within {LOSS_TOLERANCE:.1%} "
+            "is the same training"
+        )
+    first = logs[0].checks[0] if logs[0].checks else {}
+    dropout = [name for name in logs[0].model.get("layers", []) if "Dropout" in name]
+    if dropout and len({log.checks[0]["random"] for log in logs if log.checks}) == 1:
+        notes.append("all ranks draw the same random numbers, also in dropout")
+    sharded = bool(first.get("sharded", True))
+    if sharded and reason and not wrong:
+        return None, notes
+    compared = [] if sharded else ["all ranks' parameters are equal to the bit"]
+    compared += [] if reason else ["losses equal those of one worker on the same global batch"]
+    return (
+        GateVerdict(
+            run_id=run_id,
+            strategy="script",
+            workers=len(logs),
+            passed=not wrong,
+            ranks_equal=not any("parameters differ" in each for each in wrong),
+            error=math.nan if reason else error,
+            error_batchnorm=0.0,
+            tolerance=LOSS_TOLERANCE,
+            rule=f"after each of the first steps: {' and '.join(compared)}",
+            steps=min(len(log.checks) for log in logs),
+            message="; ".join([*wrong, *notes]),
+        ),
+        notes,
+    )
+
+
+def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
+    """The first parameter, rank and step that differ from rank 0."""
+    for checks in zip(*(log.checks for log in logs), strict=False):
+        if any(check["sharded"] for check in checks):
+            notes.append("equality of parameters is not decidable, because ranks hold shards")
+            return
+        first = checks[0]["parameters"]
+        for rank, check in enumerate(checks):
+            places = [n for n, own in enumerate(check["parameters"]) if [own] != first[n : n + 1]]
+            if places or len(first) != len(check["parameters"]):
+                names = logs[0].model.get("names", [])
+                listed = some([names[n] if n < len(names) else str(n) for n in places], 3)
+                yield (
+                    f"parameters differ: rank {rank} from rank 0 after step {check['step']}, in "
+                    f"{listed or 'number'}; wrap the network (DistributedDataParallel), or reduce "
+                    "these gradients"
+                )
+                return
+
+
+def _same_batches(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
+    """Ranks that train on the same samples, as without a sampler for each rank."""
+    batches = [log.checks[-1]["batches"] for log in logs if log.checks]
+    if not batches or not all(batches):
+        notes.append("samples are not compared, as no DataLoader was read")
+    elif len({json.dumps(each) for each in batches}) == 1:
+        yield (
+            f"all {len(logs)} ranks train on the same samples in the first {len(batches[0])} "
+            "batches: divide them, such as by DistributedSampler"
+        )
+
+
+def _loss_error(
+    logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
+) -> tuple[float, str]:
+    """The largest relative difference of a loss from one worker's, or why it is not compared."""
+    own = first_losses(logs)
+    references = [each for each in alone if each.first_losses]
+    layers = logs[0].model.get("layers", [])
+    samples = _total(logs, steps, 3)
+    reason = ""
+    if not own:
+        reason = "the script calls no backward of one number"
+    elif not references:
+        reason = "no run with one worker has losses on record"
+    elif layers:
+        reason = f"{' and '.join(layers)} depend on how a batch is divided"
+    elif samples is None or references[0].samples_per_step != samples / len(steps.counted):
+        reason = "one worker had another global batch"
+    elif any(each.first_losses != references[0].first_losses for each in references):
+        reason = "one worker's own losses differ between repeats"
+    if reason:
+        return math.nan, reason
+    pairs = list(zip(own, references[0].first_losses, strict=False))
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), ""

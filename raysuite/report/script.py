@@ -1,0 +1,107 @@
+"""What a report shows of training scripts alone: their work, their start, what cannot compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from raysuite.records import Row, ScriptMeasured
+from raysuite.report import text
+from raysuite.report.tables import Column, Sheet, sheet_of
+
+
+def measured(row: Row) -> list[ScriptMeasured]:
+    """Of the runs whose times count."""
+    return [run.script for run in row.timed if run.script is not None]
+
+
+def _mean(row: Row, of: Callable[[ScriptMeasured], float | None]) -> float | None:
+    values = [of(each) for each in measured(row)]
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _column(title: str, of: Callable[[ScriptMeasured], float | None]) -> Column[Row]:
+    def write(row: Row) -> str:
+        value = _mean(row, of)
+        return text.NONE if value is None else text.number(value)
+
+    return Column(title, write, lambda row: _mean(row, of))
+
+
+_SOURCES = {
+    "given": "--samples-per-step",
+    "loader": "the batches of its DataLoader",
+    "mark": "raysuite.mark.step",
+    "": "not known: steps/s only",
+}
+
+
+def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
+    """The work of each row, and how long it takes to begin; none without scripts."""
+    shown = [row for row in rows if measured(row)]
+    if not shown:
+        return []
+    phases = list(measured(shown[0])[0].start_seconds)
+    name: Column[Row] = Column("Variant", lambda row: row.name)
+    work = sheet_of(
+        "script-work",
+        "Work of the script",
+        (
+            name,
+            _column("Samples a step", lambda each: each.samples_per_step),
+            _column("Tokens a step", lambda each: each.tokens_per_step),
+            _column("Parameters", lambda each: each.parameters),
+            _column("Steps/s", lambda each: each.steps_per_second),
+            _column("Steps", lambda each: each.steps),
+            _column("Left out", lambda each: each.left_out),
+            Column("Samples from", lambda row: _SOURCES[measured(row)[0].samples_source]),
+        ),
+        shown,
+        (
+            "Steps: those of the optimiser that steps first, which every rank took. Left out: "
+            "steps after the warm-up that came after an evaluation or a pause, such as a "
+            "checkpoint.",
+        ),
+    )
+    start = sheet_of(
+        "script-start",
+        "Seconds until the end of the first step",
+        (
+            name,
+            *(_column(phase.capitalize(), _slowest(phase)) for phase in phases),
+            _column("All", lambda each: sum(map(max, each.start_seconds.values()))),
+        ),
+        shown,
+        ("Each phase on its slowest rank, mean over repeats; launcher: torch's own start.",),
+    )
+    return [work, start]
+
+
+def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:
+    return lambda each: max(each.start_seconds[phase])
+
+
+def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
+    """What a reader must know of the scripts' figures."""
+    unknown = [row.name for row in rows if any(not each.samples_per_step for each in measured(row))]
+    if unknown:
+        yield (
+            f"Samples of a step are not known of {text.listed(unknown)}: steps/s only, and no "
+            "speed-up. Give --samples-per-step, or call raysuite.mark.step(samples=...) in the "
+            "script."
+        )
+    by_name = {row.name: row for row in rows}
+    for row in rows:
+        base = by_name.get(row.baseline or "")
+        if base is not None and row.differs_in_work:
+            yield (
+                f"{row.name} trains other parameters than its baseline {base.name}: no speed-up."
+            )
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        for each in measured(row):
+            for note in each.notes:
+                notes.setdefault(note, []).append(row.name)
+    for note, names in notes.items():
+        yield f"{text.listed(list(dict.fromkeys(names)))}: {note}."

@@ -1,0 +1,187 @@
+"""A training script of the user's own, in place of a network, a data set and a strategy."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from raysuite.spec.base import Options, later
+
+NAMES = ("workers", "nodes")
+"""What a placeholder may name."""
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_MOST_CHARACTERS = 200
+_MOST = 1e15
+"""A result beyond it is a mistake."""
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+class _NoArithmeticError(ValueError):
+    """Braces that hold something else, such as JSON."""
+
+
+def fill(text: str, names: Mapping[str, int]) -> str:
+    """`text` with each placeholder `{256 // workers}` replaced by its value.
+
+    A placeholder is arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else,
+    such as JSON, stay as they are; `{{` and `}}` are single braces. A whole number is written
+    without a decimal point. Raises ValueError for a name that is not there, a division by zero and
+    a result beyond 10^15.
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0][0]
+        try:
+            return _written(value_of(found[1], names))
+        except _NoArithmeticError:
+            return found[0]
+
+    return _BRACES.sub(replace, text)
+
+
+def value_of(expression: str, names: Mapping[str, int]) -> float:
+    """The value of arithmetic on numbers and `names`. Raises ValueError for anything else."""
+    try:
+        tree = ast.parse(expression.strip()[: _MOST_CHARACTERS + 1], mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _NoArithmeticError(expression) from error
+    kinds = ast.BinOp | ast.UnaryOp | ast.Name | ast.Constant | ast.operator | ast.unaryop
+    parts = [part for part in ast.walk(tree) if not isinstance(part, ast.expr_context)]
+    if len(expression) > _MOST_CHARACTERS or not all(isinstance(part, kinds) for part in parts):
+        raise _NoArithmeticError(expression)
+    try:
+        value = _value(tree, names)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise ValueError(f"{{{expression}}}: {error}; change the expression") from error
+    if not abs(value) <= _MOST:
+        raise ValueError(f"{{{expression}}} is {value:.3g}; it should be at most {_MOST:.0e}")
+    return value
+
+
+def _value(node: ast.expr, names: Mapping[str, int]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Name(id=name):
+            raise ValueError(
+                f"{{{name}}}: no {name!r} is known; a placeholder is arithmetic on numbers and "
+                f"{' and '.join(names)}, and {{{{ }}}} are braces that stay"
+            )
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            value: float = _BINARY[type(op)](_value(left, names), _value(right, names))
+            if abs(value) > _MOST:
+                raise OverflowError(f"more than {_MOST:.0e}")
+            return value
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _UNARY:
+            return float(_UNARY[type(sign)](1)) * _value(operand, names)
+    raise _NoArithmeticError(ast.unparse(node))
+
+
+def _written(value: float) -> str:
+    """`32`, `0.1`: a whole number as scripts read one."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _or_text(schema: dict[str, Any]) -> None:
+    """A list of words, or one text, which is split as by a shell."""
+    words = {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
+    schema["anyOf"] = [{"type": "string"}, words]
+
+
+class ScriptOptions(Options):
+    """A training script, which is started on all workers by torch's launcher as it is."""
+
+    command: tuple[str, ...] = Field(min_length=1, json_schema_extra=_or_text)
+    """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
+    computed for each run: numbers, `workers`, `nodes`, and + - * / // %."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments, appended as `--KEY VALUE`, for a matrix; true gives `--KEY` alone, null
+    and false leave it out."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the script's processes."""
+    samples_per_step: int | str | None = None
+    """Samples of an optimiser step over all workers, or such as `32 * workers`; default: those of
+    the batches that the script takes from its DataLoader."""
+    check: int = later(0, ge=0)
+    """After each of so many first steps: are all ranks' parameters equal? 0: not checked."""
+    stall_s: float = Field(default=1800.0, gt=0)
+    """Seconds without a step on any rank after which a run is ended: a rank hangs."""
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """`train.py --batch 32` as one text is split as a shell would."""
+        import shlex
+
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("command")
+    @classmethod
+    def _names_a_script(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command[0] == "-m" and len(command) == 1:
+            raise ValueError("given was -m alone; a module's name should follow")
+        if command[0].startswith("-") and command[0] != "-m":
+            raise ValueError(
+                f"given was {command[0]!r}; the first word should be a Python script, or -m"
+            )
+        return command
+
+    def words(self, names: Mapping[str, int]) -> list[str]:
+        """The command line of one run. Raises ValueError for a wrong placeholder."""
+        words = [fill(word, names) for word in self.command]
+        for key, value in self.arguments.items():
+            if value is None or value is False:
+                continue
+            words.append(f"--{key}")
+            words += [] if value is True else [fill(str(value), names)]
+        return words
+
+    def variables(self, names: Mapping[str, int]) -> dict[str, str]:
+        """The environment that the run sets. Raises ValueError for a wrong placeholder."""
+        return {key: fill(str(value), names) for key, value in self.environment.items()}
+
+    def samples(self, names: Mapping[str, int]) -> int | None:
+        """`samples_per_step` as a number. Raises ValueError for anything else."""
+        given = self.samples_per_step
+        if given is None or isinstance(given, int):
+            return given
+        try:
+            value = value_of(given, names)
+        except _NoArithmeticError:
+            value = 0
+        if value < 1 or value != int(value):
+            raise ValueError(
+                f"samples_per_step: given was {given!r}; it should be a whole number from 1 on, or "
+                "arithmetic that gives one, such as 32 * workers"
+            )
+        return int(value)
+
+
+STANDS_FOR: dict[str, dict[str, Any]] = {
+    "model": {"name": "script:main"},
+    "data": {"name": "script:main", "image_size": 1},
+    "training": {"epochs": 1, "batch_per_worker": 1, "checkpoint_every": 0},
+}
+"""Blocks of a spec that a script replaces, and what stands there for the readers of its plan."""
+EXCLUDED = ("loader", "strategy", "optimizer", "schedule", "search", "synthetic_data")
+"""Blocks that go with no script."""

@@ -1,0 +1,147 @@
+"""`raysuite.gate.check`, in one process and on two ranks, with seeded defects."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from raysuite.errors import GateError, UserError
+from raysuite.gate import check
+from tests.ranks import ranks
+
+Step = Callable[[int], None]
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def batch(step: int, ranks: int = 1, rank: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(8, 4, generator=generator)
+    return x[rank::ranks], (x.sum(1) > 0).long()[rank::ranks]
+
+
+def stepper(model: nn.Module, ranks: int = 1, rank: int = 0, scale: float = 1.0) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(n: int) -> None:
+        x, y = batch(n, ranks, rank)
+        optimizer.zero_grad()
+        (scale * nn.functional.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+
+    return step
+
+
+def test_equal_training_passes() -> None:
+    model, reference = network(), network()
+    found = check(
+        stepper(model), model, reference=reference, reference_step=stepper(reference), steps=2
+    )
+    assert (found.steps, found.parameters, found.ranks, found.error) == (2, 4, 1, 0.0)
+
+
+def test_an_error_names_parameter_rank_and_step() -> None:
+    model, reference = network(), network()
+    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* after step 0 by 1 of"):
+        check(
+            stepper(model, scale=2.0), model, reference=reference, reference_step=stepper(reference)
+        )
+
+
+def test_not_a_number_is_no_pass() -> None:
+    model, reference = network(), network()
+    with pytest.raises(GateError):
+        check(
+            stepper(model, scale=math.nan),
+            model,
+            reference=reference,
+            reference_step=stepper(reference),
+        )
+
+
+def test_bad_input_is_refused() -> None:
+    model = network()
+    with pytest.raises(UserError, match="go together"):
+        check(stepper(model), model, reference=network())
+    with pytest.raises(UserError, match="other parameters"):
+        check(stepper(model), model, reference=nn.Linear(1, 1), reference_step=stepper(model))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].bias += 1
+    with pytest.raises(GateError, match="before the first step"):
+        check(stepper(model), model, reference=other, reference_step=stepper(other))
+
+
+DEFECTS = {
+    "none": "",
+    "sharded": "",
+    "not wrapped": "0.weight of rank 1 differs from that of rank 0 after step 0",
+    "ignored": "2.bias of rank 1 differs from that of rank 0 after step 0",
+    "summed": "differs from the reference after step 0",
+}
+
+
+def worker(defect: str) -> None:
+    """One rank: what `check` raised, or nothing."""
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model, reference = network(), network()
+    wrapped: nn.Module = model
+    if defect == "sharded":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (size,)))
+    elif defect != "not wrapped":
+        if defect == "ignored":
+            nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+                model, ["2.bias"]
+            )
+        wrapped = nn.parallel.DistributedDataParallel(model)
+    message = ""
+    try:
+        check(
+            stepper(wrapped, size, rank, scale=2.0 if defect == "summed" else 1.0),
+            wrapped,
+            reference=reference,
+            reference_step=stepper(reference),
+        )
+    except GateError as error:
+        message = str(error)
+    if rank == 0:
+        print(f"FOUND {message}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_defects_of_two_ranks_are_named(defect: str) -> None:
+    output = ranks(2, "tests.unit.gate.test_library", defect)
+    (line,) = [line for line in output.splitlines() if line.startswith("FOUND")]
+    assert DEFECTS[defect] in line
+    assert bool(DEFECTS[defect]) == (line != "FOUND ")
+
+
+def test_importing_it_needs_torch_alone() -> None:
+    import subprocess
+
+    code = (
+        "import sys, raysuite.gate; raysuite.gate.check; "
+        "heavy = {'ray', 'mlflow', 'pydantic', 'horovod', 'yaml'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
+
+
+if __name__ == "__main__":
+    worker(sys.argv[1])

@@ -1,0 +1,183 @@
+"""Ranks' files -> Records: which steps count, how long they took, what is said of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records.script import RankLog, script_records, steps_of, too_few, verdict
+
+
+def rank(
+    seconds: list[float], samples: int | None = 8, start: float = 100.0, **rows: dict[int, Any]
+) -> RankLog:
+    """A rank whose steps took `seconds`; `rows`: column -> place -> value."""
+    ends = [start + math.fsum(seconds[: place + 1]) for place in range(len(seconds))]
+    log = RankLog(begin={"host": "a", "memory": 1}, model={"parameters": 10, "optimizer": "SGD"})
+    log.rows = [[end, None, 0.1, samples, None, False, 0.0] for end in ends]
+    for name, values in rows.items():
+        for place, value in values.items():
+            log.rows[place][{"evaluates": 5, "idle": 6, "samples": 3}[name]] = value
+    log.end = {
+        "marks": {"launcher": 90.0, "process": 92.0, "first_batch": 99.0, "first_step": ends[0]},
+        "memory": 5,
+    }
+    return log
+
+
+def measured(logs: list[RankLog], warmup: int = 2, given: int | None = None) -> Any:
+    steps = steps_of(logs, warmup)
+    found = script_records("id", logs, steps, given, began=90.0)
+    return {type(record): record for record in found}
+
+
+def test_throughput_is_over_all_ranks_at_the_pace_of_the_slowest_of_each_step() -> None:
+    found = measured([rank([1.0, 1.0, 0.5, 0.5]), rank([1.0, 1.0, 0.75, 0.25])])
+    epoch = found[EpochFinished]
+    assert epoch.step_seconds == pytest.approx([0.75, 0.5])
+    assert epoch.steady_images == 32
+    assert epoch.steady_seconds == pytest.approx(1.25)
+    assert found[ScriptMeasured].samples_per_step == 16
+    assert epoch.data_wait_seconds == pytest.approx([0.2, 0.2])
+
+
+def test_evaluations_and_pauses_are_left_out() -> None:
+    seconds = [1.0] * 10
+    seconds[4], seconds[6], seconds[8] = 3.0, 9.0, 9.0
+    log = rank(seconds, evaluates={4: True}, idle={6: 8.0})
+    steps = steps_of([log], 2)
+    # a long step without a pause before it, as of a slow batch, is a step
+    assert steps.counted == [2, 3, 5, 7, 8, 9]
+    assert steps.left_out == 2
+    assert steps.total_s == pytest.approx(14.0)
+
+
+def test_the_devices_clock_counts_where_there_is_one() -> None:
+    log = rank([1.0] * 4)
+    for row in log.rows:
+        row[1] = 0.25
+    assert steps_of([log], 1).total_s == pytest.approx(0.75)
+
+
+def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -> None:
+    logs = [rank([1.0] * 6, samples=None)]
+    found = measured(logs)
+    assert found[ScriptMeasured].samples_per_step is None
+    assert found[ScriptMeasured].steps_per_second == pytest.approx(1.0)
+    assert found[EpochFinished].steady_images == 0
+    found = measured(logs, given=64)
+    assert found[ScriptMeasured].samples_per_step == 64
+    assert found[EpochFinished].steady_images == 256
+
+
+def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
+    found = measured([rank([1.0] * 6), rank([2.0] * 6)])
+    starts = found[ScriptMeasured].start_seconds
+    assert [values[1] for values in starts.values()] == [2.0, 7.0, 0.0, 0.0, 3.0]
+    assert found[RunFinished].first_step_seconds == 12.0
+    assert "rank 1 is slowest" in found[ScriptMeasured].notes[0]
+
+
+def test_ranks_with_unequal_numbers_of_steps_are_named() -> None:
+    found = measured([rank([1.0] * 6), rank([1.0] * 5)])[ScriptMeasured]
+    assert found.steps == 5
+    assert "6, 5" in found.notes[0]
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "no step"), (2, "2 steps")])
+def test_too_few_steps_have_no_throughput(count: int, words: str) -> None:
+    steps = steps_of([rank([1.0] * count)] if count else [RankLog()], 10)
+    assert words in too_few(steps, 10, 0)
+
+
+def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rank"
+    file.write_text('{"kind": "steps", "rows": [[1, null, 0, 8, null, false, 0]]}\n{"kind": "st')
+    assert len(RankLog.read(file).rows) == 1
+
+
+# The check of the first steps.
+
+
+def checked(*ranks: dict[str, Any]) -> list[RankLog]:
+    logs = []
+    for place, changes in enumerate(ranks):
+        log = rank([1.0] * 4)
+        log.model |= {"names": ["a.weight", "a.bias"], "layers": changes.pop("layers", [])}
+        log.checks = [
+            {
+                "step": step,
+                "parameters": [f"w{step}", f"b{step}"],
+                "sharded": False,
+                "random": str(place),
+                "batches": [f"{place}-1", f"{place}-2"],
+                "loss": 1.0 / step,
+                **changes,
+            }
+            for step in (1, 2)
+        ]
+        logs.append(log)
+    return logs
+
+
+def alone(samples: float = 16, losses: tuple[float, ...] = (1.0, 0.5)) -> ScriptMeasured:
+    found = measured([rank([1.0] * 4)])[ScriptMeasured]
+    return found.model_copy(update={"samples_per_step": samples, "first_losses": list(losses)})
+
+
+def judged(logs: list[RankLog], *references: ScriptMeasured) -> Any:
+    return verdict("id", logs, steps_of(logs, 1), references)
+
+
+def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
+    found, notes = judged(checked({}, {}), alone(), alone())
+    assert (found.passed, found.error, notes) == (True, 0.0, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "references", "words"),
+    [
+        ({"parameters": ["w1", "x"]}, [], "rank 1 from rank 0 after step 1, in a.bias"),
+        ({"batches": ["0-1", "0-2"]}, [], "same samples"),
+        ({"loss": 0.9}, [alone()], "losses differ"),
+    ],
+)
+def test_seeded_defects_are_refused(second: Any, references: Any, words: str) -> None:
+    found, _ = judged(checked({}, second), *references)
+    assert not found.passed
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("both", "references", "words"),
+    [
+        ({"loss": None}, [alone()], "no backward"),
+        ({}, [], "no run with one worker"),
+        ({"layers": ["BatchNorm2d"]}, [alone()], "BatchNorm2d"),
+        ({}, [alone(samples=8)], "another global batch"),
+        ({}, [alone(), alone(losses=(1.0, 0.4))], "between repeats"),
+    ],
+)
+def test_losses_that_cannot_be_compared_are_not_decidable(
+    both: Any, references: Any, words: str
+) -> None:
+    found, notes = judged(checked(dict(both), dict(both)), *references)
+    assert found.passed
+    assert words in notes[-1]
+    assert math.isnan(found.error)
+
+
+def test_shards_without_losses_are_not_decidable_at_all() -> None:
+    shards = {"sharded": True, "loss": None}
+    assert judged(checked(dict(shards), dict(shards)))[0] is None
+
+
+def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
+    same = {"random": "0", "layers": ["Dropout"]}
+    found, notes = judged(checked(dict(same), dict(same)))
+    assert found.passed
+    assert "same random numbers" in notes[-1]

@@ -1,0 +1,99 @@
+"""A script in a spec: placeholders, what it replaces, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import SpecError
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import parse_document
+from raysuite.spec.script import ScriptOptions, fill
+
+NAMES = {"workers": 4, "nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("{256 // workers}", "64"),
+        ("{256 / workers}", "64"),
+        ("{0.1 * workers}", "0.4"),
+        ("lr={1e-3 * (workers + nodes)}", "lr=0.006"),
+        ("{-workers % 3}", "2"),
+        ("a{workers}b{nodes}", "a4b2"),
+        ('{"zero": {"stage": 1}}', '{"zero": {"stage": 1}}'),
+        ("{{workers}}", "{workers}"),
+        ("{}", "{}"),
+        ("{workers ** 9}", "{workers ** 9}"),
+        ("{open('x')}", "{open('x')}"),
+        ("{workers.real}", "{workers.real}"),
+    ],
+)
+def test_placeholders_are_arithmetic_and_other_braces_stay(given: str, filled: str) -> None:
+    assert fill(given, NAMES) == filled
+
+
+@pytest.mark.parametrize("given", ["{256 // worker}", "{1 // 0}", "{9e99 * 9}", "{1e300*1e300}"])
+def test_wrong_placeholders_are_named(given: str) -> None:
+    with pytest.raises(ValueError, match=r"\{"):
+        fill(given, NAMES)
+
+
+def test_arguments_of_a_matrix_follow_the_command() -> None:
+    script = ScriptOptions(
+        command="train.py --lr '{0.1 * workers}'",
+        arguments={"batch": "{64 // workers}", "amp": True, "none": None, "off": False},
+        environment={"N": "{nodes}"},
+        samples_per_step="16 * workers",
+    )
+    assert script.words(NAMES) == ["train.py", "--lr", "0.4", "--batch", "16", "--amp"]
+    assert script.variables(NAMES) == {"N": "2"}
+    assert script.samples(NAMES) == 64
+
+
+def plans(text: str) -> list[RunPlan]:
+    return make_plans(parse_document(text, "spec.yaml"), 0)
+
+
+SPEC = """
+name: own
+script: {{command: [{file}, --batch, "{{64 // workers}}"]}}
+repeats: 2
+matrix:
+  resources.workers: [1, 2]
+  script.arguments.lr: [0.1, 0.2]
+"""
+
+
+def test_runs_of_a_script_are_planned_in_interleaved_rounds(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.touch()
+    made = plans(SPEC.format(file=file))
+    key = "script.arguments.lr"
+    seen = [(plan.repeat, plan.workers, plan.label[key]) for plan in made]
+    assert seen[:4] == [(0, 1, 0.1), (0, 1, 0.2), (0, 2, 0.1), (0, 2, 0.2)]
+    assert sorted(seen[4:]) == sorted((1, *rest) for _, *rest in seen[:4])
+    assert len({plan.run_id for plan in made}) == 8
+    assert [RunPlan.model_validate(plan.model_dump(mode="json")) for plan in made] == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "script: {command: [absent.py]}",
+        "script: {command: []}",
+        "script: {command: [--batch]}",
+        "script: {command: [FILE, '{64 // worker}']}",
+        "script: {command: [FILE], samples_per_step: many}",
+        "script: {command: [FILE]}\nmodel: resnet20",
+        "script: {command: [FILE]}\nstrategy: ddp",
+        "script: {command: [FILE], comand: 1}",
+    ],
+)
+def test_mistakes_in_a_script_are_those_of_a_spec(wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.touch()
+    with pytest.raises(SpecError):
+        plans(f"name: own\n{wrong.replace('FILE', str(file))}")
