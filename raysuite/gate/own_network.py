@@ -237,9 +237,9 @@ def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index
         return draw(plan, size, generator)
 
     count = settings.accumulate * plan.replicas
-    of_global = size * count
+    of_global = float(size * count)
     if task.weighted:
-        of_global = sum(float(task.weight(drawn(each)[1])) for each in range(count))
+        of_global = sum((float(task.weight(drawn(each)[1])) for each in range(count)), 0.0)
     images, labels = mapped(drawn(index), lambda each: each.to(world.device))
     return Batch(images, labels, size, of_global)
 
@@ -369,7 +369,7 @@ def key(plan: RunPlan) -> Any:
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:
         return None
-    packages = (Path(each.__file__).parent for each in (models, tasks))
+    packages = (Path(str(each.__file__)).parent for each in (models, tasks))
     ours = [Path(__file__), *(file for folder in packages for file in folder.glob("*.py"))]
     if ":" in model.name and not model.name.startswith("timm:"):
         module = model.name.partition(":")[0]

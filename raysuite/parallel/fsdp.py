@@ -170,7 +170,7 @@ class FsdpEngine(TorchEngine):
         self._root.set_requires_gradient_sync(last)
         return super().add_gradients(batch, last)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Any) -> Any:
         logits = super().forward(images)
         for part in self.model.modules():  # without a backward pass some weights stay gathered
             if isinstance(part, FSDPModule):

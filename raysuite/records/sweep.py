@@ -86,7 +86,11 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
         },
         epochs=len(run.epochs),
         worker_seconds=run.workers * wall_seconds(records),
-        curve=tuple((each.epoch, each.elapsed_seconds, each.val_accuracy) for each in run.epochs),
+        curve=tuple(
+            (each.epoch, each.elapsed_seconds, each.val_accuracy)
+            for each in run.epochs
+            if each.val_accuracy is not None
+        ),
         figures=run,
         turns=turns_of(records),
     )

@@ -73,8 +73,8 @@ class Task(ABC):
 
     unit: ClassVar[Unit] = "samples"
     """What the throughput counts. `tokens`: the weight; else the samples."""
-    metrics: ClassVar[tuple[Metric, ...]]
-    """At least one."""
+    metrics: tuple[Metric, ...] = ()
+    """At least one, declared by the class; an instance may have some of them."""
     primary: ClassVar[str] = ""
     """The name of the metric of the target, of early stopping and of sweeps; default: the first."""
     weighted: ClassVar[bool] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from raysuite.errors import UserError
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.tasks.base import Metric, Task, Total, same_shape
 
-_LOSSES = {
+_LOSSES: dict[str, Callable[..., Tensor]] = {
     "mse": functional.mse_loss,
     "mae": functional.l1_loss,
     "huber": functional.huber_loss,

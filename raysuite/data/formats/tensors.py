@@ -40,7 +40,7 @@ def count(data: DataOptions) -> Counts:
             inputs = json.dumps(mapped(found[0], _described))
     own = getattr(splits["train"], "classes", 0)
     classes = data.classes or (own if isinstance(own, int) else len(own))
-    return Counts(*counts, classes=(), vocabulary=classes, inputs=inputs)
+    return Counts(counts[0], counts[1], classes=(), vocabulary=classes, inputs=inputs)
 
 
 def _described(batch: torch.Tensor) -> str:

@@ -109,8 +109,8 @@ def count(data: DataOptions) -> Counts:
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
     if short:
         raise DataError(f"{data.name}: {' and '.join(short)} tokens; both splits need two or more")
-    counts = [_samples(tokens[split], data.sequence) for split in SPLITS]
-    return Counts(*counts, classes=(), vocabulary=data.classes or BYTES)
+    train, val = (_samples(tokens[split], data.sequence) for split in SPLITS)
+    return Counts(train, val, classes=(), vocabulary=data.classes or BYTES)
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

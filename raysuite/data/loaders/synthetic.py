@@ -55,9 +55,8 @@ class SyntheticLoader:
         draws = torch.Generator(self._device).manual_seed(self._seed)
         facts = self._facts
         if facts.sequence:
-            shape = (2, count, facts.sequence)
             tokens, following = torch.randint(
-                facts.classes, shape, generator=draws, device=self._device
+                facts.classes, (2, count, facts.sequence), generator=draws, device=self._device
             )
             return tokens, following
         shape = (count, facts.channels, facts.image_size, facts.image_size)

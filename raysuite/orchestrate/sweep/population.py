@@ -151,7 +151,9 @@ def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing
     reached = [
         record.val_accuracy
         for record in current(records)
-        if isinstance(record, EpochFinished) and record.epoch == epochs - 1
+        if isinstance(record, EpochFinished)
+        and record.epoch == epochs - 1
+        and record.val_accuracy is not None
     ]
     value = reached[0] if reached and math.isfinite(reached[0]) else -math.inf
     turns = [turn for turn in turns_of(records) if turn.epoch + 1 < epochs]
