@@ -37,6 +37,10 @@ Idle = Mapping[str, tuple[float, float]]
 length."""
 
 
+_NAMED = 0.05
+"""Share of the time from which on a script's slowest rank is named."""
+
+
 @dataclass(frozen=True)
 class Explained:
     """One row."""
@@ -85,6 +89,8 @@ def _explained(
         others = [each for rank, each in enumerate(exposed) if rank != slowest]
         if others:
             shares["straggler"] = max(0.0, statistics.median(others) - exposed[slowest])
+            if run.script is not None and shares["straggler"] >= _NAMED:
+                evidence.append(f"rank {slowest} waits least for the others")
     else:
         shares["loader"] = wait
     shares["other programs"] = _other_programs(run, min(1.0, sum(shares.values())))

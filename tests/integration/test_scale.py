@@ -222,8 +222,9 @@ def test_explain_names_the_rank_that_others_wait_for(
     capsys.readouterr()
     app(["explain", str(found["folder"]), "--json"], standalone_mode=False)
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["shares"]["straggler"] == pytest.approx(0.3 / 1.3, abs=0.05)
-    assert "rank 1" in row["first"]
+    # 0.3 / 1.3, and less where other programs lengthen what the ranks have in common
+    assert 0.1 < row["shares"]["straggler"] < 0.3
+    assert "rank 1 waits least" in row["evidence"]
 
 
 # What goes wrong.
