@@ -272,12 +272,13 @@ def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_
     """The accuracy of these weights, tied to the model and to the data that it was measured on."""
     from mlflow.entities import Metric
 
-    if not run.epochs or run.epochs[-1].val_accuracy is None:
+    last = run.epochs[-1] if run.epochs else None
+    accuracy = last.val_accuracy if last else None
+    if last is None or accuracy is None:
         return
-    last = run.epochs[-1]
     metric = Metric(
         ACCURACY,
-        last.val_accuracy,
+        accuracy,
         milliseconds(last.time),
         last.epoch + 1,
         model_id=model_id,
