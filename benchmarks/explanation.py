@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from raysuite.cli.explain import idle_of
 from raysuite.models.cifar_resnet import CifarResNet
 from raysuite.parallel.ddp import Ddp
 from raysuite.parallel.marks import communication
 from raysuite.perf.calibration import Calibration
 from raysuite.perf.explanation import explain
+from raysuite.plan.simulation import idle_of
 from raysuite.records import Results, make_rows, results_figures
 from raysuite.spec.strategies import DdpOptions
 

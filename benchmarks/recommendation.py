@@ -22,10 +22,10 @@ from pathlib import Path
 
 from prediction import line, markdown, ranking
 
-from raysuite.cli.simulate import pipeline_seconds
 from raysuite.perf.calibration import calibrate
 from raysuite.perf.costs import strategy_kind, work_name
 from raysuite.perf.prediction import predict
+from raysuite.plan.simulation import pipeline_seconds
 from raysuite.records import Results, RunFigures, results_figures
 from raysuite.records.names import Plan
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from raysuite.cli.simulate import measured_network, pipeline_seconds, step_of
 from raysuite.perf.calibration import calibrate
 from raysuite.plan import RunPlan
+from raysuite.plan.simulation import measured_network, pipeline_seconds, step_of
 from raysuite.records import Results, RunFigures, results_figures
 from raysuite.records.names import Plan
 

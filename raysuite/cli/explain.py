@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,6 +38,7 @@ def explain(
     """
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.explanation import explain as explained
+    from raysuite.plan.simulation import idle_of
     from raysuite.records import Results, make_rows, results_figures
 
     opened = Results.open(results)
@@ -91,29 +92,3 @@ def sheet_of(rows: list[Explained]) -> Sheet:
         numbers=frozenset(("Images/s", "Without it")),
         notes=("Without it: images/s if that term took no time, all else as it is.",),
     )
-
-
-def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """What a pipeline's bubble takes of an epoch's time, and what stages of unequal length add, if
-    they compute in proportion to their FLOPs and transfers take no time."""
-    from raysuite.cli.simulate import stages_of
-    from raysuite.perf.simulator import pipeline_step
-    from raysuite.plan import RunPlan
-
-    run = RunPlan.model_validate(plan)
-    assert run.schedule is not None
-    stages = stages_of(run)
-    count = len(stages)
-    forward, backward = (
-        sum(each.forward_s for each in stages) / count,
-        sum(each.backward_s for each in stages) / count,
-    )
-    equal = [replace(each, forward_s=forward, backward_s=backward) for each in stages]
-    real, ideal = (
-        pipeline_step(each, run.schedule, None, epoch=run.steps_per_epoch)
-        for each in (stages, equal)
-    )
-    bubble = ideal.idle
-    if run.schedule.asynchronous:  # what filling and emptying it in each epoch takes
-        bubble = 1 - pipeline_step(equal, run.schedule, None).seconds / ideal.seconds
-    return bubble * ideal.seconds / real.seconds, 1 - ideal.seconds / real.seconds

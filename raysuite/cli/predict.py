@@ -57,8 +57,8 @@ def calibrate(
       raysuite calibrate results/calibration --out this-machine.yaml
       raysuite calibrate results/calibration results/quickstart --out this-machine.yaml
     """
-    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import calibrate as fitted
+    from raysuite.plan.simulation import pipeline_seconds
     from raysuite.records import Results, results_figures
 
     opened = [Results.open(folder) for folder in results]
@@ -130,11 +130,11 @@ def predict(
       raysuite predict my_experiment.yaml training.global_batch=128 --json
       raysuite predict results/quickstart && raysuite report results/quickstart
     """
-    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.orchestrate.suite import create
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.prediction import predict as predicted
     from raysuite.plan import make_plans
+    from raysuite.plan.simulation import pipeline_seconds
     from raysuite.records import Results, results_figures
     from raysuite.report.predictions import predictions_sheet
     from raysuite.spec import read_document

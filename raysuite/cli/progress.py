@@ -426,23 +426,11 @@ def event(run: RunState, record: Record) -> str | None:
         case SamplesSkipped():
             return record.words or None
         case EpochFinished():
-            if record.seconds + record.validation_seconds < LONG_EPOCH_SECONDS:
-                return None
-            rate = record.images / record.seconds if record.seconds > 0 else 0.0
-            return (
-                f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
-                f"images/s, accuracy {record.val_accuracy:.3f}"
-            )
-        case TimeShares() | StagesMeasured():
+            return _epoch_words(run, record)
+        case TimeShares() | StagesMeasured() | RunJudged():
             return record.words
         case RunFinished():
-            figures, parts = run.figures.figures, []
-            if figures.throughput is not None:
-                parts.append(f"{figures.throughput:,.0f} images/s")
-            if figures.final_accuracy is not None:
-                parts.append(f"accuracy {figures.final_accuracy:.3f}")
-            early = " by early stopping" if record.stopped_early else ""
-            return f"finished{early}: " + ", ".join([*parts, human_seconds(record.seconds)])
+            return _end_words(run, record)
         case RunFailed():
             why = FAILED[record.reason]
             return f"failed{f' ({why})' if why else ''}: {record.message.strip()}"
@@ -450,10 +438,28 @@ def event(run: RunState, record: Record) -> str | None:
             return f"stopped early {record.words}"
         case RunStopped():
             return f"stopped ({STOPPED[record.reason]}) {record.words}"
-        case RunJudged():
-            return record.words
         case _:
             return None
+
+
+def _epoch_words(run: RunState, record: EpochFinished) -> str | None:
+    if record.seconds + record.validation_seconds < LONG_EPOCH_SECONDS:
+        return None
+    rate = record.images / record.seconds if record.seconds > 0 else 0.0
+    return (
+        f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
+        f"images/s, accuracy {record.val_accuracy:.3f}"
+    )
+
+
+def _end_words(run: RunState, record: RunFinished) -> str:
+    figures, parts = run.figures.figures, []
+    if figures.throughput is not None:
+        parts.append(f"{figures.throughput:,.0f} images/s")
+    if figures.final_accuracy is not None:
+        parts.append(f"accuracy {figures.final_accuracy:.3f}")
+    early = " by early stopping" if record.stopped_early else ""
+    return f"finished{early}: " + ", ".join([*parts, human_seconds(record.seconds)])
 
 
 def gate_words(verdict: GateVerdict) -> str:

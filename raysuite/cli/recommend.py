@@ -98,11 +98,11 @@ def recommend(
       raysuite recommend my_experiment.yaml --workers 1,2 --goal energy --node-hours 20
       raysuite run recommended.yaml
     """
-    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.costs import work_name
     from raysuite.perf.prediction import predict
     from raysuite.perf.recommendation import choices, rank
+    from raysuite.plan.simulation import pipeline_seconds
     from raysuite.spec import read_document
     from raysuite.units import GIB
 

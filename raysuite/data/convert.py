@@ -26,7 +26,7 @@ from raysuite.data.header import Header
 from raysuite.data.order import permutation
 from raysuite.data.pixels import as_image, decode, encode, header_of
 from raysuite.data.prepared import Split
-from raysuite.data.processes import Count, each
+from raysuite.data.processes import Count, journaled
 from raysuite.errors import DataError, how_to_write
 from raysuite.files import continued_lines, printable, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
@@ -356,13 +356,13 @@ def convert(
         if todo:
             (target / MANIFEST).unlink(missing_ok=True)  # it must not list what is not there
         tasks = [partial(write_shard, replace(conversion, shards=(each,)), bad) for each in todo]
+
+        def keeps(written: Written) -> bool:
+            return not written.bad or bad == "skip"
+
         try:
-            with (target / JOURNAL).open("a", encoding="utf-8") as journal:
-                for written in each(tasks, workers, count):
-                    state[written.name] = written
-                    if not written.bad or bad == "skip":
-                        journal.write(json.dumps(asdict(written)) + "\n")
-                        journal.flush()
+            for written in journaled(tasks, workers, count, target / JOURNAL, keeps):
+                state[written.name] = written
         finally:
             _clean(target)
         shards = [state[shard.name] for shard in conversion.shards]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, TypeVar
 
 from raysuite.errors import RunError
@@ -49,6 +52,23 @@ def each(
             process.kill()
             process.join()
             pipe.close()
+
+
+def journaled(
+    tasks: Sequence[Callable[[Count], Any]],
+    workers: int,
+    count: Count,
+    journal: Path,
+    keeps: Callable[[Any], bool] = lambda result: True,
+) -> Iterator[Any]:
+    """`each`, whose results are dataclasses. Those that it keeps are lines of `journal` before they
+    come, so that a job that was killed is resumed after them (`files.continued_lines`)."""
+    with journal.open("a", encoding="utf-8") as lines:
+        for result in each(tasks, workers, count):
+            if keeps(result):
+                lines.write(json.dumps(asdict(result)) + "\n")
+                lines.flush()
+            yield result
 
 
 def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Any], count: Count) -> Iterator[Any]:

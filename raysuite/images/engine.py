@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysuite.ending import end_group
 from raysuite.errors import MissingPartError, RaysuiteError, UserError
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("apptainer", "singularity")
 """Names of the program, the first found is taken."""
+_PATIENCE_S = 60.0
+"""For Apptainer to remove what it was building."""
 
 
 class EngineError(RaysuiteError):
@@ -89,7 +91,7 @@ def streamed(
                 say(line.rstrip())
             status = process.wait()
         except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)
+            end_group(process, _PATIENCE_S)
             raise
     if status:
         end = "\n".join(f"  {line}" for line in lines)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.ports import held_port
+from raysuite.ending import end_group
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
+_PATIENCE_S = 10.0
+"""For its ranks to end after SIGTERM."""
 _POLL_SECONDS = 0.2
 
 
@@ -99,7 +101,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
             with contextlib.suppress(subprocess.TimeoutExpired):  # all verdicts are known
                 process.wait(request.timeout_s)
         finally:
-            _end(process)
+            end_group(process, _PATIENCE_S)
 
 
 def _command(request: Request, pending: Sequence[int], file: Path, port: int) -> list[str]:
@@ -148,13 +150,3 @@ def _last_words(log: Path) -> str:
     lines = log.read_text("utf-8", errors="replace").splitlines()
     telling = [line.strip() for line in lines if "Error" in line or "Signal" in line]
     return (telling or lines or ["no output"])[-1][:300]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

@@ -7,7 +7,6 @@ the CPU and the loopback address alone.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -23,6 +22,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from raysuite.ending import end_group
 from raysuite.errors import RayStartError
 from raysuite.files import sqlite_uri
 from raysuite.measure.environment import cuda_mistake_here, gpus
@@ -115,7 +115,8 @@ def try_part(part: Part) -> Finding:
     except subprocess.TimeoutExpired:
         state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
     finally:
-        _end_group(process)
+        end_group(process)  # a hanging rank, a half-started Ray
+        process.communicate()
     if state is State.SLOW:
         state, load = _late(), os.getloadavg()[0]
         note = f"{note}; the load is {load:.0f} on {os.cpu_count()} processors"
@@ -148,13 +149,6 @@ def _death(status: int, errors: str) -> str:
     if status < 0:
         return f"killed by {signal.Signals(-status).name}{said}"
     return f"exit status {status}{said}"
-
-
-def _end_group(process: subprocess.Popen[str]) -> None:
-    """Kill what is left of a trial: a hanging rank, a half-started Ray."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 # How a trial passes its findings to the process that started it.

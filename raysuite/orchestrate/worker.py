@@ -26,23 +26,20 @@ from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
-from raysuite.records import Journal, Results, RunFinished
+from raysuite.records import Results, RunFinished
 from raysuite.records.batches import TriedFile
 from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
-from raysuite.records.live import live_file
 from raysuite.records.system import system_file
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import (
-    keep_checkpoint,
     latest_checkpoint,
     places,
     remove_checkpoint,
     remove_partial,
 )
-from raysuite.train.loop import TrainingLoop
 from raysuite.train.memory import figures, is_out_of_memory
-from raysuite.train.run import TRACE, execute
+from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
 
 # What Ray Train runs on every worker before a suite: the search for batches.
@@ -219,29 +216,21 @@ def _write_all(
     until: int | None,
 ) -> None:
     file = results.journal_file(plan.run_id)
-    journal = Journal(file) if world.rank == 0 else None
-
-    def checkpoint(loop: TrainingLoop) -> None:
-        keep_checkpoint(loop, folder)
-
     # each host samples itself, into a file of its own
     samples = system_file(file.parent, socket.gethostname()) if world.local_rank == 0 else None
     with sampling(samples):
-        for record in execute(
+        for record in recorded(
             plan,
             world,
-            resume,
-            checkpoint,
-            file.with_name("model.pt"),
-            file.with_name(TRACE),
+            results,
+            folder,
+            resume=resume,
+            model_file=file.with_name("model.pt"),
             asked_to_stop=lambda: (
                 requested_stop(results.folder) or asked_to_prune(results, plan.run_id)
             ),
             until=until,
-            progress_file=live_file(file),
             unread=unread,
         ):
-            if journal is not None:
-                journal.write(record)
-                if isinstance(record, RunFinished):
-                    remove_checkpoint(folder)
+            if world.rank == 0 and isinstance(record, RunFinished):
+                remove_checkpoint(folder)

@@ -28,6 +28,7 @@ from raysuite.records import EpochFinished, RunFigures, RunFinished
 from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FORMAT = 1
 LEVEL = 0.9
@@ -271,7 +272,7 @@ class Calibration(_Part):
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
-        if strategy["name"] != "single" and not strategy.get("stages"):
+        if STRATEGY_OPTIONS[strategy["name"]].distributed and not strategy.get("stages"):
             wanted.append(strategy_kind(plan))
         missing = [each for each in wanted if each not in known]
         few = strategy.get("stages") and self.pipelines is None

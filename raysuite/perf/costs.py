@@ -21,9 +21,6 @@ from raysuite.records.names import Plan
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
-FUSED_BYTES = {"ddp": 25 * 2**20, "horovod": 128 * 2**20, "deepspeed": 800 * 2**20}
-"""Default size of a buffer in which gradients are reduced; a plan's options come first."""
-
 KINDS = {
     "image": "computation",
     "neighbour": "computation",
@@ -98,9 +95,7 @@ def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = (
 def fused_bytes(plan: Plan) -> float:
     """The largest buffer in which a plan's strategy reduces gradients."""
     strategy = plan["spec"]["strategy"]
-    given = strategy.get("bucket_mb", strategy.get("fusion_threshold_mb"))
-    factor = 4 if strategy["name"] == "deepspeed" and given is None else 1
-    return float(given) * 2**20 * factor if given else FUSED_BYTES.get(strategy["name"], math.inf)
+    return STRATEGY_OPTIONS[strategy["name"]].model_validate(strategy).fused_bytes
 
 
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
@@ -128,7 +123,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     }
     if plan["device"] == "cpu":
         terms[f"neighbour/{name}"] = images * (beside - 1) / beside
-    if plan["spec"]["strategy"]["name"] == "single":
+    if not STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]].distributed:
         return terms
     terms |= {f"step/{kind}": steps, f"copy/{kind}": steps * work.parameters * 4.0}
     traffic = step_traffic(plan, work.parameters, work.gradient_bytes)

@@ -241,5 +241,6 @@ def _advice(term: Term, run: RunFigures) -> str:
                 return f"the {cores - used} of {cores} processors that no worker uses"
             if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
                 return "training.precision=bf16"
-            more = "workers" if strategy["name"] != "single" else "workers, with strategy ddp"
+            several = STRATEGY_OPTIONS[strategy["name"]].distributed
+            more = "workers" if several else "workers, with strategy ddp"
             return f"more {more}, or a smaller network: nothing else takes as long"

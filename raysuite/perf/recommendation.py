@@ -10,37 +10,22 @@ from typing import Any, Literal
 
 from raysuite.records.names import Plan
 from raysuite.records.predicted import Interval, RunPredicted
-
-STRATEGIES: tuple[dict[str, Any], ...] = (
-    {"name": "single"},
-    {"name": "ddp"},
-    {"name": "horovod"},
-    *({"name": "deepspeed", "zero_stage": stage} for stage in range(4)),
-    *({"name": "pipeline", "schedule": schedule} for schedule in ("gpipe", "1f1b")),
-)
-"""Strategies whose arithmetic equals one process's; compression and asynchronous pipelines, which
-change it, are left to the user. A pipeline has as many stages as workers."""
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Dotted keys of every candidate; the plan decides which of them are feasible."""
-    for count, strategy, batch, accumulate in itertools.product(
-        workers, STRATEGIES, batches, passes
-    ):
-        if strategy["name"] == "single" and count > 1:
-            continue
-        if strategy["name"] == "pipeline":
-            if count == 1 or accumulate == 1:
-                continue
-            strategy = {**strategy, "stages": count, "micro_batches": accumulate}
-        yield {
-            "strategy": strategy,
-            "resources.workers": count,
-            "training.global_batch": batch,
-            "training.accumulate": accumulate,
-        }
+    families = STRATEGY_OPTIONS.values()
+    for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
+        for strategy in family.candidates(count, accumulate):
+            yield {
+                "strategy": strategy,
+                "resources.workers": count,
+                "training.global_batch": batch,
+                "training.accumulate": accumulate,
+            }
 
 
 @dataclass(frozen=True)

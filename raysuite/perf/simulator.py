@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raysuite.errors import UserError
 from raysuite.spec.schedules import Schedule
+from raysuite.spec.strategies import Reductions
 
 # Networks
 
@@ -228,55 +229,11 @@ class Crowd:
         return self.slower * (1 + jitter * z)
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """How a data-parallel strategy reduces gradients."""
-
-    bucket_bytes: float = 25 * 2**20
-    first_bucket_bytes: float | None = None
-    """DDP's first bucket is smaller, so that communication begins early."""
-    overlap: bool = True
-    """Whether buckets are reduced beside the backward pass."""
-    gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
-    """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
-    compression: float = 1.0
-    """Bytes sent for a byte of gradients."""
-    every_pass: bool = False
-    """Whether gradients are reduced after each micro-batch, as ZeRO 2 does."""
-
-    @classmethod
-    def of(cls, strategy: Mapping[str, Any]) -> Sharing:
-        """From the options of a spec's strategy. Raises UserError for one that is not modelled."""
-        mib = 2**20
-        half = 0.5 if strategy.get("compression") in ("fp16", "bf16") else 1.0
-        match strategy["name"]:
-            case "horovod":
-                return cls(strategy["fusion_threshold_mb"] * mib or 1, compression=half)
-            case "deepspeed" if strategy.get("offload", "none") == "none":
-                stage, overlap = strategy["zero_stage"], strategy.get("overlap_comm")
-                return cls(
-                    strategy["bucket_mb"] * mib,
-                    overlap=stage == 3 if overlap is None else overlap,
-                    gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
-                    every_pass=stage == 2,
-                )
-            case "single" | "ddp" | "fabric" | "accelerate" if (
-                strategy.get("compression") != "powersgd"
-            ):
-                bucket = strategy.get("bucket_mb", 25.0) * mib
-                # torch's DDP: _DEFAULT_FIRST_BUCKET_BYTES
-                return cls(bucket, min(bucket, 1 * mib), compression=half)
-        raise UserError(
-            f"strategy {json.dumps(strategy)} cannot be simulated; valid are ddp, fabric and "
-            "accelerate without powersgd, horovod, deepspeed without offload, and pipeline"
-        )
-
-
 def data_parallel(
     layers: Sequence[Layer],
     crowds: Sequence[Crowd],
     network: Network,
-    sharing: Sharing,
+    reductions: Reductions,
     accumulate: int = 1,
     update_s: float = 0.0,
     jitter: float = 0.0,
@@ -294,10 +251,10 @@ def data_parallel(
 
     whole = sum(layer.gradient_bytes for layer in layers)
     gathered: tuple[int, ...] = ()
-    if sharing.gathers == "weights" and workers > 1:
+    if reductions.gathers == "weights" and workers > 1:
         seconds = network.all_gather(workers, whole)
         gathered = (add("gather weights", "collectives", seconds, (), "communication"),)
-    buckets = _buckets(layers, sharing)
+    buckets = _buckets(layers, reductions)
     ends: list[list[int]] = [[] for _ in buckets]
     lanes = [f"{crowd.count:,} workers" for crowd in crowds]
     if len(crowds) > 1:
@@ -317,29 +274,29 @@ def data_parallel(
     if workers > 1:
         everything = [each for found in ends for each in found]
         for place, bucket in enumerate(buckets):
-            count = sharing.compression * sum(layer.gradient_bytes for layer in bucket)
-            times = accumulate if sharing.every_pass else 1
-            after = ends[place] if sharing.overlap else everything
-            halved = sharing.gathers == "weights"  # a reduce-scatter
+            count = reductions.compression * sum(layer.gradient_bytes for layer in bucket)
+            times = accumulate if reductions.every_pass else 1
+            after = ends[place] if reductions.overlap else everything
+            halved = reductions.gathers == "weights"  # a reduce-scatter
             seconds = times * (network.all_gather if halved else network.all_reduce)(workers, count)
             name = f"reduce bucket {place}"
             reduced.append(add(name, "collectives", seconds, after, "communication"))
     updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]
-    if sharing.gathers == "updated weights" and workers > 1:
+    if reductions.gathers == "updated weights" and workers > 1:
         seconds = network.all_gather(workers, whole)
         add("gather weights", "collectives", seconds, updated[-1:], "communication")
     return tasks
 
 
-def _buckets(layers: Sequence[Layer], sharing: Sharing) -> list[list[Layer]]:
+def _buckets(layers: Sequence[Layer], reductions: Reductions) -> list[list[Layer]]:
     """Layers from the last one on, cut where their gradients fill a bucket."""
     found: list[list[Layer]] = [[]]
-    limit = sharing.first_bucket_bytes or sharing.bucket_bytes
+    limit = reductions.first_bucket_bytes or reductions.bucket_bytes
     held = 0.0
     for layer in reversed(layers):
         if held >= limit:
             found.append([])
-            held, limit = 0.0, sharing.bucket_bytes
+            held, limit = 0.0, reductions.bucket_bytes
         found[-1].append(layer)
         held += layer.gradient_bytes
     return found

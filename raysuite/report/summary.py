@@ -20,6 +20,7 @@ from raysuite.records.statistics import (
 )
 from raysuite.report import text
 from raysuite.report.facets import WORK, telling, written
+from raysuite.spec.loaders import LOADER_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,9 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
     for run in runs:
         cpu = run.started.environment.get("cpu", {}) if run.started else {}
         cores = cpu.get("logical_cores")
-        # Ray Data loads in tasks of Ray, which are not the workers' processes
-        if cores and run.other_cores and run.plan["spec"]["loader"]["name"] != "ray_data":
+        # tasks of Ray, such as those that load, are not the workers' processes
+        needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
+        if cores and run.other_cores and not needs_ray:
             share = run.other_cores / cores
             resources = run.plan["spec"]["resources"]
             own = min(cores, run.workers * resources["cpus_per_worker"])

@@ -7,6 +7,7 @@ for a strategy's name. To add one: its class here, listed in `StrategyOptions`; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 COMPUTED_IN_16_BITS = 0.25
 """Of `Lossy.within`, for passes in bf16 or fp16."""
+
+_MIB = 2**20
 
 Refusals = Iterator[tuple[str, str]]
 """(key to change, message)."""
@@ -92,6 +95,29 @@ class Lossy:
     gradients; less than 0.5, as a factor of two would pass otherwise."""
 
 
+@dataclass(frozen=True)
+class Reductions:
+    """How a data-parallel strategy reduces the gradients of a step."""
+
+    bucket_bytes: float = 25 * _MIB
+    first_bucket_bytes: float | None = None
+    """DDP's first bucket is smaller, so that communication begins early."""
+    overlap: bool = True
+    """Whether buckets are reduced beside the backward pass."""
+    gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
+    """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
+    compression: float = 1.0
+    """Bytes sent for a byte of gradients."""
+    every_pass: bool = False
+    """Whether gradients are reduced after each micro-batch, as ZeRO 2 does."""
+
+    @classmethod
+    def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
+        """Of torch's DDP, whose first bucket has `_DEFAULT_FIRST_BUCKET_BYTES`."""
+        bucket = bucket_mb * _MIB
+        return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
+
+
 class _StrategyOptions(Options):
     """Capabilities of a strategy, with those of most strategies as defaults."""
 
@@ -101,6 +127,8 @@ class _StrategyOptions(Options):
     """The optional part (`raysuite.parts`) without which it cannot run."""
     gated: ClassVar[bool] = True
     """Its throughput is reported only if the gate passes."""
+    distributed: ClassVar[bool] = True
+    """It can have several workers, and does something for them in each step."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
@@ -169,6 +197,21 @@ class _StrategyOptions(Options):
         return None
 
     @property
+    def fused_bytes(self) -> float:
+        """The largest buffer in which gradients are reduced; infinite where no option limits it."""
+        return float(getattr(self, "bucket_mb", math.inf)) * _MIB
+
+    def reductions(self) -> Reductions | None:
+        """How a step's gradients are reduced, for a simulation; None where that is not modelled."""
+        return None
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        """Options that `raysuite recommend` ranks at this size. Their arithmetic equals that of one
+        process; compression and asynchronous pipelines, which change it, are left to the user."""
+        yield from ()
+
+    @property
     def lossy(self) -> Lossy | None:
         """How the options change the arithmetic on purpose; None where they do not."""
         return None
@@ -214,6 +257,7 @@ class SingleOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.single:Single"
     gated = False
+    distributed = False
 
     name: Literal["single"] = "single"
 
@@ -224,6 +268,14 @@ class SingleOptions(_StrategyOptions):
                 f"strategy 'single' is one process; given were {workers} workers; "
                 "set strategy to ddp, or workers to 1",
             )
+
+    def reductions(self) -> Reductions:
+        return Reductions.of_ddp(25.0)
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        if workers == 1:
+            yield {"name": "single"}
 
 
 class DdpOptions(_StrategyOptions):
@@ -264,6 +316,15 @@ class DdpOptions(_StrategyOptions):
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         bits = {"none": 32, "fp16": 16, "bf16": 16}.get(self.compression)
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
+
+    def reductions(self) -> Reductions | None:
+        if self.compression == "powersgd":
+            return None
+        return Reductions.of_ddp(self.bucket_mb, 1.0 if self.compression == "none" else 0.5)
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        yield {"name": "ddp"}
 
     @property
     def lossy(self) -> Lossy | None:
@@ -322,6 +383,19 @@ class HorovodOptions(_StrategyOptions):
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
+
+    @property
+    def fused_bytes(self) -> float:
+        # 0: each gradient alone, which the costs of such runs contain
+        return (self.fusion_threshold_mb or 128.0) * _MIB
+
+    def reductions(self) -> Reductions:
+        half = 0.5 if self.compression == "fp16" else 1.0
+        return Reductions(self.fusion_threshold_mb * _MIB or 1, compression=half)
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        yield {"name": "horovod"}
 
     @property
     def lossy(self) -> Lossy | None:
@@ -423,6 +497,21 @@ class DeepSpeedOptions(_StrategyOptions):
             return None
         return Traffic(0, gradient_bytes, 4 * parameters)
 
+    def reductions(self) -> Reductions | None:
+        if self.offload != "none":
+            return None
+        stage, overlap = self.zero_stage, self.overlap_comm
+        return Reductions(
+            self.bucket_mb * _MIB,
+            overlap=stage == 3 if overlap is None else overlap,
+            gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
+            every_pass=stage == 2,
+        )
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        yield from ({"name": "deepspeed", "zero_stage": stage} for stage in range(4))
+
     def several_reductions(self) -> tuple[Self, float] | None:
         if self.zero_stage == 0:
             return None  # DeepSpeed reduces in a buffer of a size of its own then
@@ -450,6 +539,9 @@ class _WrappedDdpOptions(_StrategyOptions):
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         return Traffic(gradient_bytes)
+
+    def reductions(self) -> Reductions:
+        return Reductions.of_ddp(self.bucket_mb)
 
     def several_reductions(self) -> tuple[Self, float]:
         return self._in_small_buckets(self.bucket_mb)
@@ -770,6 +862,13 @@ class PipelineOptions(_StrategyOptions):
 
     def staged(self) -> Self:
         return self
+
+    @classmethod
+    def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
+        if workers > 1 and micro_batches > 1:  # as many stages as workers
+            for schedule in ("gpipe", "1f1b"):
+                own = {"stages": workers, "micro_batches": micro_batches}
+                yield {"name": "pipeline", "schedule": schedule, **own}
 
 
 class CustomOptions(_StrategyOptions):

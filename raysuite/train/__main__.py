@@ -38,19 +38,16 @@ from raysuite.records import (
 from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.records.ends import RunEnd, is_left
 from raysuite.records.journal import recorded_epochs
-from raysuite.records.live import live_file
 from raysuite.spec import read_document
 from raysuite.train import dry_batch
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import (
     LoopState,
-    keep_checkpoint,
     latest_checkpoint,
     remove_checkpoint,
 )
-from raysuite.train.loop import TrainingLoop
+from raysuite.train.recording import recorded
 from raysuite.train.resuming import left_alone
-from raysuite.train.run import TRACE, execute
 from raysuite.train.stopping import AskedToStop, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
@@ -165,19 +162,12 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
         if taken_up is None:
             remove_checkpoint(kept)
 
-    def checkpoint(loop: TrainingLoop) -> None:
-        keep_checkpoint(loop, kept)
-
-    journal = Journal(results.journal_file(plan.run_id)) if world.rank == 0 else None
     last, began = None, time.time()
     try:
-        trace = results.journal_file(plan.run_id).with_name(TRACE)
-        live = live_file(results.journal_file(plan.run_id))
-        for record in execute(
-            plan, world, taken_up, checkpoint, None, trace, asked, progress_file=live, unread=unread
+        for record in recorded(
+            plan, world, results, kept, resume=taken_up, asked_to_stop=asked, unread=unread
         ):
-            if journal is not None:
-                journal.write(record)
+            if world.rank == 0:
                 _tell(plan, record)
             last = record
     except Exception as error:

@@ -31,7 +31,7 @@ _RESTARTS, _WITHIN_S = 5, 600.0
 """So many restarts within that time are made at once; the next one after a rest of _REST_S."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""From its start to its first answer, on a busy node."""
+"""From its start to its first answer, on a busy node; a slower one is reported, and waited for."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
 """Bytes of the server's output in which its last error is looked for."""
@@ -57,6 +57,8 @@ class MlflowKeeper:
         """When the rest after a failure is over."""
         self._printed = 0
         """Bytes of the output that earlier servers wrote."""
+        self._late = False
+        """Whether `error` is that it still starts."""
         self._answered = False
         """Whether it ever has: until then the database may be half made, or half moved to a newer
         MLflow."""
@@ -82,7 +84,7 @@ class MlflowKeeper:
         if self.error and now > self._again:
             self.error = ""
             self._restart(now)
-        elif not self.error:
+        elif not self.error or self._late:
             self._do(now)
         before, self._seen = self._seen, (self.answers, self.error)
         return self._seen != before
@@ -109,9 +111,13 @@ class MlflowKeeper:
     def _await(self, ended: bool, now: float) -> None:
         if not ended and self.server.answers(self._children.pid(self.server.NAME)):
             self.answers = self._answered = True
+            self.error, self._late = "", False
             self._mark()
-        elif ended or now - self.began > _STARTS_S:
+        elif ended:
             self._give_up(f"its server did not start: {self._end()}")
+        elif now - self.began > _STARTS_S and not self._late:
+            self.error, self._late = f"its server has not answered for {_STARTS_S:.0f} s", True
+            log.warning("MLflow: %s; it is still waited for", self.error)
 
     def _mark(self) -> None:
         try:
@@ -136,7 +142,7 @@ class MlflowKeeper:
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        self.answers, self.error = False, why
+        self.answers, self.error, self._late = False, why, False
         self._again = time.monotonic() + _REST_S if self._answered else math.inf
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -155,13 +155,8 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
         elif names[split] and not any(found.splits[split].values()):
             tell(folder, "no images")
         elif names[split]:
-            other = "val" if split == "train" else "train"
-            for name in classes:
-                if name in found.splits[split]:
-                    if split == "train" and not found.splits[split][name] and not skip:
-                        tell(folder / name, "the class has no images")
-                elif split == "train" or not (val_may_lack or skip):
-                    tell(folder / name, f"no folder of this class, which {other} has")
+            for name, message in _class_mistakes(found, split, val_may_lack or skip, skip):
+                tell(folder / name, message)
     if flat:
         paths = [f"{top}val/{file}" for file in flat]
         try:
@@ -173,6 +168,19 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
             for synset, path in zip(synsets, paths, strict=True):
                 found.splits["val"].setdefault(synset, []).append(path)
     return found
+
+
+def _class_mistakes(
+    found: Images, split: str, val_may_lack: bool, train_may_lack: bool
+) -> Iterator[tuple[str, str]]:
+    """Classes that a split lacks, and the training classes without an image: name, message."""
+    other = "val" if split == "train" else "train"
+    for name in found.classes:
+        images = found.splits[split].get(name)
+        if images is None and (split == "train" or not val_may_lack):
+            yield name, f"no folder of this class, which {other} has"
+        elif split == "train" and images == [] and not train_may_lack:
+            yield name, "the class has no images"
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:

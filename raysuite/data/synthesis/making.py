@@ -27,7 +27,7 @@ import numpy as np
 import raysuite
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.pixels import encode
-from raysuite.data.processes import Count, each
+from raysuite.data.processes import Count, journaled
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
 from raysuite.data.synthesis.plan import Chunk, SyntheticSet
 from raysuite.errors import DataError, UserError, how_to_write
@@ -336,12 +336,9 @@ def make(
             todo = [chunk for chunk in chunks if not whole(chunk, done, synthetic, work)]
             count(_images(chunks) - _images(todo))
             _check_room(synthetic, folder, _images(todo))
-            with (work / JOURNAL).open("a", encoding="utf-8") as journal:
-                tasks = [partial(write_chunk, synthetic, chunk, work) for chunk in todo]
-                for written in each(tasks, workers, count):
-                    done[written.split, written.number] = written
-                    journal.write(json.dumps(asdict(written)) + "\n")
-                    journal.flush()
+            tasks = [partial(write_chunk, synthetic, chunk, work) for chunk in todo]
+            for written in journaled(tasks, workers, count, work / JOURNAL):
+                done[written.split, written.number] = written
             complete = [done[chunk.split, chunk.number] for chunk in chunks]
             _finish(work, folder, synthetic, complete)
             return _made(folder, synthetic, complete, todo, began)

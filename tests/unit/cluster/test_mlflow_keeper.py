@@ -64,6 +64,20 @@ def test_one_that_never_answers_is_given_up_and_told_once(keeper: MlflowKeeper) 
     assert not keeper.answers
 
 
+def test_a_server_that_answers_late_is_reported_and_then_used(
+    keeper: MlflowKeeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(keeper.server, "words", lambda: slow)
+    monkeypatch.setattr(keeper.server, "answers", lambda pid: clock[0] > 2000.0)
+    seen = []
+    keeper.start({})
+    for clock[0] in (1100.0, 1300.0, 1700.0, 2100.0):
+        seen.append((keeper.look(), keeper.answers, keeper.error))
+    late = "its server has not answered for 240 s"
+    assert seen == [(False, False, ""), (True, False, late), (False, False, late), (True, True, "")]
+
+
 def test_one_that_ends_again_and_again_ends_nothing_else(
     keeper: MlflowKeeper, tmp_path: Path
 ) -> None:

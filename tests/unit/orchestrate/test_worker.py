@@ -19,6 +19,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
+from raysuite.train import recording
 from raysuite.train import world as world_module
 
 
@@ -91,7 +92,7 @@ def test_rank_0_alone_writes_the_journal(
 ) -> None:
     results = Results(tmp_path)
     record = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
-    monkeypatch.setattr(worker, "execute", lambda *given, **named: iter([record]))
+    monkeypatch.setattr(recording, "execute", lambda *given, **named: iter([record]))
     for rank in range(3):
         world = World(rank, 3, rank, torch.device("cpu"))
         worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)

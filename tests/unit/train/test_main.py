@@ -162,6 +162,7 @@ def test_a_run_that_lost_a_rank_is_resumed_from_its_checkpoint(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from raysuite.train import __main__ as module
+    from raysuite.train import recording
 
     def losing(*arguments: Any, **options: Any) -> Iterator[Record]:
         for record in execute(*arguments, **options):
@@ -169,7 +170,7 @@ def test_a_run_that_lost_a_rank_is_resumed_from_its_checkpoint(
                 raise DistError("connection closed by peer")
             yield record
 
-    monkeypatch.setattr(module, "execute", losing)
+    monkeypatch.setattr(recording, "execute", losing)
     monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0.2)
     folder = tmp_path / "lost"
     call = [str(spec), "--results", str(folder), "training.checkpoint_every=1"]

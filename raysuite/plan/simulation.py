@@ -1,0 +1,254 @@
+"""One optimiser step of a RunPlan, simulated, as fast as a calibration or a rate has its parts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from raysuite.errors import UserError
+from raysuite.perf.calibration import Calibration
+from raysuite.perf.costs import (
+    best_checkpoint_interval,
+    expected_run_seconds,
+    loader_kind,
+    strategy_kind,
+    work_name,
+)
+from raysuite.perf.prediction import FORWARD_SHARE
+from raysuite.perf.simulator import Crowd, Layer, Link, Network, Step, data_parallel, pipeline_step
+from raysuite.plan.run_plan import RunPlan
+from raysuite.spec.strategies import DdpOptions
+
+if TYPE_CHECKING:
+    from raysuite.models.costs import LayerCost
+
+_DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}})
+
+
+def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
+    """The link that a calibration found inside a node. Raises UserError where there is none."""
+    costs = {} if calibration is None else calibration.seconds.costs
+    kind = strategy_kind(plan.model_dump(mode="json"))
+    if plan.schedule is not None:  # transfers have the costs of gradients
+        sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
+        kind = _DDP if _DDP in sent else next(iter(sent), kind)
+    byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
+    nodes = 1 if calibration is None else calibration.workers_per_node
+    if plan.workers == 1 or (byte is not None and plan.workers <= nodes):
+        link = Link(latency_us=message * 1e6, gb_per_s=1 / byte / 1e9 if byte else 1e6)
+        return Network(
+            name="measured", source="calibration", workers_per_node=nodes, inside=link, between=link
+        )
+    if plan.workers <= nodes:
+        raise UserError(
+            f"no run of the calibration had {kind} with several workers; measure one, or give "
+            "--network NAME"
+        )
+    raise UserError(
+        f"the network between {plan.workers} workers is not known: "
+        + (f"the calibration measured up to {nodes} on one node; " if calibration else "")
+        + "give --network NAME, such as hdr-fat-tree, or a file like those in deploy/networks"
+    )
+
+
+def pipeline_seconds(plan: dict[str, Any], calibration: Calibration) -> float:
+    """Of one simulated step of a pipeline, by the costs of other runs."""
+    run = RunPlan.model_validate(plan)
+    return step_of(run, calibration, None, measured_network(run, calibration)).seconds
+
+
+def step_of(
+    plan: RunPlan,
+    calibration: Calibration | None,
+    rate: float | None,
+    network: Network,
+    jitter: float = 0.0,
+    straggler: float = 1.0,
+) -> Step:
+    """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`."""
+    data, update, pace = plan.model_dump(mode="json"), 0.0, partial(_pace, plan.workers, 0.0)
+    if calibration is not None:
+        work, kind, costs = work_name(data), strategy_kind(data), calibration.seconds.costs
+        wanted = [f"image/{work}", f"load/{loader_kind(data)}"]
+        if plan.workers > 1 and plan.schedule is None:
+            wanted.append(f"step/{kind}")
+        if missing := [term.partition("/")[2] for term in wanted if term not in costs]:
+            raise UserError(
+                f"no run of the calibration had {', '.join(missing)}; measure it, or give "
+                "--images-per-second in place of --calibration"
+            )
+        alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
+        alone += plan.micro_batch * costs[f"load/{loader_kind(data)}"]
+        near = plan.micro_batch * costs.get(f"neighbour/{work}", 0.0)
+        neighbours = min(plan.workers, calibration.workers_per_node)
+        together = alone + near * (neighbours - 1) / neighbours
+        if plan.workers > 1:
+            flops = calibration.works[work].forward_flops or 0
+            together += plan.micro_batch * flops * costs.get(f"beside/{kind}", 0.0)
+            together += costs.get(f"hook/{kind}", 0.0)
+        update = costs[f"update/{work}"] + costs.get(f"step/{kind}", 0.0)
+        update += 4 * calibration.works[work].parameters * costs.get(f"copy/{kind}", 0.0)
+        if plan.device == "cpu":
+            processors = calibration.processors // plan.spec.resources.cpus_per_worker
+            pace = partial(_pace, max(1, processors), near / alone)
+    else:
+        assert rate is not None
+        alone = together = plan.micro_batch / rate
+    if plan.schedule is not None:
+        beside = 0.0
+        if calibration is not None:
+            beside = calibration.operations.get(plan.schedule.name, calibration.operation)
+        stages = [
+            replace(each, forward_s=each.forward_s + beside, backward_s=each.backward_s + beside)
+            for each in _layers(plan, alone, calibration)
+        ]
+        per_stage = update / len(stages)
+        epoch = plan.steps_per_epoch
+        return pipeline_step(stages, plan.schedule, network, plan.replicas, per_stage, pace, epoch)
+    layers = _layers(plan, together, calibration)
+    if straggler > 1 and plan.workers > 1:
+        crowds: Sequence[Crowd] = [Crowd(plan.workers - 1), Crowd(1, straggler)]
+    else:
+        crowds = [Crowd(plan.workers, straggler)]
+    reductions = plan.spec.strategy.reductions()
+    if reductions is None:
+        raise UserError(
+            f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid are ddp, "
+            "fabric and accelerate without powersgd, horovod, deepspeed without offload, and "
+            "pipeline"
+        )
+    if calibration is not None and plan.device == "cpu" and network.source == "calibration":
+        # what was measured is what is left beside the passes, which share the processors
+        reductions = replace(reductions, overlap=False)
+    tasks = data_parallel(layers, crowds, network, reductions, plan.accumulate, update, jitter)
+    return Step.of(tasks)
+
+
+def _pace(processors: int, near: float, workers: int) -> float:
+    """Of each of some workers that compute at once: they share the processors, and those that do
+    compute at a time slow each other by `near` (n - 1) / n."""
+    busy = min(workers, processors)
+    return busy / workers / (1 + near * (busy - 1) / busy)
+
+
+_COUNTED: dict[str, tuple[list[LayerCost], Sequence[Any], list[int]]] = {}
+
+
+def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
+    """The network's layers, or a pipeline's stages, which share a pass's time by their FLOPs; or
+    stages by the times of their blocks, where the calibration has a pipeline that measured them."""
+    key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), plan.schedule is None])
+    if key not in _COUNTED:
+        _COUNTED[key] = _counted(plan)
+    counted, blocks, ends = _COUNTED[key]
+    whole = sum(each.forward_flops for each in counted) or 1
+    layers = [
+        Layer(
+            each.name,
+            seconds * FORWARD_SHARE * each.forward_flops / whole,
+            seconds * (1 - FORWARD_SHARE) * each.forward_flops / whole,
+            each.parameters * 4.0,
+            each.output_bytes * float(plan.micro_batch),
+        )
+        for each in counted
+    ]
+    if plan.schedule is None:
+        return layers
+    from raysuite.parallel.pipeline.partition import BlockCosts, stage_sizes
+
+    joined = _joined(layers, ends)
+    timed = calibration.blocks.get(work_name(plan.model_dump(mode="json"))) if calibration else None
+    if timed is not None and len(timed) == len(joined):
+        took = sum(map(sum, timed))
+        joined = [
+            replace(each, forward_s=seconds * forward / took, backward_s=seconds * backward / took)
+            for each, (forward, backward) in zip(joined, timed, strict=True)
+        ]
+    costs = [
+        BlockCosts(int(each.gradient_bytes), each.forward_s, each.backward_s) for each in joined
+    ]
+    sizes = stage_sizes(plan.spec.strategy, blocks, costs)  # type: ignore[arg-type]
+    return _joined(joined, list(accumulate(sizes)))
+
+
+def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
+    """One layer of those up to each end."""
+    return [
+        Layer(
+            f"stage {number}",
+            sum(each.forward_s for each in layers[begin:end]),
+            sum(each.backward_s for each in layers[begin:end]),
+            sum(each.gradient_bytes for each in layers[begin:end]),
+            layers[end - 1].output_bytes,
+        )
+        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+    ]
+
+
+def _counted(plan: RunPlan) -> tuple[list[LayerCost], Sequence[Any], list[int]]:
+    """The layers; of a pipeline its blocks, and how many layers come before the end of each."""
+    import torch
+
+    from raysuite.models import build
+    from raysuite.models.costs import layer_costs
+
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        model = build(plan.spec.model, plan.dataset)
+    counted = layer_costs(model, plan.dataset)
+    if plan.schedule is None:
+        return counted, (), []
+    from raysuite.parallel.pipeline.blocks import blocks_of
+
+    blocks = blocks_of(model)
+    names = {id(module): name for name, module in model.named_modules()}
+    places = {each.name: place for place, each in enumerate(counted)}
+    ends = [0]
+    for block in blocks:
+        held = [places.get(names.get(id(module), ""), -1) + 1 for module in block.modules]
+        ends.append(max([ends[-1], *held]))
+    return counted, blocks, ends[1:]
+
+
+def with_failures(
+    plan: RunPlan,
+    network: Network,
+    training: float,
+    mtbf_hours: float,
+    write: float,
+    restart: float,
+) -> dict[str, float | None]:
+    nodes = math.ceil(plan.workers / network.workers_per_node)
+    mtbf = mtbf_hours * 3600 / nodes
+    every = min(best_checkpoint_interval(write, mtbf), training)
+    expected = expected_run_seconds(training, every, write, mtbf, restart)
+    return {
+        "expected_s": None if math.isinf(expected) else expected,
+        "checkpoint_every_s": every,
+    }
+
+
+def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
+    """What a pipeline's bubble takes of an epoch's time, and what stages of unequal length add, if
+    they compute in proportion to their FLOPs and transfers take no time."""
+    run = RunPlan.model_validate(plan)
+    assert run.schedule is not None
+    stages = _layers(run, 1.0, None)
+    count = len(stages)
+    forward, backward = (
+        sum(each.forward_s for each in stages) / count,
+        sum(each.backward_s for each in stages) / count,
+    )
+    equal = [replace(each, forward_s=forward, backward_s=backward) for each in stages]
+    real, ideal = (
+        pipeline_step(each, run.schedule, None, epoch=run.steps_per_epoch)
+        for each in (stages, equal)
+    )
+    bubble = ideal.idle
+    if run.schedule.asynchronous:  # what filling and emptying it in each epoch takes
+        bubble = 1 - pipeline_step(equal, run.schedule, None).seconds / ideal.seconds
+    return bubble * ideal.seconds / real.seconds, 1 - ideal.seconds / real.seconds

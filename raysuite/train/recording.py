@@ -1,0 +1,54 @@
+"""A run whose Records go into its journal: for Ray and for torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from raysuite.parallel.base import World
+from raysuite.plan import RunPlan
+from raysuite.records import Journal, Record, Results
+from raysuite.records.live import live_file
+from raysuite.train.checkpoint import keep_checkpoint
+from raysuite.train.loop import TrainingLoop
+from raysuite.train.run import TRACE, execute
+from raysuite.train.stopping import AskedToStop
+
+
+def recorded(
+    plan: RunPlan,
+    world: World,
+    results: Results,
+    folder: Path,
+    resume: Path | None,
+    unread: str,
+    asked_to_stop: AskedToStop,
+    until: int | None = None,
+    model_file: Path | None = None,
+) -> Iterator[Record]:
+    """Execute a plan; yields each Record on all ranks, once rank 0 has written it.
+
+    Checkpoints go to `folder`, and the trace of a profile and the position inside an epoch beside
+    the journal. The other parameters, and what is raised, are those of `execute`.
+    """
+    file = results.journal_file(plan.run_id)
+    journal = Journal(file) if world.rank == 0 else None
+
+    def checkpoint(loop: TrainingLoop) -> None:
+        keep_checkpoint(loop, folder)
+
+    for record in execute(
+        plan,
+        world,
+        resume,
+        checkpoint,
+        model_file,
+        file.with_name(TRACE),
+        asked_to_stop,
+        until,
+        live_file(file),
+        unread,
+    ):
+        if journal is not None:
+            journal.write(record)
+        yield record
