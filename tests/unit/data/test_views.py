@@ -12,7 +12,7 @@ import pytest
 
 from raysuite.data import Prepared
 from raysuite.data.header import DepthError
-from raysuite.data.pixels import as_image, copy_by_channel, cut_out, eight_bits, encode, fit
+from raysuite.data.pixels import cut_out, eight_bits, fit
 from raysuite.data.views import Views, uniforms, views
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -152,12 +152,3 @@ def test_pixels_of_16_bits_keep_their_upper_half() -> None:
     assert eight_bits(same) is same
     with pytest.raises(DepthError):
         eight_bits(np.zeros((1, 1), np.float32))
-
-
-def test_a_channel_is_copied_to_its_place() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
-    out = np.zeros_like(pixels)
-    copy_by_channel(pixels[:, ::-1], out)
-    assert (out == pixels[:, ::-1]).all()
-    assert (np.asarray(as_image(pixels)) == pixels).all()
-    assert len(encode(pixels, quality=20)) < len(encode(pixels, quality=95))

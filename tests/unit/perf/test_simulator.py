@@ -260,15 +260,6 @@ def test_a_chart_by_hand() -> None:
     assert Step.of(tasks).gantt(12) == ["x    |FFFFBBBB  uu|", "link |        cc  |"]
 
 
-def test_a_straggler_and_jitter_slow_all() -> None:
-    network = Network.read("hdr-fat-tree")
-    alike = step(64, network)
-    tasks = data_parallel(LAYERS, [Crowd(63), Crowd(1, 1.5)], network, DDP)
-    assert Step.of(tasks).seconds > alike + 0.4 * 40 * 3e-3
-    times = [step(workers, network, jitter=0.05) for workers in (2, 64, 1024)]
-    assert alike < times[1] < times[2]
-
-
 def test_a_million_workers_take_as_long_to_simulate_as_two() -> None:
     network = Network.read("juwels-booster")
     layers = [Layer(str(n), 1e-4, 2e-4, 5e5) for n in range(311)]  # as many as ResNet-152 has

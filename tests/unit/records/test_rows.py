@@ -298,19 +298,6 @@ def test_a_baseline_of_so_many_workers_is_the_nearest_of_the_series(tmp_path, as
         assert row.efficiency.value == pytest.approx(speed_up * taken / row.workers)
 
 
-def test_a_part_of_a_name_takes_equal_options_before_loader_strategy_and_fewest_workers(tmp_path):
-    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp, horovod]")
-    spec = spec.replace("[1, 2]", "[2, 1]") + "  optimizer.lr: [0.1, 0.2]\n"
-    rows = {row.name: row for row in rows_of(tmp_path, "native", spec=spec)}
-    for lr in ("lr=0.1", "lr=0.2"):
-        for workers in ("1 worker", "2 workers"):
-            row = rows[f"horovod · dali · {workers} · {lr}"]
-            assert row.baseline == f"horovod · native · {workers} · {lr}"
-            assert rows[row.baseline].is_baseline
-    fewest = {row.name: row for row in rows_of(tmp_path / "b", "NATIVE", spec=WITH_SINGLE)}
-    assert fewest["ddp · dali · 1 worker"].baseline == "ddp · native · 1 worker"
-
-
 def test_the_worst_verdict_of_the_gate_counts(tmp_path):
     runs = results_figures(write_results(tmp_path, repeats=2))
     row = make_rows(runs)[0]

@@ -25,13 +25,7 @@ from raysuite.records.statistics import (
     ratio_of_means,
     slow_start,
     summarize,
-    t_quantile,
 )
-
-
-@pytest.mark.parametrize(("freedom", "value"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042)])
-def test_t_quantile_agrees_with_printed_tables(freedom, value):
-    assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-4)
 
 
 def test_one_repeat_has_no_interval_and_none_has_no_mean():
@@ -47,13 +41,6 @@ def test_ratio_with_one_repeat_shows_no_difference():
     assert ratio.value == 10.0
     assert ratio.low is None
     assert not ratio.differs_from_one
-
-
-def test_ratio_and_its_inverse_agree():
-    left, right = summarize([9.0, 10.0, 11.5]), summarize([4.0, 5.0, 6.5, 5.5])
-    there, back = ratio_of_means(left, right), ratio_of_means(right, left)
-    assert there.low == pytest.approx(1 / back.high)
-    assert there.high == pytest.approx(1 / back.low)
 
 
 @pytest.mark.parametrize("below", [[3.0, 4.0, 5.0, 3.5], [-1.0, 2.0, 3.0, 1.0]])
