@@ -272,9 +272,9 @@ def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_
     """The accuracy of these weights, tied to the model and to the data that it was measured on."""
     from mlflow.entities import Metric
 
-    if not run.epochs or run.epochs[-1].val_accuracy is None:
+    last = run.epochs[-1] if run.epochs else None
+    if last is None or last.val_accuracy is None:
         return
-    last = run.epochs[-1]
     metric = Metric(
         ACCURACY,
         last.val_accuracy,
