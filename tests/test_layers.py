@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.spec.strategies import STRATEGY_OPTIONS
+
 ROOT = Path(__file__).parents[1] / "raysuite"
 PACKAGES = {
     5: "cli",
@@ -135,3 +137,17 @@ def test_the_walk_sees_what_it_should(tmp_path: Path) -> None:
     low = {name for name, _ in imports(file, module_level=True)}
     assert low == {"torch.nn", "raysuite.lazy", "typing", "mlflow", "deepspeed", "yaml"}
     assert {name for name, _ in imports(file, module_level=False)} == low | {"horovod"}
+
+
+def test_no_code_compares_with_a_strategys_name() -> None:
+    """An image's `extras` have names of strategies too, which is why images are left out."""
+    found = [
+        f"{path.relative_to(ROOT)}:{each.lineno}"
+        for path in FILES
+        if package_of(path) not in ("spec", "parallel", "images")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare | ast.match_case)
+        for each in ast.walk(node if isinstance(node, ast.Compare) else node.pattern)
+        if isinstance(each, ast.Constant) and each.value in set(STRATEGY_OPTIONS)
+    ]
+    assert found == []

@@ -136,10 +136,9 @@ def _validated(
 
     # a strategy for CPUs alone has all that are given with it checked there
     on_cpus = any(
-        name in text and "resources.device" in kind().only
+        name in text and "resources.device" in options.only
         for text in given
-        for name, kind in STRATEGY_OPTIONS.items()
-        if name != "custom"
+        for name, options in STRATEGY_OPTIONS.items()
     )
 
     def parsed(key: str, text: str) -> Any:
