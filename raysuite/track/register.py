@@ -273,12 +273,11 @@ def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_
     from mlflow.entities import Metric
 
     last = run.epochs[-1] if run.epochs else None
-    accuracy = last.val_accuracy if last else None
-    if last is None or accuracy is None:
+    if last is None or last.val_accuracy is None:
         return
     metric = Metric(
         ACCURACY,
-        accuracy,
+        last.val_accuracy,
         milliseconds(last.time),
         last.epoch + 1,
         model_id=model_id,

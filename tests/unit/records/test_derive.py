@@ -171,7 +171,7 @@ def test_figures_of_several_epochs_by_hand():
     ]
     found = figures([verdict(PLAN), *made])
     assert found.other_cores == (2 * 1.0 + 6 * 2.0) / 8
-    assert (found.compile_seconds, found.graph_breaks, found.final_top5) == (4.0, None, 0.9)
+    assert (found.compile_seconds, found.graph_breaks, found.final["top5"]) == (4.0, None, 0.9)
     training = {**DATA["spec"]["training"], "compile": "default"}
     compiled = {**DATA, "spec": {**DATA["spec"], "training": training}}
     assert run_figures(compiled, [verdict(PLAN), *made]).graph_breaks == 4
