@@ -284,7 +284,7 @@ def test_curves_have_a_band_over_the_repeats(tmp_path):
     first = summarize([1.5, 2.5])
     assert (band["low"][0], band["high"][0]) == pytest.approx((first.low, first.high))
     assert (len(band["x"]), band["low"][4], band["high"][4]) == (250, None, None)
-    plot = plots.accuracy(Drawing([row]))
+    plot = plots.validation(Drawing([row]))
     curve, band, _ = plot.traces
     accuracies = [[run.epochs[place].val_accuracy for run in row.runs] for place in range(6)]
     wanted = [accuracy(each, row.runs[0].val_samples) for each in accuracies]

@@ -164,7 +164,7 @@ def test_the_note_says_where_intervals_come_from(tmp_path, repeats):
 def test_random_tensors_in_place_of_images_are_a_caveat(tmp_path):
     spec = TWELVE_ROWS.replace("[native, dali]", "[native, synthetic]")
     said = summary(tmp_path, spec=spec)
-    assert "accuracies mean nothing: ddp · synthetic · 1 worker, " in said
+    assert "what is validated mean nothing: ddp · synthetic · 1 worker, " in said
     assert "nothing: ddp · native" not in said
     assert "mean nothing" not in summary(tmp_path / "other")
 
