@@ -6,6 +6,7 @@ Called on every rank, as in a framework's continuous integration under torchrun.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -101,12 +102,24 @@ class _Ranks:
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:
-        """Of all ranks, in their order."""
+        """Of all ranks, in their order; as JSON, since unpickling could run another's code."""
         if self._dist is None:
             return [own]
-        found: list[Any] = [None] * self.size
-        self._dist.all_gather_object(found, own)
-        return found
+        import torch
+
+        device = "cpu" if "gloo" in self._dist.get_backend() else "cuda"
+        data = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8, device=device)
+        size = torch.tensor([len(data)], device=device)
+        sizes = [torch.empty_like(size) for _ in range(self.size)]
+        self._dist.all_gather(sizes, size)
+        padded = torch.zeros(max(int(each) for each in sizes), dtype=torch.uint8, device=device)
+        padded[: len(data)] = data
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        self._dist.all_gather(found, padded)
+        return [
+            json.loads(bytes(each[: int(size)].tolist()))
+            for each, size in zip(found, sizes, strict=True)
+        ]
 
 
 def _plain(name: str) -> str:

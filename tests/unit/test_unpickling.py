@@ -29,7 +29,6 @@ ALLOWED = {
     ("orchestrate/loaders.py", "multiprocessing"): "pipes of this process's children",
     ("data/processes.py", "multiprocessing"): "pipes of this process's children",
     ("models/costs.py", "torch.multiprocessing"): "a class of weak references",
-    ("parallel/base.py", "pickle"): "its error",
     ("parallel/deepspeed.py", "pickle"): "its error",
     ("parallel/deepspeed.py", "load_checkpoint"): "within weights_only()",
     ("track/register.py", "load_model"): "the model that this process has just written",
