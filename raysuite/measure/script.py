@@ -178,7 +178,7 @@ class Recorder:
 
     def _is_same_step(self) -> bool:
         """DeepSpeed steps its inner optimiser once for each group of parameters."""
-        return "deepspeed" in sys.modules and bool(self._train) and not self._batches
+        return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
         """Of the training loader since the last step."""
@@ -357,12 +357,17 @@ def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _inside(part, depth + 1)
 
 
+def _has_loaded(module: str) -> bool:
+    """Whether the script has imported a framework."""
+    return module in sys.modules
+
+
 def _is_sharded(tensor: Any) -> bool:
     """Whether a rank holds a part of it alone: FSDP, and ZeRO's flat partitions."""
     placements = getattr(tensor, "placements", None)
     if placements is not None:
         return any(each.is_shard() for each in placements)
-    return type(tensor).__name__ == "FlatParameter" or "deepspeed" in sys.modules
+    return type(tensor).__name__ == "FlatParameter" or _has_loaded("deepspeed")
 
 
 def _count(tensors: Sequence[Any]) -> int | None:
