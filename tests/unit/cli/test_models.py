@@ -29,6 +29,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in words if row}
 
 
+@pytest.mark.thorough
 def test_the_papers_models_at_the_size_of_mnist() -> None:
     text = run("--size", "28", "--channels", "1", "--classes", "10")
     assert text.startswith("images of 1 x 28 x 28, 10 classes\n")

@@ -25,7 +25,7 @@ from raysuite.data.reading import read
 from raysuite.errors import DataError
 from tests import small_sets
 
-FILES = {"tfrecord": 4000, "idx": 3000, "binary": 3000}
+FILES = {"tfrecord": 2000, "idx": 1500, "binary": 1500}
 CHECKED = 4
 """Every so many files are looked through by `data check` too, which takes longest."""
 WEIGHED = 20

@@ -49,6 +49,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.thorough
 def test_the_example_learns(example):
     plan = make_plans(read_document(example / "my_experiment.yaml"), gpus=0)[0]
     assert (plan.dataset.train_samples, plan.dataset.val_samples) == (300, 60)

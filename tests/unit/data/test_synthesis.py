@@ -165,7 +165,7 @@ def test_jpegs_of_500_x_375_take_about_100_kilobytes() -> None:
     assert 80_000 < np.mean(sizes) < 120_000
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["mnist", pytest.param("cifar10", marks=pytest.mark.thorough)])
 def test_a_linear_model_learns_the_classes(name: str) -> None:
     synthetic = plan_synthetic_set(name)
     train, labels = drawn(synthetic, "train", 1000)

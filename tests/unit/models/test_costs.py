@@ -24,7 +24,12 @@ def small(channels: int = 3, size: int = 32) -> DatasetFacts:
 
 
 @pytest.mark.parametrize(
-    ("name", "gflop"), [("resnet50", 3.8), ("resnet101", 7.6), ("resnet152", 11.3)]
+    ("name", "gflop"),
+    [
+        ("resnet50", 3.8),
+        pytest.param("resnet101", 7.6, marks=pytest.mark.thorough),
+        pytest.param("resnet152", 11.3, marks=pytest.mark.thorough),
+    ],
 )
 def test_flops_as_in_the_papers(name: str, gflop: float) -> None:
     # He et al. 2015, table 1, which Aach et al. 2023 repeat: multiply-adds at 224 x 224. There a

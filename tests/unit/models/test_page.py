@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -18,8 +19,15 @@ def words(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
+def examples() -> list[Any]:
+    """Those that list all networks are thorough: their costs take half a minute."""
+    marks = {True: [pytest.mark.thorough], False: []}
+    every = ("models", "models --size 32 --classes 10")
+    return [pytest.param(*each, marks=marks[each[0] in every], id=each[0]) for each in EXAMPLES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[each[0] for each in EXAMPLES])
+@pytest.mark.parametrize(("command", "shown"), examples())
 def test_the_page_shows_what_the_verb_prints(command: str, shown: str) -> None:
     result = CliRunner().invoke(app, command.split())
     assert result.exit_code == 0, result.output

@@ -176,6 +176,7 @@ def test_crosses_stand_where_trials_were_stopped(asha):
     assert "by asha after" in crosses[0]["tip"]
 
 
+@pytest.mark.thorough
 def test_importance_finds_what_the_figures_hang_on(tmp_path):
     whole = study(write_sweep(tmp_path, trials=40, scheduler="none"))
     found = importances(whole)

@@ -57,6 +57,7 @@ def test_the_largest_batch_in_one_process(tmp_path: Path) -> None:
     assert all(each.peak_bytes[0] <= each.limit_bytes[0] for each in found.tried if each.fits)
 
 
+@pytest.mark.thorough
 def test_what_fits_alone_and_not_in_true_steps(tmp_path: Path) -> None:
     """The model of each trial is another: the second batch of one comes in steps alone."""
     plan = wish({"batch_per_worker": "auto"}, above=20, at_call=2)
@@ -66,6 +67,7 @@ def test_what_fits_alone_and_not_in_true_steps(tmp_path: Path) -> None:
     assert [each.fits for each in together] == [False] * (len(together) - 1) + [True]
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_given_is_cut(tmp_path: Path) -> None:
     plan = wish({"global_batch": 60, "accumulate": "auto"}, above=25)
     file = TriedFile(tmp_path / "tried")
@@ -75,6 +77,7 @@ def test_a_batch_that_is_given_is_cut(tmp_path: Path) -> None:
     assert found.key == "training.accumulate"
 
 
+@pytest.mark.thorough
 def test_the_fastest_is_timed_in_rounds(tmp_path: Path) -> None:
     plan = wish({"batch_per_worker": {"auto": "fastest", "at_most": 8}})
     file = TriedFile(tmp_path / "tried")
@@ -94,6 +97,7 @@ def test_nothing_fits(tmp_path: Path) -> None:
         outcome(plan, file.read(), 1.0)
 
 
+@pytest.mark.thorough
 def test_it_can_be_stopped_and_gone_on_with(tmp_path: Path) -> None:
     plan, file = wish({"batch_per_worker": "auto"}, above=50), TriedFile(tmp_path / "tried")
     assert search_batch(plan, ALONE, file, lambda: len(file.read()) >= 2) == 0

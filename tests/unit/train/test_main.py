@@ -53,6 +53,7 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.integration
+@pytest.mark.thorough
 def test_a_rank_more_changes_no_loss(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

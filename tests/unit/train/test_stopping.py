@@ -84,7 +84,11 @@ def epochs_of(records: Sequence[Record]) -> list[EpochFinished]:
         ([6], {}),  # all steps are behind it, and the validation is not
         ([7], {}),  # in the midst of its validation
         ([4, 2, 3], {"loader": {"name": "native", "threads": 2}}),
-        ([4], {"loader": {"name": "native", "processes": 1}}),
+        pytest.param(
+            [4],
+            {"loader": {"name": "native", "processes": 1}},
+            marks=pytest.mark.thorough,
+        ),
         ([10], {"optimizer": {"name": "adamw", "lr": 0.01}}),  # in its second epoch
     ],
 )
