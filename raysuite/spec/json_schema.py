@@ -10,6 +10,7 @@ from raysuite.spec.datasets import DATASETS
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
 from raysuite.spec.stems import MODELS
+from raysuite.spec.tasks import TASKS
 
 Schema = dict[str, Any]
 
@@ -27,7 +28,8 @@ def spec_schema() -> Schema:
     for block in [schema, *blocks.values()]:
         for prop in block["properties"].values():
             prop.pop("title", None)
-    for block, known in (("ModelOptions", MODELS), ("DataOptions", DATASETS)):
+    known_names = {"ModelOptions": MODELS, "DataOptions": DATASETS, "TaskOptions": TASKS}
+    for block, known in known_names.items():
         name = blocks[block]["properties"]["name"]
         del name["type"]
         name["anyOf"] = [{"enum": list(known)}, {"type": "string", "pattern": IMPORT_PATH}]
