@@ -206,7 +206,7 @@ class Leaping:
         time.sleep(seconds)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "hangs"

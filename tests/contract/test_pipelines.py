@@ -44,8 +44,7 @@ Launch = tuple[int, tuple[str, ...], dict[str, dict[str, Any]]]
 TWO = pipelines(2, 1)
 LAUNCHES: list[tuple[Launch, bool]] = [
     ((2, ("resnet20",), TWO), False),
-    ((2, NETWORKS[1:], {name: TWO[name] for name in ("gpipe", "1f1b", "pipedream")}), False),
-    ((2, NETWORKS[1:], {n: v for n, v in TWO.items() if n not in ("gpipe", "1f1b")}), True),
+    ((2, NETWORKS[1:], TWO), True),
     *(((4, (network,), pipelines(4, 1)), True) for network in NETWORKS),
     *(((4, (network,), pipelines(2, 2)), True) for network in NETWORKS),
     (

@@ -87,6 +87,7 @@ def test_an_abandoned_epoch_leaves_no_task_and_no_thread_at_work(running_ray, di
     assert not any(name.startswith("StreamingExecutor") for name in names)
 
 
+@pytest.mark.thorough
 def test_a_bad_image_deep_in_the_epoch_is_named_once_what_was_before_it_came(
     running_ray, tmp_path: Path
 ):
