@@ -41,7 +41,8 @@ def plans(name: str, scale: str | None = None, gpus: int = 1024) -> list[RunPlan
 
 def test_every_experiment_is_known() -> None:
     files = {file.stem for file in (ROOT / "experiments").glob("*.yaml")}
-    assert files == {*STUDIES, *SWEEPS, "quickstart", "calibration", "pipelines"}
+    others = {"quickstart", "calibration", "pipelines", "gpt", "segmentation"}
+    assert files == {*STUDIES, *SWEEPS, *others}
 
 
 @pytest.mark.parametrize(("name", "trials"), SWEEPS.items())
