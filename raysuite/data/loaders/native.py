@@ -87,17 +87,11 @@ class InThreads:
 class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
-    def __init__(
-        self,
-        rendering: Rendering,
-        split: Split,
-        options: NativeOptions,
-        dtype: torch.dtype,
-        pinned: bool,
-    ) -> None:
+    def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
+        """`batches[Slice]` is a whole batch, or a DataError as a value."""
         self._order: list[Slice] = []
-        self._loader: DataLoader[Loaded | DataError] = DataLoader(
-            _Images(rendering, split, dtype),
+        self._loader: DataLoader[Any] = DataLoader(
+            batches,
             sampler=self._order,
             batch_size=None,  # a "sample" of the sampler is a whole Slice
             num_workers=options.processes,
@@ -110,7 +104,7 @@ class InProcesses:
             generator=torch.Generator(),
         )
 
-    def load(self, slices: Sequence[Slice]) -> Iterator[Loaded]:
+    def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
         """The batches of `slices`, in order.
 
         Raises DataError, and RunError where a process died.
@@ -188,7 +182,7 @@ class NativeLoader:
         self._pixels, self._values = Buffers(np.uint8), Buffers(np.float32)
         self._normalise = Normalise(rendering, device, channels_last)
         self._ahead = (
-            InProcesses(rendering, split, options, self._dtype, self._on_gpu)
+            InProcesses(_Images(rendering, split, self._dtype), options, self._on_gpu)
             if options.processes
             else InThreads(rendering, split, options, self._room)
         )
