@@ -310,11 +310,20 @@ class SuiteWork(Work[RunRequest]):
         return any(isinstance(end, RunFailed) for end in ends)
 
 
-def still_to_run(request: RunRequest) -> list[RunPlan]:
-    """The runs that `raysuite run` would make for a request; nothing is changed."""
+def run_suite(request: RunRequest, dry_run: bool) -> None:
+    """Make the runs of a request; with `dry_run` show those that would be made, and change nothing.
+
+    Raises as `drive`.
+    """
+    if not dry_run:
+        drive(SuiteWork(request))
+        return
+    from raysuite.cli.plan import show
+
+    request.check()
     work = SuiteWork(replace(request, quiet=True))
     work.plan()
-    return work.left(request.retry_failed)
+    show(work.left(request.retry_failed), request.as_json)
 
 
 class SweepWork(Work[SweepRequest]):

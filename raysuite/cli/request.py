@@ -19,15 +19,16 @@ _UPLOADS = "working_dir_files"
 """Ray's folder of what `ray job submit --working-dir` sends to a node."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `raysuite run` and `raysuite sweep` have in common, by the names of their options."""
+    """What `raysuite run` and `raysuite sweep` have in common, by the names of their options; those
+    that `raysuite scale` has not are left out there."""
 
     verb: ClassVar[Verb]
-    spec: Path | None
-    overrides: Sequence[str]
-    scale: str | None
-    address: str | None
+    spec: Path | None = None
+    overrides: Sequence[str] = ()
+    scale: str | None = None
+    address: str | None = None
     root: Path
     resume: bool
     resume_from: Path | None
@@ -37,7 +38,7 @@ class Request:
     stop_within_s: float
     quiet: bool
     as_json: bool
-    timings: bool
+    timings: bool = False
 
     @property
     def silent(self) -> bool:
@@ -108,13 +109,13 @@ class Request:
         return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRequest(Request):
     """Of `raysuite run`."""
 
     verb: ClassVar[Verb] = "run"
 
-    budget_s: float | None
+    budget_s: float | None = None
     """Seconds from the start of the command."""
     document: Document | None = None
     """The experiment of `raysuite scale`, which is no file."""
@@ -134,7 +135,7 @@ class RunRequest(Request):
             raise UserError("--budget is for runs that begin now; leave it out when resuming")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepRequest(Request):
     """Of `raysuite sweep`."""
 

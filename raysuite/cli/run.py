@@ -41,7 +41,7 @@ def run(
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
-    from raysuite.cli.driver import SuiteWork, drive, still_to_run
+    from raysuite.cli.driver import run_suite
 
     request = RunRequest(
         spec=spec,
@@ -60,13 +60,7 @@ def run(
         timings=timings,
         budget_s=budget_s,
     )
-    if not dry_run:
-        drive(SuiteWork(request))
-        return
-    from raysuite.cli.plan import show
-
-    request.check()
-    show(still_to_run(request), request.as_json)
+    run_suite(request, dry_run)
 
 
 def sweep(

@@ -81,7 +81,7 @@ def scale(
       raysuite scale --workers 1,2 --check -- -m package.train --lr '{0.1 * workers}'
       raysuite scale --resume-from results/train/20261122-101500
     """
-    from raysuite.cli.driver import SuiteWork, drive, still_to_run
+    from raysuite.cli.driver import run_suite
     from raysuite.cli.request import RunRequest
 
     document = None
@@ -112,10 +112,6 @@ def scale(
             "train.py`"
         )
     request = RunRequest(
-        spec=None,
-        overrides=(),
-        scale=None,
-        address=None,
         root=root,
         resume=resume,
         resume_from=resume_from,
@@ -125,17 +121,9 @@ def scale(
         stop_within_s=stop_within_s,
         quiet=quiet,
         as_json=as_json,
-        timings=False,
-        budget_s=None,
         document=document,
     )
-    if dry_run:
-        request.check()
-        from raysuite.cli.plan import show
-
-        show(still_to_run(request), as_json)
-        return
-    drive(SuiteWork(request))
+    run_suite(request, dry_run)
 
 
 CHECKED_STEPS = 10
