@@ -187,9 +187,11 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
 
 
 def _script_row(each: RunPlan) -> dict[str, str]:
+    from raysuite.spec.script import numbers_of
+
     script = each.spec.script
     assert script is not None
-    names = {"workers": each.workers, "nodes": 1}
+    names = numbers_of(each.workers)
     set_here = (f"{key}={value}" for key, value in script.variables(names).items())
     return {
         "#": str(each.index + 1),

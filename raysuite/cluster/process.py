@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -63,9 +63,14 @@ def kill_left_behind(temp: str) -> list[int]:
 
     Some end by themselves meanwhile: Ray's workers go with their raylet.
     """
+    return kill_found(lambda: _left_behind(temp))
+
+
+def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
+    """Kill what `find` returns and wait until it returns nothing; the ids that were killed."""
     killed: list[int] = []
     deadline = time.monotonic() + _DIES_S
-    while (found := _left_behind(temp)) and time.monotonic() < deadline:  # one may fork meanwhile
+    while (found := find()) and time.monotonic() < deadline:  # one may fork meanwhile
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -5,13 +5,13 @@ Called on every rank, as in a framework's continuous integration under torchrun.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import GateError, UserError, some
+from raysuite.measure.script import digest
 
 if TYPE_CHECKING:
     import torch
@@ -142,18 +142,9 @@ def _is_sharded(tensor: Any) -> bool:
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    import torch
-
-    own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    own = own.detach().cpu().contiguous()
-    bits = own.reshape(-1).view(torch.uint8).numpy().tobytes() if own.numel() else b""
-    return hashlib.sha256(f"{own.dtype}{tuple(own.shape)}".encode() + bits).hexdigest()
-
-
 def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int) -> bool:
     """Whether ranks could be compared. Raises GateError where one differs from rank 0."""
-    whole = {name: _digest(each) for name, each in tensors.items() if not _is_sharded(each)}
+    whole = {name: digest(each) for name, each in tensors.items() if not _is_sharded(each)}
     everyone = ranks.gathered(whole)
     for rank, own in enumerate(everyone):
         for name in dict.fromkeys((*everyone[0], *own)):

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import torch
 
-_STATUS = Path("/proc/self/status")
+from raysuite.measure.script import status_bytes
+
 _CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 """proc(5): writing 5 to clear_refs resets the peak resident set size, VmHWM."""
@@ -56,12 +57,9 @@ class PeakMemory:
 
     def process_bytes(self) -> int:
         """Largest resident memory of this process, in bytes."""
-        try:
-            for line in _STATUS.read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            if peak := status_bytes("VmHWM"):
+                return peak
         now: int = psutil.Process().memory_info().rss
         return now
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysuite import mark
+from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _MOST_DEPTH = 4
@@ -334,27 +335,20 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """16 hex digits over the bits of all tensors in a value, a shard where it is one."""
+    """SHA-256 of the bits of all tensors in a value, in hexadecimal digits; of a shard where a
+    tensor is one."""
     import torch
 
     found = hashlib.sha256()
-    for tensor in _inside(value):
-        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    for tensor in leaves(value):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
         found.update(f"{own.dtype}{tuple(own.shape)}".encode())
         if own.numel():
             found.update(own.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
-def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth < _MOST_DEPTH and isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _inside(part, depth + 1)
+    return found.hexdigest()
 
 
 def _has_loaded(module: str) -> bool:

@@ -27,7 +27,7 @@ import psutil
 
 from raysuite.cluster import private
 from raysuite.cluster.ports import held_port
-from raysuite.cluster.process import end_with_parent
+from raysuite.cluster.process import end_with_parent, kill_found
 from raysuite.files import write_whole
 from raysuite.measure.environment import environment
 from raysuite.measure.script import rank_file
@@ -49,6 +49,7 @@ from raysuite.records.ends import is_left
 from raysuite.records.names import series_key
 from raysuite.records.schema import SCHEMA
 from raysuite.records.script import RankLog, script_records, steps_of, time_shares, too_few, verdict
+from raysuite.spec.script import numbers_of
 from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
@@ -118,7 +119,7 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
     folder = results.journal_file(plan.run_id).parent
     script = plan.spec.script
     assert script is not None
-    names = {"workers": plan.workers, "nodes": 1}
+    names = numbers_of(plan.workers)
     with private.temporary_folder("rs-script-") as scratch:
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
         began = time.perf_counter()
@@ -316,12 +317,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
         process.terminate()  # torch's launcher hands it on to its ranks
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-    deadline = time.monotonic() + _GRACE_S
-    while (left := _left(folder)) and time.monotonic() < deadline:  # one may fork meanwhile
-        for each in left:
-            with contextlib.suppress(psutil.Error):
-                each.kill()
-        psutil.wait_procs(left, _POLL_S)
+    kill_found(lambda: _left(folder))
     process.wait()
 
 

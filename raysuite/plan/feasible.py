@@ -12,6 +12,7 @@ from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
+from raysuite.spec.script import numbers_of
 from raysuite.spec.stems import misfit
 
 _Wrong = Callable[[str, str], None]
@@ -111,7 +112,7 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     """Why a run of a script cannot be."""
     script, mistakes = spec.script, []
     assert script is not None
-    names = {"workers": spec.resources.workers, "nodes": 1}
+    names = numbers_of(spec.resources.workers)
     for key, compute in (
         ("script.command", script.words),
         ("script.environment", script.variables),

@@ -108,6 +108,11 @@ def _or_text(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"type": "string"}, words]
 
 
+def numbers_of(workers: int) -> dict[str, int]:
+    """What a placeholder knows of a run: scripts run on one node."""
+    return {"workers": workers, "nodes": 1}
+
+
 class ScriptOptions(Options):
     """A training script, which is started on all workers by torch's launcher as it is."""
 

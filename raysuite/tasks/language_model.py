@@ -10,19 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from raysuite.errors import UserError
+from raysuite.spec.datasets import IGNORED_TOKEN
 from raysuite.tasks.base import Metric, Task
-
-IGNORED = -100
-"""A target that does not count, as torch's cross-entropy has it."""
 
 
 def _correct(output: Tensor, targets: Tensor) -> Tensor:
-    return ((output.argmax(-1) == targets) & (targets != IGNORED)).sum().reshape(1)
+    return ((output.argmax(-1) == targets) & (targets != IGNORED_TOKEN)).sum().reshape(1)
 
 
 class LanguageModel(Task):
     """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the tokens that follow,
-    and IGNORED where there is none.
+    and IGNORED_TOKEN where there is none.
 
     The loss of a step is the mean over the tokens of the global batch that count.
     """
@@ -49,11 +47,11 @@ class LanguageModel(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(
-            output.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED
+            output.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED_TOKEN
         )
 
     def weight(self, targets: Tensor) -> Tensor:
-        return (targets != IGNORED).sum()
+        return (targets != IGNORED_TOKEN).sum()
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
         """Random tokens; up to half of each sequence's targets, at its end, do not count. None for
@@ -74,7 +72,7 @@ class LanguageModel(Task):
             device=device,
         )
         places = torch.arange(facts.sequence, device=device)
-        return tokens, targets.masked_fill(places >= kept, IGNORED)
+        return tokens, targets.masked_fill(places >= kept, IGNORED_TOKEN)
 
     def check(self, output: Any, targets: Tensor) -> None:
         vocabulary = self.dataset.classes or "vocabulary"

@@ -261,14 +261,10 @@ class TrainingLoop:
 
     def step_units(self, epoch: int) -> list[int]:
         """What the throughput counts, in each step of an epoch, over all ranks."""
-        order, batch, skipped = (
-            self._order_of(epoch),
-            self.plan.global_batch,
-            self.skipped.get("train"),
-        )
         if self.task.unit == "tokens":
-            return [round(weight) for weight in step_weights(order, batch, self._weights, skipped)]
-        return step_sizes(order, batch, skipped)
+            return [round(weight) for weight in self._step_weights(epoch)]
+        order, skipped = self._order_of(epoch), self.skipped.get("train")
+        return step_sizes(order, self.plan.global_batch, skipped)
 
     def _step_weights(self, epoch: int) -> list[float]:
         """What the summed loss of each step of an epoch is divided by."""

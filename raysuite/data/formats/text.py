@@ -5,7 +5,7 @@ bits where the vocabulary has more than 65,536 tokens.
 
 Sample i has the inputs tokens[i T : (i + 1) T] and as targets the tokens that follow each of them,
 so that an epoch predicts every token but the first once. The last sample has fewer: the rest of its
-targets are IGNORED.
+targets are IGNORED_TOKEN.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from raysuite.data.formats.base import Counts, TensorSource, absent
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
-from raysuite.spec.datasets import BYTES, SPLITS, DatasetFacts
+from raysuite.spec.datasets import BYTES, IGNORED_TOKEN, SPLITS, DatasetFacts
 
-IGNORED = -100
-"""A target that does not count in the loss: torch's `ignore_index`."""
 _SUFFIX = {"text": ".txt", "tokens": ".bin"}
 _SHORT = 2**16
 """Vocabulary up to which a token takes 16 bits."""
@@ -137,7 +135,7 @@ class Source(TensorSource):
                 f"{self._tokens.place(start + wrong)}: token {tokens[wrong]}; the vocabulary has "
                 f"{self._vocabulary}; set data.classes to its size"
             )
-        inputs, targets = np.zeros(length, np.int64), np.full(length, IGNORED)
+        inputs, targets = np.zeros(length, np.int64), np.full(length, IGNORED_TOKEN)
         inputs[: min(length, len(tokens))] = tokens[:length]
         targets[: len(tokens) - 1] = tokens[1:]
         return inputs, targets

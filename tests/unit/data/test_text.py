@@ -11,10 +11,9 @@ import pytest
 
 from raysuite.data.formats import count, open_source, prepare
 from raysuite.data.formats.base import TensorSource
-from raysuite.data.formats.text import IGNORED
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.datasets import IGNORED_TOKEN, DatasetFacts
 
 
 def opened(split: str, **options: Any) -> TensorSource:
@@ -35,7 +34,7 @@ def pairs_of(source: TensorSource) -> list[tuple[int, int]]:
     found = []
     for number in range(len(weights)):
         inputs, targets = source.sample(number)
-        kept = targets != IGNORED
+        kept = targets != IGNORED_TOKEN
         assert kept.sum() == weights[number]
         found += list(zip(inputs[kept].tolist(), targets[kept].tolist(), strict=True))
     return found
