@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,14 +267,17 @@ def connect(address: str | None) -> Iterator[Capacity]:
         os.environ.setdefault(name, value)
     import ray
 
-    # Ray Train takes seconds to import, and Ray's processes take them to start
-    threading.Thread(target=load, args=(_TRAINER,), name="import", daemon=True).start()
-    with nullcontext() if address else own_folder() as own:
+    # Ray Train takes seconds to import, and Ray's processes take them to start. It has ended before
+    # anything else imports parts of Ray: two threads in its circular imports see halves of modules.
+    beside = ThreadPoolExecutor(1, "import")
+    with beside, nullcontext() if address else own_folder() as own:
         try:
+            imported = beside.submit(load, _TRAINER)
             if address:
                 _join(address)
             elif own:
                 _start(own)
+            imported.result()
             yield Capacity.now()
         finally:
             ray.shutdown()
