@@ -189,11 +189,12 @@ class FaultCluster:
         return False
 
     def failed(self) -> str:
-        """What runs that failed say."""
+        """What runs that failed say; one whose journal is damaged is trained again."""
         with contextlib.suppress(UserError):  # no results yet
             results = self.results()
             ends = [results.end_of(plan["run_id"]) for plan in results.plans()]
-            return "\n".join(str(end) for end in ends if isinstance(end, RunFailed))
+            failed = [each for each in ends if isinstance(each, RunFailed)]
+            return "\n".join(str(each) for each in failed if each.reason != "damaged")
         return ""
 
     def has_ended(self) -> bool:
