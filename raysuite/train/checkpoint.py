@@ -165,10 +165,9 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if loop.world.local_rank == 0:
         flush_folder(partial)  # a node has what its ranks wrote
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # no rank looks at its files any more
     if loop.world.rank == 0:  # which has opened them all: NFS gives no older sizes then
         write_sizes(partial)
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")
-    if loop.world.rank == 0:
         old = _older(folder)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)

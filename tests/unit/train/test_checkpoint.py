@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +16,7 @@ import torch
 
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import NoComm
+from raysuite.train import checkpoint
 from raysuite.train.checkpoint import LoopState, keep_checkpoint, latest_checkpoint
 
 STATE = LoopState(run_id="mine", epoch=1, step=9, elapsed_seconds=1.0, time_to_accuracy=None)
@@ -19,10 +25,9 @@ STATE = LoopState(run_id="mine", epoch=1, step=9, elapsed_seconds=1.0, time_to_a
 class Loop:
     """What `keep_checkpoint` needs of a TrainingLoop."""
 
-    world = World(0, 1, 0, torch.device("cpu"))
-
-    def __init__(self, state: LoopState = STATE) -> None:
-        self.engine, self.state = SimpleNamespace(comm=NoComm()), state
+    def __init__(self, state: LoopState = STATE, rank: int = 0, comm: Any = None) -> None:
+        self.world = World(rank, 1 if comm is None else 2, 0, torch.device("cpu"))
+        self.engine, self.state = SimpleNamespace(comm=comm or NoComm()), state
 
     def save(self, folder: Path) -> None:
         torch.save({"model": torch.arange(1000), "epoch": self.state.epoch}, folder / "engine.pt")
@@ -61,6 +66,37 @@ def test_one_of_epochs_that_the_journal_lacks_is_not_taken(tmp_path: Path) -> No
     found, why = latest_checkpoint(tmp_path / "x", "mine", 2)
     assert found is None
     assert str(tmp_path / "x") in why
+
+
+class LateComm:
+    """Threads that wait for each other as ranks do; then one of them is late."""
+
+    def __init__(self, barrier: threading.Barrier, late_s: float) -> None:
+        self._barrier, self._late_s = barrier, late_s
+
+    def all_reduce(self, values: torch.Tensor, _: str) -> torch.Tensor:
+        self._barrier.wait(20)
+        time.sleep(self._late_s)
+        return values
+
+
+def test_sizes_are_written_after_every_node_has_flushed_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(real: Callable[[Path], None], folder: Path) -> None:
+        real(folder)
+        order.append(real.__name__)
+
+    for real in (checkpoint.flush_folder, checkpoint.write_sizes):
+        monkeypatch.setattr(checkpoint, real.__name__, partial(noted, real))
+    barrier = threading.Barrier(2)
+    loops: list[Any] = [Loop(rank=rank, comm=LateComm(barrier, 0.05 * rank)) for rank in (0, 1)]
+    with ThreadPoolExecutor(2) as ranks:
+        list(ranks.map(lambda loop: keep_checkpoint(loop, tmp_path / "x"), loops))
+    assert order == ["flush_folder", "flush_folder", "write_sizes"]
+    assert latest_checkpoint(tmp_path / "x", "mine", 1) == (tmp_path / "x", "")
 
 
 @pytest.mark.parametrize("name", ["engine.pt", "loop.json", "files.json"])
