@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from raysuite.files import flush_folder
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import NoComm
 from raysuite.train import checkpoint
@@ -89,7 +90,7 @@ def test_sizes_are_written_after_every_node_has_flushed_its_files(
         real(folder)
         order.append(real.__name__)
 
-    for real in (checkpoint.flush_folder, checkpoint.write_sizes):
+    for real in (flush_folder, checkpoint.write_sizes):
         monkeypatch.setattr(checkpoint, real.__name__, partial(noted, real))
     barrier = threading.Barrier(2)
     loops: list[Any] = [Loop(rank=rank, comm=LateComm(barrier, 0.05 * rank)) for rank in (0, 1)]
