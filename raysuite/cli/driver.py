@@ -260,7 +260,7 @@ class SuiteWork(Work[RunRequest]):
         return dry_batch(unproven(self.left()), self.document)
 
     def connect(self) -> AbstractContextManager[Capacity]:
-        from raysuite.orchestrate.script import here
+        from raysuite.orchestrate.cluster import Capacity
 
         if not all(plan.spec.script is not None for plan in self.plans):
             return super().connect()
@@ -269,16 +269,16 @@ class SuiteWork(Work[RunRequest]):
                 f"address {self.request.address!r} (--address or RAY_ADDRESS) is of a Ray cluster, "
                 "and a script runs on this machine only, without Ray; leave it out"
             )
-        return nullcontext(here())
+        return nullcontext(Capacity.here())
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
-        from raysuite.orchestrate import suite
+        from raysuite.orchestrate import preflight, suite
         from raysuite.plan import make_plans
 
         if self.opened is None:
             assert self.document is not None
             plans = make_plans(self.document, int(capacity.gpus))
-            suite.check(plans, capacity, self.document)
+            preflight.check(plans, capacity, self.document)
             folder = self.request.root / plans[0].spec.name
             with self.timings.phase("batches"):
                 found = search_batches(plans, folder, capacity.nodes, watch, self.request.silent)
@@ -286,7 +286,7 @@ class SuiteWork(Work[RunRequest]):
                 raise typer.Exit(os.EX_TEMPFAIL)
             self.plans, self.found = found.plans, found.found
             self.opened = suite.create(self.document, self.plans, self.request.root)
-        suite.check(self.left(), capacity, self.document)
+        preflight.check(self.left(), capacity, self.document)
 
     def view(self) -> LiveView:
         request = self.request

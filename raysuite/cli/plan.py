@@ -34,6 +34,9 @@ def plan(
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
 
+    What would stop `raysuite run` on this machine is an error here too: models, data and parts that
+    cannot be imported, more workers than there are CPUs or GPUs. With --gpus, only the spec counts.
+
     \b
     Examples:
       raysuite plan experiments/quickstart.yaml
@@ -41,17 +44,20 @@ def plan(
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
     """
+    from raysuite.orchestrate.preflight import check_here, dry_batch
     from raysuite.plan import make_plans, official
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
     plans = make_plans(document, gpus, elsewhere=gpus is not None)
+    if gpus is None:
+        check_here(plans, document)
     if deep:
-        from raysuite.orchestrate.preflight import dry_batch
-
         with dry_batch(plans, document) as check:
             check()
     show(plans, as_json, schedule)
+    for line in () if as_json else document.ended_sweeps():
+        print_text(line)
     absent = official(plans) if gpus is not None and not as_json else []
     if absent:
         print_text(f"not on this machine, so with official counts: {', '.join(absent)}")

@@ -27,6 +27,7 @@ from raysuite.cluster.environment import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.cluster.process import TEMP, kill_left_behind
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
+from raysuite.plan.resolve import local_gpus
 
 if TYPE_CHECKING:
     from ray.job_config import JobConfig
@@ -198,6 +199,13 @@ class Capacity:
     """What the cluster has."""
 
     each: tuple[Node, ...]
+    place: str = "the cluster"
+
+    @classmethod
+    def here(cls) -> Capacity:
+        """What this machine has; without Ray."""
+        cpus = float(len(os.sched_getaffinity(0)))
+        return cls((Node(cpus, float(local_gpus())),), "this machine")
 
     @classmethod
     def now(cls) -> Capacity:

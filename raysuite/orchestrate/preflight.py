@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -119,6 +120,44 @@ def lacking(plan: RunPlan) -> list[Mistake]:
     return [Mistake(message, key=key) for key, message in found.items() if message]
 
 
+def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
+    """Raise SpecError with everything that prevents the plans, at once.
+
+    Without a document the mistakes have no place. That models can be imported is left to the dry
+    batch.
+    """
+    _raise(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)
+
+
+def check_here(plans: Sequence[RunPlan], document: Document) -> None:
+    """Raise SpecError with everything that prevents the plans on this machine, at once; without
+    Ray, and without a dry batch.
+
+    Where RAY_ADDRESS names a cluster, the number of workers is not looked at.
+    """
+    capacity = None if os.environ.get("RAY_ADDRESS") else Capacity.here()
+
+    def wrong(plan: RunPlan) -> list[Mistake]:
+        size = too_large(plan, capacity) if capacity else []
+        elsewhere = [
+            replace(each, message=f"{each.message}; --gpus N plans for a cluster elsewhere")
+            for each in size
+        ]
+        return [*unknown_model(plan), *lacking(plan), *elsewhere]
+
+    _raise(plans, wrong, document)
+
+
+def _raise(
+    plans: Sequence[RunPlan],
+    wrong: Callable[[RunPlan], list[Mistake]],
+    document: Document | None,
+) -> None:
+    found = [(plan, mistake) for plan in plans for mistake in wrong(plan)]
+    if found:
+        raise SpecError([placed(document, m, p.label) if document else m for p, m in found])
+
+
 @cache
 def _error(look: Callable[[str], object], name: str) -> str:
     try:
@@ -131,17 +170,20 @@ def _error(look: Callable[[str], object], name: str) -> str:
 def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     """Which of the cluster's resources the plan exceeds."""
     each = plan.spec.resources.cpus_per_worker
-    have = f"{capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on {capacity.nodes} node(s)"
+    have = (
+        f"{capacity.place} has {capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on "
+        f"{capacity.nodes} node(s)"
+    )
     mistakes: list[Mistake] = []
     if plan.workers * each > capacity.cpus:
         most = int(capacity.cpus // each)
         message = (
-            f"{plan.workers} workers x {each} CPU each need {plan.workers * each} CPUs, and the "
-            f"cluster has {have}; at most {most} workers fit"
+            f"{plan.workers} workers x {each} CPU each need {plan.workers * each} CPUs, and "
+            f"{have}; at most {most} workers fit"
         )
         mistakes.append(Mistake(message, key="resources.workers"))
     if plan.device == "gpu" and plan.workers > capacity.gpus:
-        message = f"{plan.workers} workers need {plan.workers} GPUs, and the cluster has {have}"
+        message = f"{plan.workers} workers need {plan.workers} GPUs, and {have}"
         mistakes.append(Mistake(message, key="resources.workers"))
     facts = plan.dataset
     batch = plan.micro_batch * facts.image_values * _FP32_BYTES
@@ -157,8 +199,8 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     if not mistakes and most < plan.workers:
         what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"
         message = (
-            f"{plan.workers} workers with {what} each: the cluster has {have}, and each worker "
-            f"needs all of it on one node; at most {most} fit"
+            f"{plan.workers} workers with {what} each: {have}, and each worker needs all of it on "
+            f"one node; at most {most} fit"
         )
         mistakes.append(Mistake(message, key="resources.workers"))
     return mistakes

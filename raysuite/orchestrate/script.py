@@ -32,10 +32,8 @@ from raysuite.files import write_whole
 from raysuite.measure.environment import environment
 from raysuite.measure.script import rank_file
 from raysuite.orchestrate import budget
-from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.plan import RunPlan
-from raysuite.plan.resolve import local_gpus
 from raysuite.records import (
     GateVerdict,
     Journal,
@@ -64,11 +62,6 @@ _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 """Of torch's report of a failure (torch.distributed.elastic.multiprocessing.errors)."""
-
-
-def here() -> Capacity:
-    """What this machine has."""
-    return Capacity((Node(float(len(os.sched_getaffinity(0))), float(local_gpus())),))
 
 
 class ScriptRuns:

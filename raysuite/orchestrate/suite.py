@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
+from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.cluster import Capacity, knock
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.nodes import reporting, with_fewer
-from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.script import ScriptRuns
-from raysuite.plan import RunPlan, groups, placed
+from raysuite.plan import RunPlan, groups
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.records.ends import is_left
 from raysuite.spec import Document
@@ -89,19 +88,6 @@ def latest(name: str, root: Path) -> Results:
 def planned(results: Results) -> list[RunPlan]:
     """The runs that were decided when the suite began."""
     return [RunPlan.model_validate(plan) for plan in results.plans()]
-
-
-def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
-    """Raise SpecError with everything that prevents the plans, at once.
-
-    Without a document the mistakes have no place.
-    """
-    mistakes = []
-    for plan in plans:
-        for mistake in [*lacking(plan), *too_large(plan, capacity)]:
-            mistakes.append(placed(document, mistake, plan.label) if document else mistake)
-    if mistakes:
-        raise SpecError(mistakes)
 
 
 def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:

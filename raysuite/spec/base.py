@@ -67,14 +67,16 @@ def expand_shorthand(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def suggest(given: str, valid: Iterable[str], near: Iterable[str] = ()) -> str:
+def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
     """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones.
 
-    `near` are further names that may have been meant, and that are not listed.
+    `near` are further names that may have been meant, and that are not listed. `block` is the
+    dotted key of the block whose keys the valid ones are.
     """
     names = list(valid)
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    within = {name: f"{block}.{name}" if block else name for name in names}
+    close = [within[x] for x in difflib.get_close_matches(given, names, n=1, cutoff=0.6)]
     close += [name for name in near if name.rpartition(".")[2] == given]
-    close += difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    close += [within[x] for x in difflib.get_close_matches(given, names, n=1, cutoff=0.5)]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}valid are {', '.join(names)}"

@@ -102,17 +102,35 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     key = ".".join(map(str, path))
     file, line = place(path)
     near = [each for each in dotted_keys(root) if each != key]  # it may be another block's
-    return Mistake(_message(finding, models, key, path, near), key=key, file=file, line=line)
+    others = _others_with(root, path, models)
+    message = _message(finding, models, key, path, near, others)
+    return Mistake(message, key=key, file=file, line=line)
+
+
+def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
+    """Names of the options that may stand where `models` do, and have the last key of `path`."""
+    options = [root]
+    for part in path[:-1]:
+        options = _below(options, str(part))
+    having = (each for each in options if each not in models and path[-1] in each.model_fields)
+    return [tag for each in having if isinstance(tag := _tag(each), str)]
 
 
 def _message(
-    finding: Any, models: list[type[BaseModel]], key: str, path: KeyPath, near: list[str]
+    finding: Any,
+    models: list[type[BaseModel]],
+    key: str,
+    path: KeyPath,
+    near: list[str],
+    others: list[str],
 ) -> str:
     kind, context = finding["type"], finding.get("ctx", {})
     given = _short(finding.get("input"))
     if kind == "extra_forbidden":
         names = sorted({name for model in models for name in model.model_fields})
-        return f"unknown key; {suggest(str(path[-1]), names, near)}"
+        block = ".".join(map(str, path[:-1]))
+        known = f"a key of {', '.join(others)}, and not of {_tag(models[0])}" if others else ""
+        return f"{known or 'unknown key'}; {suggest(str(path[-1]), names, near, block)}"
     if kind == "union_tag_invalid":
         tag = context["tag"]
         return f"no {key} is called {tag!r}; {suggest(tag, _names(context['expected_tags']))}"

@@ -65,11 +65,21 @@ class Document:
     """Dotted keys that were set on the command line."""
     scaled: dict[str, Any] = field(default_factory=dict)
     """Dotted keys that the chosen scale set."""
+    ended: list[tuple[str, int]] = field(default_factory=list)
+    """Dotted keys whose sweep in the matrix the command line ended, and how many values it had."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Dotted keys that were set after the spec was read; they hold for each swept block."""
         return {**self.scaled, **self.overrides}
+
+    def ended_sweeps(self) -> list[str]:
+        """A sentence for each sweep of the matrix that the command line ended."""
+        return [
+            f"{key}={self.overrides[key]} on the command line replaces the matrix's {count} values "
+            f"of {key}"
+            for key, count in self.ended
+        ]
 
     def place(self, path: KeyPath) -> tuple[str, int | None]:
         """File and line where `path`, or the nearest key above it, was written."""
@@ -180,6 +190,15 @@ def set_key(document: Document, key: str, value: Any) -> None:
 def swept_keys(written: str) -> tuple[str, ...]:
     """The dotted keys of one line of a matrix: `data.name, training.global_batch` is two."""
     return tuple(key.strip() for key in written.split(","))
+
+
+def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
+    """`key` and how many values the matrix has for it; empty where it has none."""
+    matrix = document.data.get("matrix")
+    for written, values in matrix.items() if isinstance(matrix, dict) else ():
+        if key in swept_keys(str(written)) and isinstance(values, list):
+            return [(key, len(values))]
+    return []
 
 
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -293,12 +312,15 @@ def _path(key: str) -> tuple[str, ...]:
 
 def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
     """Give keys at `target` the lines of those at `source`."""
-    ended = [path for path in document.lines if path[: len(target)] == target]
-    for path in ended:
-        del document.lines[path]
+    _drop_lines(document, target)
     for path, line in list(document.lines.items()):
         if path[: len(source)] == source:
             document.lines[(*target, *path[len(source) :])] = line
+
+
+def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
+    for path in [path for path in document.lines if path[: len(target)] == target]:
+        del document.lines[path]
 
 
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
@@ -336,6 +358,8 @@ def override(document: Document, overrides: Sequence[str]) -> None:
             mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
             continue
         document.overrides[key] = parsed
+        document.ended += swept_values(document, key)
         set_key(document, key, parsed)
+        _drop_lines(document, _path(key))
     if mistakes:
         raise SpecError(mistakes)

@@ -54,6 +54,37 @@ def test_the_same_mistake_of_several_rows_is_told_once(tmp_path: Path) -> None:
     assert message.startswith(f"  {file}:9, 10, 11: strategy: ")
 
 
+def test_a_mistake_of_the_command_line_is_attributed_to_it(tmp_path: Path) -> None:
+    file = write(tmp_path, "matrix:\n  strategy: [ddp, fsdp]\nstrategy: {name: ddp}")
+    for override in ("matrix.strategy=[dpp]", "strategy={name: dpp}", "strategy=dpp"):
+        result = CliRunner().invoke(app, ["plan", str(file), override])
+        message = result.stderr.splitlines()[1]
+        assert message.startswith("  command line: strategy: no strategy is called 'dpp'")
+
+
+def test_a_plan_names_all_that_a_run_here_would_refuse(tmp_path: Path) -> None:
+    file = write(tmp_path, "resources: {workers: 1000}\nstrategy: ddp")
+    given = ["plan", str(file), "training.batch_per_worker=1", "training.global_batch=null"]
+    given += ["model=absent_module:Net"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    model, workers = result.stderr.splitlines()[1:]
+    assert model.startswith("  command line: model.name: 'absent_module:Net' cannot be imported")
+    assert workers.startswith(f"  {file}:7: resources.workers: 1000 workers x 1 CPU each need 1000")
+    assert "this machine has" in workers
+    assert CliRunner().invoke(app, [*given, "--gpus", "0"]).exit_code == 0
+    joined = CliRunner(env={"RAY_ADDRESS": "10.0.0.1:6379"}).invoke(app, given[:-1])
+    assert joined.exit_code == 0
+
+
+def test_a_sweep_that_an_override_ends_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, "matrix:\n  strategy: [ddp, fsdp]")
+    ended = "strategy=single on the command line replaces the matrix's 2 values of strategy\n"
+    assert CliRunner().invoke(app, ["plan", str(file), "strategy=single"]).stdout.endswith(ended)
+    other = CliRunner().invoke(app, ["plan", str(file), "matrix.strategy=[ddp]"])
+    assert "replaces" not in other.output
+
+
 def test_aliases_that_unfold_to_billions_of_values(tmp_path: Path) -> None:
     lines = [f"  k0: &a0 {[1] * 9}"]
     lines += [f"  k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
