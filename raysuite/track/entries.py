@@ -97,8 +97,9 @@ def epoch_points(
 
 
 def run_points(run: RunFigures) -> Iterator[Point]:
-    """All metrics of a run: its epochs and, once it has finished, its derived figures."""
-    for epoch in run.epochs:
+    """All metrics of a run that are final: those of its epochs and, once it has finished, its
+    derived figures."""
+    for epoch in final_epochs(run):
         yield from epoch_points(epoch, run.may_tell_speed, run.task)
     if run.status != "finished" or run.end is None:
         return
@@ -126,14 +127,25 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
                 yield f"{name}/{mlflow_key(label)}", value
 
 
-def covered_points(run: RunFigures) -> Iterator[Point]:
-    """The metrics of those epochs of a run under way that are never trained again: a checkpoint
-    covers them, and was whole before a later epoch ended."""
+def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
+    """The epochs of a run; of one under way, those that are trained again only where a checkpoint
+    is lost: one covers them, and was whole before a later epoch ended."""
+    if run.end is not None or run.stopped is not None or not run.epochs:
+        return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
-    last = run.epochs[-1].epoch if run.epochs else 0
-    for epoch in run.epochs:
-        if every and epoch.epoch < last // every * every:
-            yield from epoch_points(epoch, run.may_tell_speed, run.task)
+    covered = run.epochs[-1].epoch // every * every if every else 0
+    return [epoch for epoch in run.epochs if epoch.epoch < covered]
+
+
+def history_of(epochs: Sequence[EpochFinished]) -> str:
+    """`N DIGEST` of so many epochs: other where one of them was trained again."""
+    times = ",".join(str(milliseconds(epoch.time)) for epoch in epochs)
+    return f"{len(epochs)} {hashlib.sha256(times.encode()).hexdigest()[:16]}"
+
+
+def continues(run: RunFigures, history: str) -> bool:
+    """Whether the run's epochs begin with those of `history`, which `history_of` made."""
+    return history_of(run.epochs[: int(history.partition(" ")[0])]) == history
 
 
 def run_params(plan: Plan) -> dict[str, str]:

@@ -27,8 +27,10 @@ from raysuite.track.entries import (
     SOURCE,
     Point,
     begin_of,
-    covered_points,
+    continues,
+    final_epochs,
     flatten,
+    history_of,
     milliseconds,
     mlflow_key,
     mlflow_status,
@@ -211,6 +213,8 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 """Pictures, which MLflow shows by itself."""
 REPORT = "raysuite.report"
 """Tag of the parent run: the path of its report, below the address of MLflow's pages."""
+HISTORY = "raysuite.epochs"
+"""Tag of a run: `history_of` the epochs whose metrics it has, or gets."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
@@ -270,6 +274,16 @@ class Upload:
             self.known[run.run_id] = self.store.create(name, begin_of(run), tags)
         return self.known[run.run_id]
 
+    def _continued(self, run: RunFigures) -> Run:
+        """The MLflow run of one run, made anew where it holds epochs that were trained again since:
+        MLflow removes no metric of a run."""
+        child = self.child(run)
+        if continues(run, child.data.tags.get(HISTORY, history_of(()))):
+            return child
+        self.store.client.delete_run(child.info.run_id)
+        del self.known[run.run_id]
+        return self.child(run)
+
     def write_run(self, run_id: str) -> bool:
         """Write a run whole; False if there was nothing new. Writing it twice changes nothing."""
         journal = self.results.journal_file(run_id)
@@ -282,11 +296,9 @@ class Upload:
         run = trial.figures
         if run.started is None and run.end is None:
             return False
-        child = self.child(run)
+        child = self._continued(run)
         mlflow_id = child.info.run_id
-        # the other epochs of an attempt under way may be trained, and recorded, again after a crash
-        points = list(run_points(run) if run.end or run.stopped else covered_points(run))
-        points += system_points(journal.parent)
+        points = [*run_points(run), *system_points(journal.parent)]
         params = run_params(run.plan)
         tags = run_tags(run, self.id)
         if self.search:  # its goals first: MLflow's comparisons begin with the first metric
@@ -297,6 +309,8 @@ class Upload:
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
+        # before its points: where they are sent in part, it is known of which epochs
+        self.store.log(mlflow_id, tags={HISTORY: history_of(final_epochs(run))})
         self.store.log(mlflow_id, points, fresh, tags)
         self.store.client.log_artifact(mlflow_id, str(journal))
         last = run.end or run.stopped

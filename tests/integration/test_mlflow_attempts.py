@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Journal, Record, RunStarted, RunStopped, read_journal
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Record,
+    RunFailed,
+    RunStarted,
+    RunStopped,
+    read_journal,
+)
 from raysuite.track import sync
 from tests.fake_results import TWELVE_ROWS, write_results
 
@@ -21,13 +29,20 @@ LATER_S = 500.0
 
 def steps(database: Path, key: str) -> list[int]:
     with closing(sqlite3.connect(database)) as connection:
-        question = "select step from metrics where key = ? order by step"
+        question = (
+            "select step from metrics join runs using (run_uuid) "
+            "where key = ? and lifecycle_stage = 'active' order by step"
+        )
         return [step for (step,) in connection.execute(question, (key,))]
 
 
-@pytest.mark.parametrize("stops", [False, True], ids=["dies", "stops"])
+@pytest.mark.parametrize(
+    ("ends", "from_epoch"),
+    [("dies", 1), ("stops", 2), ("dies", 0), ("fails", 0), ("fails", 1)],
+    ids=["dies", "stops", "dies-and-has-no-checkpoint", "fails-and-begins-anew", "fails"],
+)
 def test_epochs_that_are_trained_again_stand_once(
-    tmp_path: Path, empty_store: Path, stops: bool
+    tmp_path: Path, empty_store: Path, ends: str, from_epoch: int
 ) -> None:
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     results = write_results(tmp_path / "results", spec=ONE_RUN, missing=[1])
@@ -45,20 +60,22 @@ def test_epochs_that_are_trained_again_stand_once(
     assert isinstance(began, RunStarted)
     assert isinstance(second, EpochFinished)
     write([began, verdict, first, second])
-    if stops:
-        stop = RunStopped(run_id=run_id, time=second.time, reason="time_limit", epoch=2, step=50)
-        write([stop])
+    if ends == "stops":
+        write([RunStopped(run_id=run_id, time=second.time, reason="time_limit", epoch=2, step=50)])
+    if ends == "fails":
+        write([RunFailed(run_id=run_id, time=second.time, reason="error", message="lost")])
     address = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert sync(results, address).written == 1
     # the checkpoint of an epoch is whole when the next one has ended
-    assert steps(tmp_path / "mlflow.db", "epoch/val_accuracy") == ([1, 2] if stops else [1])
+    assert steps(tmp_path / "mlflow.db", "epoch/val_accuracy") == (
+        [1] if ends == "dies" else [1, 2]
+    )
 
-    # its last checkpoint is that of the first epoch, unless it stopped with one
-    from_epoch = 2 if stops else 1
     again = [record.model_copy(update={"time": record.time + LATER_S}) for record in whole[2:]]
     begins = began.model_copy(update={"time": began.time + LATER_S, "first_epoch": from_epoch})
     write([begins, verdict, *again[from_epoch:]])
     assert sync(results, address).written == 1
+    assert sync(results, address).written == 0
     epochs = len([record for record in whole if isinstance(record, EpochFinished)])
     assert steps(tmp_path / "mlflow.db", "epoch/val_accuracy") == list(range(1, epochs + 1))
     found = steps(tmp_path / "mlflow.db", "step/loss")

@@ -31,7 +31,6 @@ from raysuite.track.entries import (
     MOST_KEY,
     MOST_PARAM,
     MOST_TAG,
-    covered_points,
     epoch_points,
     mlflow_key,
     mlflow_status,
@@ -222,7 +221,7 @@ def test_epochs_that_a_checkpoint_covers_are_sent_while_a_run_continues(
     spec = TWELVE_ROWS.replace("epochs: 6", f"epochs: {epochs}, checkpoint_every: {every}")
     results = write_results(tmp_path, spec, missing=range(1, 12))
     run = results_figures(results)[0]
-    points = covered_points(dataclasses.replace(run, end=None))
+    points = run_points(dataclasses.replace(run, end=None))
     assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
 
 
