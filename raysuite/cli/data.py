@@ -393,6 +393,8 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
         unique = {block.model_dump_json(): block for block in blocks}
         return [target_of(block) for block in unique.values()]
     try:
+        if what == "digits" and name is None and form is None and not path.exists():
+            return [target_of(DataOptions(name=what))]
         if what in NAMED and name is None:
             return [target_of(stated(None, what, form))]
         if name or form:

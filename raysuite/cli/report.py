@@ -176,10 +176,11 @@ def history(
         return
     if not series:
         named = ", ".join(map(str, given))
-        raise UserError(
-            f"{len(found)} results folders below {named}, and no variant has a throughput in two "
-            "of them on the same hardware; give folders of the same spec"
+        print_text(
+            f"no history yet: of {len(found)} results folder{'s' if len(found) > 1 else ''} below "
+            f"{named}, no two have a throughput of the same variant on the same hardware"
         )
+        return
     from raysuite.report.history import history_sheet, page
 
     if html is not None:

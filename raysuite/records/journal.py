@@ -210,10 +210,10 @@ class Results:
             return cls(folder)
         found = [file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{PLAN}")]
         if not found:
-            raise UserError(
-                f"{folder} is not a results folder (it has no {PLAN}); "
-                "give the folder that `raysuite run` printed"
+            wrong = (
+                f"is not a results folder (it has no {PLAN})" if folder.exists() else "is not there"
             )
+            raise UserError(f"{folder} {wrong}; give the folder that `raysuite run` printed")
         return cls(max(found, key=began).parent)
 
     def plans(self) -> list[dict[str, Any]]:

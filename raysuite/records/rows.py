@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from raysuite.errors import UserError
 from raysuite.records.derive import STATUS_WORDS, RunFigures
@@ -22,7 +23,15 @@ from raysuite.records.names import (
     work_key,
     work_name,
 )
-from raysuite.records.statistics import LEVEL, Ratio, Stat, fieller, ratio_of_means, summarize
+from raysuite.records.statistics import (
+    LEVEL,
+    Ratio,
+    Stat,
+    compared,
+    fieller,
+    ratio_of_means,
+    summarize,
+)
 from raysuite.spec.strategies import STRATEGY_OPTIONS, Traffic
 from raysuite.spec.tasks import TaskFacts
 
@@ -59,9 +68,15 @@ class Row:
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers."""
+    """E = S * workers of the baseline / workers; None against another row with as many."""
     joint_speed_up: Ratio | None = None
     """S with the interval at which those of all rows hold together; None for a baseline."""
+    to_best: Ratio | None = None
+    """Throughput / the highest mean throughput of the rows that do the same work on as many
+    workers, with the interval at which those of all rows and groups hold together: the best is
+    picked after it was measured. None where the row is the only one of its group."""
+    is_best: bool = False
+    """True where the row has that throughput, and others do the same work."""
     beside: str | None = None
     """The row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
@@ -195,7 +210,40 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     rows = [_against(row, base, level) for row, base in zip(rows, pairs, strict=True)]
     rows = [replace(row, own_scaling=_scaling(row, rows)) for row in rows]
     keys = {row.key: row for row in rows}
-    return [_beside(row, keys) for row in rows]
+    best = _against_the_best(rows)
+    return [replace(_beside(row, keys), **best.get(row.key, {})) for row in rows]
+
+
+def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
+    """The rows that have a throughput, by their work and number of workers."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.throughput is not None:
+            groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
+    return groups
+
+
+def _against_the_best(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Key of a row -> its `to_best` and `is_best`."""
+    groups = [group for group in same_work(rows).values() if len(group) > 1]
+    repeated = [[row for row in group if _repeated(row)] for group in groups]
+    # one family-wise level for the statements on all groups (Bonferroni)
+    level = 1 - (1 - LEVEL) / max(1, sum(len(group) > 1 for group in repeated))
+    found: dict[str, dict[str, Any]] = {}
+    for group, several in zip(groups, repeated, strict=True):
+        best = max(group, key=lambda row: row.throughput.mean if row.throughput else 0.0)
+        assert best.throughput is not None
+        for row in group:
+            assert row.throughput is not None
+            value = row.throughput.mean / best.throughput.mean
+            found[row.key] = {"to_best": Ratio(value, None, None), "is_best": row is best}
+        if best in several and len(several) > 1:
+            logs, reaches = compared([row.throughput for row in several if row.throughput], level)
+            place = several.index(best)
+            for row, log, reach in zip(several, logs[:, place], reaches[:, place], strict=True):
+                low, high = math.exp(log - reach), math.exp(log + reach)
+                found[row.key]["to_best"] = Ratio(math.exp(log), low, high)
+    return found
 
 
 def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
@@ -314,7 +362,8 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
     speed_up = ratio_of_means(
         row.throughput, row.throughput if row.is_baseline else base.throughput
     )
-    efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
+    scales = row.is_baseline or row.workers != base.workers
+    efficiency = speed_up.scaled(base.workers / row.workers) if speed_up and scales else None
     return replace(row, speed_up=speed_up, efficiency=efficiency, joint_speed_up=joint)
 
 

@@ -73,6 +73,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "scaling": row.scaling,
         "speed_up": _ratio(row.speed_up),
         "efficiency": _ratio(row.efficiency),
+        "relative_to_best": _ratio(row.to_best),
         "beside": row.beside,
         "relative_throughput": _ratio(row.relative),
         "break_even_steps": _ratio(row.break_even),

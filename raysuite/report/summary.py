@@ -9,12 +9,12 @@ from statistics import stdev
 from typing import Any, Literal
 
 from raysuite.records import Row, RunFigures
-from raysuite.records.names import script_name, work_key, workers_name
+from raysuite.records.names import script_name, workers_name
+from raysuite.records.rows import same_work
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
     caveat_level,
-    compared,
     outlying,
     slow_start,
 )
@@ -327,15 +327,10 @@ NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noi
 
 def fastest(rows: Sequence[Row]) -> list[Sentence]:
     """The best of each group of variants that do the same work on as many workers."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.throughput is not None:
-            groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
+    groups = same_work(rows)
     works = {work: group[0] for (work, _), group in groups.items()}
     apart = telling(list(works.values()), always=WORK)
     names = {work: written(row, apart) for work, row in works.items()}
-    # one family-wise level for the statements on all groups (Bonferroni)
-    level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
     said, alone = [], 0
     for (work, workers), group in sorted(
         groups.items(), key=lambda each: (names[each[0][0]], each[0][1])
@@ -346,7 +341,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
         place = (
             f"{names[work]}, {workers_name(workers)}" if len(works) > 1 else workers_name(workers)
         )
-        said.append(Sentence("result", f"{place}: {_best_of(group, level)}"))
+        said.append(Sentence("result", f"{place}: {_best_of(group)}"))
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]
     if rest > 0:
@@ -360,11 +355,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     return said
 
 
-def _repeated(group: Sequence[Row]) -> list[Row]:
-    return [row for row in group if row.throughput and row.throughput.n > 1]
-
-
-def _best_of(group: Sequence[Row], level: float) -> str:
+def _best_of(group: Sequence[Row]) -> str:
     short = short_names([row.name for row in group])
     best = max(group, key=_throughput)
     others = [row for row in group if row is not best]
@@ -372,9 +363,8 @@ def _best_of(group: Sequence[Row], level: float) -> str:
     if not others:
         return f"{said}, the only variant with a speed here."
     said = f"the highest mean throughput is {said}."
-    beaten = slower_than(best, _repeated(group), level)
-    slower = [row for row in others if row.key in beaten]
-    close = sorted((row for row in others if row.key not in beaten), key=_throughput, reverse=True)
+    slower = [row for row in others if row.to_best and row.to_best.differs_from_one]
+    close = sorted((row for row in others if row not in slower), key=_throughput, reverse=True)
     if all(row.throughput is not None and row.throughput.n == 1 for row in group):
         return f"{said} {NO_INTERVAL}"
     if not close:
@@ -387,18 +377,6 @@ def _best_of(group: Sequence[Row], level: float) -> str:
         f"{said} It is faster than {len(slower)} of the {len(others)} others (95 % confidence), "
         f"and not shown to differ from {names}."
     )
-
-
-def slower_than(best: Row, rows: Sequence[Row], level: float) -> set[str]:
-    """The keys of the variants that `best` is shown to be faster than. It is selected after the
-    measurement, so the intervals of all pairs have to hold simultaneously."""
-    stats = [row.throughput for row in rows if row.throughput]
-    keys = [row.key for row in rows]
-    if best.key not in keys or len(keys) < 2:
-        return set()
-    ratios, reaches = compared(stats, level)
-    place = keys.index(best.key)
-    return {key for key, low in zip(keys, (ratios - reaches)[place], strict=True) if low > 0}
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:

@@ -320,14 +320,27 @@ _NAMES: tuple[Column[Row], ...] = (
     Column("Variant", lambda row: row.name),
     Column("Gate", _gate),
 )
-_RATIOS: tuple[Column[Row], ...] = (
-    Column(
-        "Speed-up",
-        lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
-        lambda r: r.speed_up,
-    ),
-    Column("Efficiency", _efficiency, lambda r: r.efficiency),
+_SPEED_UP: Column[Row] = Column(
+    "Speed-up",
+    lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
+    lambda r: r.speed_up,
 )
+_EFFICIENCY: Column[Row] = Column("Efficiency", _efficiency, lambda r: r.efficiency)
+_TO_BEST: Column[Row] = Column(
+    "Against the best",
+    lambda r: "best" if r.is_best else text.ratio(r.to_best),
+    lambda r: r.to_best,
+)
+
+
+def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Speed-up, with efficiency where numbers of workers differ from the baselines'; where each row
+    is its own baseline, the ratio to the best of the rows that do the same work."""
+    measured = [row for row in rows if row.speed_up and not row.is_baseline]
+    if not measured and any(row.to_best for row in rows):
+        return (_TO_BEST,)
+    scaled = not measured or any(row.efficiency for row in measured)
+    return (_SPEED_UP, _EFFICIENCY) if scaled else (_SPEED_UP,)
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
@@ -343,7 +356,7 @@ def columns(rows: Sequence[Row]) -> list[Column[Row]]:
     for metric in all_metrics(rows):
         if metric.table == "variants" and optional.get(metric.name, True):
             made.append(metric_column(metric, rows))
-            made += _RATIOS if metric.name == "throughput" else ()
+            made += ratios(rows) if metric.name == "throughput" else ()
     return made
 
 
@@ -356,6 +369,11 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
         f"One line per variant. {rate_title(rows)} over all workers, warm-up excluded. Time to "
         f"{goal(rows)} counts from before the first sample. Memory of the worker that had most."
     )
+    if ratios(rows) == (_TO_BEST,):
+        note += (
+            " Against the best: throughput over the highest mean throughput of the same work on as "
+            "many workers; these intervals hold together, so that the best may be picked."
+        )
     return sheet_of("variants", "Variants", columns(rows), rows, (note,), _row_style)
 
 
@@ -370,6 +388,7 @@ def _point(ratio: Ratio | None, baseline: str | None) -> str:
 _SHORT: dict[str, Callable[[Row], str]] = {
     "Speed-up": lambda r: _point(r.speed_up, "baseline" if r.is_baseline else None),
     "Efficiency": lambda r: _point(r.efficiency, "1" if r.is_baseline else None),
+    "Against the best": lambda r: _point(r.to_best, "best" if r.is_best else None),
 }
 
 
@@ -414,18 +433,21 @@ def rows_latex(rows: Sequence[Row]) -> str:
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""
     short = "Acc." if main.name == "final_accuracy" else main.title
-    lines = [rf"Variant & W & {rate} & S & E & {short}{percent}"]
+    symbols = {_SPEED_UP: "S", _EFFICIENCY: "E", _TO_BEST: "R"}
+    of_rows = ratios(rows)
+    heads = " & ".join(symbols[column] for column in of_rows)
+    lines = [rf"Variant & W & {rate} & {heads} & {short}{percent}"]
     for row in rows:
         figures = (
             text.stat(row.throughput, single=""),
-            text.ratio(None if row.is_baseline else row.speed_up),
-            text.ratio(None if row.is_baseline else row.efficiency),
+            *(_plain_ratio(column, row) for column in of_rows),
             text.stat(row.final, text.writer(main.unit, ()), "").removesuffix(" %"),
         )
         name = written(row, names) or shared([row], ("strategy", "loader"))
         lines.append(" & ".join((latex_text(name), str(row.workers), *map(_scripts, figures))))
+    meant = "; ".join(f"{symbols[column]}: {_MEANING[column]}" for column in of_rows)
     notes = (
-        f"W: workers; S: speed-up; E: parallel efficiency; {short}: validation "
+        f"W: workers; {meant}; {short}: validation "
         f"{main.title.lower()} after the last epoch. Below and above: the ends of the 95 % "
         "confidence interval.",
         f"{rate} over all workers, warm-up excluded. " + repeats_note(rows).partition(";")[0] + ".",
@@ -436,11 +458,24 @@ def rows_latex(rows: Sequence[Row]) -> str:
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         "Means over the repeats of each variant",
         "rows",
-        r"@{}>{\raggedright\arraybackslash}p{0.27\columnwidth}rrrrr@{}",
+        rf"@{{}}>{{\raggedright\arraybackslash}}p{{0.27\columnwidth}}{'r' * len(of_rows)}rrr@{{}}",
         lines,
         r"\scriptsize",
         notes,
     )
+
+
+_MEANING = {
+    _SPEED_UP: "speed-up",
+    _EFFICIENCY: "parallel efficiency",
+    _TO_BEST: "throughput against the highest of the same work",
+}
+
+
+def _plain_ratio(column: Column[Row], row: Row) -> str:
+    """A ratio with its interval; none of a row against itself."""
+    own = row.is_best if column is _TO_BEST else row.is_baseline
+    return text.NONE if own else column.write(row).removesuffix(" (above 1)")
 
 
 def _scripts(written: str) -> str:
@@ -455,7 +490,7 @@ def _scripts(written: str) -> str:
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
     names = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
-    if not names:
+    if not names or ratios(rows) == (_TO_BEST,):
         return []
     against = f"against {text.listed(names)}"
     if len(names) > MOST_BASELINES:

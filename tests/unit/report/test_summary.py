@@ -13,9 +13,9 @@ from raysuite.records import (
     make_rows,
     results_figures,
 )
+from raysuite.records import rows as rows_module
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report import summary as summary_module
 from raysuite.report.summary import summarize_rows
 from raysuite.report.tables import columns
 from raysuite.report.text import ratio
@@ -251,7 +251,7 @@ def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     """A ratio that one group alone would claim is not claimed where there are eight."""
     levels = []
     monkeypatch.setattr(
-        summary_module, "compared", lambda stats, level: levels.append(level) or compared(stats)
+        rows_module, "compared", lambda stats, level: levels.append(level) or compared(stats)
     )
     summary(tmp_path, repeats=2)
     assert levels == [pytest.approx(1 - 0.05 / 2)] * 2
