@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+from raysuite.cgroups import memory_left
 from raysuite.errors import DataError
 from raysuite.files import lock
 from raysuite.units import human_bytes
@@ -133,23 +134,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
 def free_memory() -> int:
     """Bytes that may still be taken without swapping: of the machine, and of its control groups."""
     free: int = psutil.virtual_memory().available
-    top = Path("/sys/fs/cgroup")
-    try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not on Linux
-        groups = []
-    own = next((line[3:] for line in groups if line.startswith("0::")), "/")
-    folder = top / own.strip("/")
-    for each in (folder, *(above for above in folder.parents if above.is_relative_to(top))):
-        try:
-            limit = int((each / "memory.max").read_text())
-            used = int((each / "memory.current").read_text())
-            stat = (each / "memory.stat").read_text().splitlines()
-            dropped_first = int(dict(line.split() for line in stat)["inactive_file"])
-        except (OSError, ValueError, KeyError):  # no limit here
-            continue
-        free = min(free, limit - used + dropped_first)
-    return max(0, free)
+    return max(0, min([free, *memory_left()]))
 
 
 def _leave(locks: Path, key: str, users: int) -> None:

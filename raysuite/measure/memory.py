@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from raysuite.cgroups import memory_left
 from raysuite.measure.script import status_bytes
 
 _CLEAR = Path("/proc/self/clear_refs")
@@ -16,25 +17,15 @@ _RESET_PEAK = "5"
 """proc(5): writing 5 to clear_refs resets the peak resident set size, VmHWM."""
 
 
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-"""Limit and use of this process's control group as a container sees it, version 2 and 1."""
-
-
 def available_bytes(device: torch.device) -> int:
     """What this process could use beside what it holds: of the device, or of the host's memory
-    within the bounds of its control group."""
+    within the bounds of its control groups."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + int(unused)
-    left: list[int] = [psutil.virtual_memory().available]
-    for limit, use in _CGROUPS:
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
-            left.append(int(Path(limit).read_text()) - int(Path(use).read_text()))
-    return max(0, min(left))
+    left: int = psutil.virtual_memory().available
+    return max(0, min([left, *memory_left()]))
 
 
 class PeakMemory:

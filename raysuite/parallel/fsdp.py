@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -192,35 +193,37 @@ class FsdpEngine(TorchEngine):
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Each rank reads what it keeps, also of a checkpoint of another number of ranks."""
+        own = partial(share_of, ranks=self._shards, rank=self.world.rank % self._shards)
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])
         parts = [first, *(read_state(folder / f"engine-{n}.pt", mapped=True) for n in others)]
         for key, value in self.model.state_dict().items():
             given = [part["model"][key] for part in parts]
             sharded = isinstance(value, DTensor)
-            local_part(value).copy_(self._share(given) if sharded else given[0])
+            local_part(value).copy_(own(given) if sharded else given[0])
         states = [part["optimizer"]["state"] for part in parts]
         weights = [each for group in self.optimizer.param_groups for each in group["params"]]
-        own: dict[int, dict[str, Any]] = {}
+        resumed: dict[int, dict[str, Any]] = {}
         for index, found in states[0].items():
-            own[index] = {}
+            resumed[index] = {}
             for key, value in found.items():
                 if isinstance(value, Tensor) and value.ndim:  # of its weight's shape
                     kept = torch.zeros_like(weights[index])
-                    local_part(kept).copy_(self._share([each[index][key] for each in states]))
+                    local_part(kept).copy_(own([each[index][key] for each in states]))
                 else:
                     kept = value.clone() if isinstance(value, Tensor) else value
-                own[index][key] = kept
+                resumed[index][key] = kept
         with kept_settings(self.optimizer):
-            self.optimizer.load_state_dict({**first["optimizer"], "state": own})
+            self.optimizer.load_state_dict({**first["optimizer"], "state": resumed})
         self.scale.load_state(first["scale"])
 
-    def _share(self, shards: list[Tensor]) -> Tensor:
-        """This rank's rows of a tensor that was sharded over maybe other ranks: as torch.chunk cuts
-        it (`torch.distributed.tensor.Shard`)."""
-        whole = torch.cat(shards)
-        rows = -(-len(whole) // self._shards)
-        return whole[rows * (self.world.rank % self._shards) :][:rows]
+
+def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
+    """The rows that `rank` keeps of a tensor that was sharded over maybe another number of ranks:
+    as torch.chunk cuts it (`torch.distributed.tensor.Shard`)."""
+    whole = torch.cat(shards)
+    rows = -(-len(whole) // ranks)
+    return whole[rows * rank :][:rows]
 
 
 def _local(state: Any) -> Any:

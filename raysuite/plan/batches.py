@@ -232,9 +232,10 @@ def same_search(plan: RunPlan) -> str:
     spec = plan.spec
     training = spec.training.model_dump(mode="json")
     parts: dict[str, Any] = {
-        **spec.model_dump(mode="json", include={"model", "strategy", "resources"}),
+        **spec.model_dump(mode="json", include={"task", "model", "strategy", "resources"}),
         **{key: training[key] for key in ("global_batch", "batch_per_worker", "accumulate")},
         "precision": training["precision"],
+        "compile": spec.training.compile,
         "memory_format": plan.memory_format,
         "cudnn_benchmark": spec.training.cudnn_benchmark,
         "clips": training["clip_norm"] is not None,

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.cli.evaluate import _show
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.track.register import weights_of
 from raysuite.train.evaluate import Evaluation
@@ -76,3 +77,16 @@ def test_figures_by_class() -> None:
     assert a == {"class": "a", "precision": 0.5, "recall": 0.5, "f1": 0.5, "samples": 2}
     assert (b["precision"], b["recall"], b["samples"]) == (2 / 3, 2 / 3, 3)
     assert (c["precision"], c["recall"], c["samples"]) == (None, None, 0)
+
+
+def test_confused_classes_are_a_part_of_the_true_one(capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [("a", "a", 5), ("a", "b", 3), ("b", "b", 1), ("b", "c", 4), ("c", "c", 2)]
+    places = [("abc".index(x), "abc".index(y)) for x, y, many in pairs for _ in range(many)]
+    labels, predicted = map(np.array, zip(*places, strict=True))
+    found = Evaluation(("a", "b", "c"), labels, predicted, np.ones(15, np.float32), 0.5)
+    _show(found, "val")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "15 images (val): accuracy 53.33%, loss 0.5"
+    assert lines[-2:] == ["b taken for c: 4 of 5", "a taken for b: 3 of 8"]
+    [row] = [line.split() for line in lines if line.split()[:1] == ["b"]][:1]
+    assert row[1:] == ["5", "25.0%", "20.0%", "0.222"]  # 1 of 4 predictions, and of 5 images

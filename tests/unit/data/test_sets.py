@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,20 @@ def test_plain_and_packed_files_may_stand_together(folder):
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert_equal(prepared(small, folder), small)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_images_need_not_be_square(packed, folder):
+    small = small_sets.write("mnist-idx", folder)
+    flat = {split: [pixels[5:] for pixels in each] for split, each in small.images.items()}
+    small = replace(small, images=flat)
+    small_sets.write_idx(folder / "raw" if packed else folder, small, gz=packed)
+    if packed:
+        for path in folder.glob("*-ubyte"):
+            path.unlink()
+    found = prepared(small, folder)
+    assert not found.exact
+    assert_equal(found, small)
 
 
 @pytest.mark.parametrize("packed", [False, True])

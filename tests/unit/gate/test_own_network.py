@@ -107,6 +107,14 @@ class Synced(torch.nn.SyncBatchNorm):
         return super().forward(input).flatten(1)[:, :10]
 
 
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])
+def test_the_runs_own_decay_and_factors_are_checked_whatever_its_optimiser(name: str) -> None:
+    own = {"weight_decay": 0.1, "decay_bias_and_norm": False, "lr_factors": {"layers.*": 0.5}}
+    options = own_network._optimizer(plan_of(optimizer={"name": name, "lr": 0.1, **own}))
+    assert options.name == "sgd"
+    assert options.model_dump(include=set(own)) == own
+
+
 def test_each_rank_draws_for_itself_and_the_one_process_for_each_of_them() -> None:
     plan = plan_of(model={**ODD, "options": {"which": "dropout"}})
     images = torch.randn(4, 1, 8, 8)

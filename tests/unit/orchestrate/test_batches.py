@@ -64,6 +64,27 @@ def test_one_search_serves_those_alike() -> None:
     assert len({same_search(plan) for plan in others}) == len(others) == 32
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "training.ema_decay: [null, 0.9]",
+        "training.clip_norm: [null, 1.0]",
+        "training.compile: ['off', default]",
+        "training.memory_format: [contiguous, channels_last]",
+        "training.cudnn_benchmark: [false, true]",
+        "training.global_batch: [24, 48]",
+        "optimizer.momentum: [0.0, 0.9]",
+        "data.image_size: [8, 16]",
+        "model.options.width: [16, 32]",
+        "strategy.bucket_mb: [1, 25]",
+        "resources.cpus_per_worker: [1, 2]",
+    ],
+)
+def test_what_changes_memory_or_speed_has_a_search_of_its_own(line: str) -> None:
+    one, other = plans(f"matrix: {{{line}}}\n")
+    assert same_search(one) != same_search(other)
+
+
 def test_a_run_that_is_made_again_keeps_how_its_batch_was_found(tmp_path: Path) -> None:
     results = Results(tmp_path)
     (wish,) = plans()

@@ -17,7 +17,13 @@ from raysuite.cluster.files import Head
 from raysuite.cluster.files import Stop as ClustersStop
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.orchestrate.cluster import interrupted_afterwards
-from raysuite.orchestrate.stopping import FILE, StopWatch, request_stop, requested_stop
+from raysuite.orchestrate.stopping import (
+    FILE,
+    StopWatch,
+    is_late,
+    request_stop,
+    requested_stop,
+)
 from raysuite.train.stopping import Stop
 
 
@@ -66,6 +72,14 @@ def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: boo
         cluster.write(ClustersStop.model_validate({"reason": reason, "deadline": deadline}))
         assert watch.asked() == Stop(reason, deadline)  # type: ignore[arg-type]
         assert watch.is_last_word() == last
+
+
+@pytest.mark.parametrize(
+    ("left_s", "late"), [(60.0, False), (4.0, False), (2.0, True), (-1.0, True)]
+)
+def test_the_driver_keeps_three_seconds_for_its_own_end(left_s: float, late: bool) -> None:
+    assert is_late(Stop("time_limit", time.time() + left_s)) == late
+    assert not is_late(Stop("time_limit"))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch.nn import functional
 from raysuite.data.base import Batch
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, World
-from raysuite.parallel.fsdp import units
+from raysuite.parallel.fsdp import share_of, units
 from raysuite.spec.strategies import FsdpOptions
 
 
@@ -83,3 +83,14 @@ def test_tied_weights_are_trained_as_by_a_plain_loop(
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value.detach(), msg=name)
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 5])
+@pytest.mark.parametrize("now", [1, 2, 3, 4, 7])
+def test_a_rank_keeps_the_rows_that_torch_chunk_gives_it(before: int, now: int) -> None:
+    for rows in (1, 2, 3, 5, 8, 9, 10):
+        whole = torch.arange(2.0 * rows).view(rows, 2)
+        expected = [*whole.chunk(now), *[whole[:0]] * now][:now]  # later ranks have none
+        shards = [*whole.chunk(before), *[whole[:0]] * before][:before]
+        for rank in range(now):
+            assert torch.equal(share_of(shards, now, rank), expected[rank])

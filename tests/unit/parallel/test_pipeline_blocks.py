@@ -114,11 +114,11 @@ def test_memory_is_balanced_by_what_each_stage_holds() -> None:
 
 
 def test_a_stage_that_recomputes_holds_one_micro_batch_and_what_it_was_given() -> None:
-    costs = [BlockCosts(1, kept_bytes=100, output_bytes=1)] * 12
+    costs = [BlockCosts(1, kept_bytes=100, output_bytes=n) for n in range(12)]
     schedule = Schedule("1f1b", 6, (1, 1, 1))
     cost = stage_cost("memory", schedule, costs, recompute=True)
     assert cost(0, 0, 4) == 3 * 4 + 400  # weights, gradient and momentum; the loader has the images
-    assert cost(1, 4, 8) == 3 * 4 + 400 + 2 * 1
+    assert cost(1, 4, 8) == 3 * 4 + 400 + 2 * 3  # of the block before its own, twice
     assert cost(2, 8, 12) == 3 * 4 + 400  # one at a time: nothing is recomputed
     assert partition(12, 3, cost) == [4, 4, 4]
 

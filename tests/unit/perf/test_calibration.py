@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.perf.calibration import Calibration, Range, calibrate, neighbours
+from raysuite.perf.calibration import (
+    Calibration,
+    Errors,
+    Model,
+    Range,
+    Simulated,
+    calibrate,
+    neighbours,
+)
 from raysuite.perf.costs import (
     best_checkpoint_interval,
     ddlbench_data_parallel,
@@ -229,6 +237,38 @@ def test_a_run_takes_its_epochs_their_validations_and_its_start(exact: Calibrati
             epoch = getattr(each.epoch_seconds, end)
             expected = epochs * (epoch + validation) + getattr(start, end)
             assert getattr(each.run_seconds, end) == pytest.approx(expected)
+
+
+def test_each_copy_of_a_pipeline_validates_its_part_by_all_of_its_workers(
+    exact: Calibration,
+) -> None:
+    none = Errors(median=0, p90=0, largest=0)
+    pipelines = Simulated(runs=4, factor=1.25, sigma=0.1, errors=none)
+    start = Interval(5.0, 5.0, 5.0)
+    known = exact.model_copy(update={"start": start, "pipelines": pipelines})
+    plan = {**piped(plans("[[64, 1]]")[-1]), "micro_batch": 16, "accumulate": 4}
+    [found] = predict([plan], known, "x.yaml", lambda plan, calibration: 0.02)
+    # 23 steps of 64 images; quantile 0.95 of Student's t with 3 degrees of freedom, for a new run
+    epoch, reach = 23 * 0.02 * 1.25, math.exp(2.35336 * 0.1 * math.sqrt(1 + 1 / 4))
+    assert found.epoch_seconds is not None
+    assert found.run_seconds is not None
+    assert [*found.epoch_seconds] == pytest.approx([epoch, epoch / reach, epoch * reach])
+    validation = exact.seconds.costs[f"image/{NAME}"] / 3 * 360
+    assert found.run_seconds.value == pytest.approx(2 * (epoch + validation) + 5)
+
+
+def test_an_interval_is_of_a_new_run_and_of_uncertain_costs() -> None:
+    none = Errors(median=0, p90=0, largest=0)
+    spread = {"a": {"a": 0.5, "b": 0.1}, "b": {"a": 0.1, "b": 0.2}}
+    model = Model(
+        costs={"a": 2.0, "b": 3.0}, spread=spread, sigma=0.1, freedom=4, fit=none, left_out=none
+    )
+    assert model.value({"a": 2, "b": 2, "c": 9}) == 10
+    # amounts a = b = 2 / 10; quantile 0.95 of Student's t with 4 degrees of freedom
+    lever = 0.2**2 * (0.5 + 0.1 + 0.1 + 0.2)
+    assert model.relative_half_width({"a": 2, "b": 2}) == pytest.approx(
+        2.13185 * 0.1 * math.sqrt(1 + lever), rel=1e-5
+    )
 
 
 def test_a_budget_of_node_hours_leaves_out_what_may_take_longer(exact: Calibration) -> None:

@@ -90,6 +90,14 @@ def test_a_step_may_take_the_whole_training_set() -> None:
     assert mistakes(f"{TWO}strategy: ddp", training="{epochs: 1, batch_per_worker: 718}") == []
 
 
+@pytest.mark.parametrize(("share", "feasible"), [(6, True), (8, True), (5, False), (7, False)])
+def test_the_batch_of_a_pipeline_is_that_of_all_its_stages(share: int, feasible: bool) -> None:
+    pipeline = "strategy: {name: pipeline, schedule: gpipe, stages: 2, micro_batches: 4}"
+    training = f"{{epochs: 1, batch_per_worker: {share}}}"
+    found = mistakes(f"{TWO}{pipeline}", training=training)  # 2 * share in 4 micro-batches
+    assert [each.key for each in found] == ([] if feasible else ["training.batch_per_worker"])
+
+
 @pytest.mark.parametrize("loader", ["dali", "synthetic"])
 def test_a_transform_where_no_python_is_called(loader: str) -> None:
     data = "{name: digits, transform: 'my:cutout'}"

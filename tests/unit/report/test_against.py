@@ -279,6 +279,17 @@ def test_a_ratio_of_ratios_turns_round_with_its_interval(a, b, reach_a, reach_b)
     assert one.high == pytest.approx(one.value * reach)
 
 
+def test_the_lower_end_of_a_ratio_of_ratios_is_from_the_upper_one_of_the_divisor():
+    """In powers of two, on which distances are 3, 4 and 5, 12 (MOVER: roots of sums of squares)."""
+    above = Ratio(2**10, 2 ** (10 - 3), 2 ** (10 + 5))
+    below = Ratio(2**4, 2 ** (4 - 12), 2 ** (4 + 4))
+    found = ratio_of_ratios(above, below)
+    assert found
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (2**6, 2 ** (6 - 5), 2 ** (6 + 13))
+    )
+
+
 def test_a_ratio_of_ratios_without_intervals_has_none():
     assert ratio_of_ratios(Ratio(2, None, None), Ratio(1, 0.9, 1.1)) == Ratio(2, None, None)
     assert ratio_of_ratios(Ratio(2, 1, 3), Ratio(0, 0, 1)) is None

@@ -59,6 +59,26 @@ def test_steps_and_epochs_are_counted_from_one_and_lie_in_time_order():
     assert stamps[-1] <= accuracy.timestamp
 
 
+def test_the_last_step_ends_where_the_validation_begins():
+    made = epoch(PLAN, 1).model_copy(
+        update={
+            "time": 1000.0,
+            "seconds": 8.0,
+            "validation_seconds": 2.0,
+            "elapsed_seconds": 20.0,
+            "first_step": 12,
+            "losses": [4.0, 3.0, 2.0, 1.0],
+            "learning_rates": [0.1] * 4,
+        }
+    )
+    points = list(epoch_points(made, with_speed=True))
+    steps = [(p.step, p.timestamp, p.value) for p in points if p.key == "step/loss"]
+    assert steps == [(13, 992_000, 4), (14, 994_000, 3), (15, 996_000, 2), (16, 998_000, 1)]
+    whole = {p.key: (p.step, p.timestamp, p.value) for p in points if p.key.startswith("epoch/")}
+    assert whole["epoch/seconds"] == (2, 1_000_000, 8)
+    assert whole["epoch/elapsed_seconds"] == (2, 1_000_000, 20)
+
+
 def test_a_replay_gives_identical_points():
     run = run_figures(DATA, run_records(PLAN))
     assert list(run_points(run)) == list(run_points(run_figures(DATA, run_records(PLAN))))

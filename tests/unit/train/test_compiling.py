@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from raysuite.data.base import Batch
 from raysuite.gate.small_network import compare
 from raysuite.gate.strategy_check import TOLERANCE_COMPILED
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
+from raysuite.train.loop import TrainingLoop, train_rest
+from raysuite.train.stopping import Watch, never
 from tests.require import require
 from tests.unit.train.conftest import plan_of, run
 
@@ -79,6 +83,30 @@ def test_graph_breaks_are_told_and_nothing_is_left() -> None:
     other = Compiler()
     assert (other.seconds, other.graphs, other.graph_breaks) == (0.0, 0, {})
     assert compiler.seconds == seconds
+
+
+def test_compiling_in_the_warm_up_is_not_taken_off_the_steps_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compilations that claim to take 1,000 s in step 0 of six, a warm-up of two, and 2,000 s in
+    step 4: what is left is the time of the steps, of some milliseconds each."""
+    strategy, world = Single(), World(0, 1, 0, CPU)
+    strategy.start(world)
+    loop = TrainingLoop(plan_of(), world, strategy)
+    compiler = loop.engine.compiler = Compiler(enabled=True)
+    step, took = loop.engine.step, iter((1000.0, 0.0, 0.0, 0.0, 2000.0, 0.0))
+
+    def compiled(micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        compiler.seconds += next(took)
+        return step(micro_batches, lr)
+
+    monkeypatch.setattr(loop.engine, "step", compiled)
+    done, _ = train_rest(loop, Watch(never, world, loop.engine.comm))
+    loop.close()
+    assert done.compile_seconds == 3000
+    assert 0 < done.steady_seconds + 2000 <= done.seconds + 3000
+    assert [each < 0 for each in done.step_seconds] == [False, False, True, False]
+    assert sum(done.step_seconds) <= done.steady_seconds + 1e-3
 
 
 def test_wrong_compiled_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

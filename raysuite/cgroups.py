@@ -1,0 +1,41 @@
+"""What is left of the memory of this process's control groups."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
+"""Files of a group's limit and use, and the line of memory.stat with the page cache that the kernel
+drops first."""
+
+
+def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
+    """Bytes that may still be taken in each limited control group of this process: its own, such as
+    that of a step of a SLURM job, and those above it. A page cache that can be dropped is free.
+
+    (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
+    """
+    lines = []
+    with contextlib.suppress(OSError):  # not on Linux
+        lines = own.read_text("utf-8").splitlines()
+    left = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, (limit, use, dropped_first) = cgroups, _V2
+        elif "memory" in controllers.split(","):
+            top, (limit, use, dropped_first) = cgroups / "memory", _V1
+        else:
+            continue
+        folder = top / path.strip("/")
+        for each in (folder, *(above for above in folder.parents if above.is_relative_to(top))):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # no limit here
+                most, used = (int((each / name).read_text()) for name in (limit, use))
+                stat = (each / "memory.stat").read_text().splitlines()
+                dropped = int(dict(line.split() for line in stat)[dropped_first])
+                left.append(most - used + dropped)
+    return left
