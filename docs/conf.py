@@ -62,13 +62,12 @@ def _leave_docs(app: Sphinx, page: str, source: list[str]) -> None:
 
 def cli() -> str:
     """Every verb with its arguments and options, as Markdown."""
-    import typer
     from click import Context
     from typer.cli import get_docs_for_click
 
-    from raysuite.cli import app
+    from raysuite.cli import load_all
 
-    command: Any = typer.main.get_command(app)
+    command = load_all()
     text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
     # examples are indented by two: a block of code needs four
     text = re.sub(r"(?m)^  (?=\S)", "    ", re.sub(r"\x08\n(Examples?:)\n", r"\1\n\n", text))
