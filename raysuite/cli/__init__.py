@@ -29,83 +29,39 @@ from raysuite.errors import (
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 VERBS = {
-    "plan": ("plan", "Print every run of a spec with its resolved numbers."),
-    "run": ("run", "Run every run of a spec and report what was measured."),
-    "sweep": (
-        "run",
-        "Search the space of a spec's `search` section, and report what was best there.",
-    ),
-    "scale": (
-        "scale",
-        "Measure how a training script scales: throughput, speed-up and efficiency, with intervals.",
-    ),
-    "watch": (
-        "watch",
-        "Show the progress of runs or trials that are made elsewhere, until they have ended.",
-    ),
-    "report": (
-        "report",
-        "Write report.html, tables and plots of a results folder, and print the table.",
-    ),
-    "history": (
-        "report",
-        "Show each variant's throughput by date, version and commit, and where it changed.",
-    ),
-    "calibrate": (
-        "predict",
-        "Fit the costs of this machine to measured runs, and state their errors.",
-    ),
-    "predict": (
-        "predict",
-        "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
-    ),
-    "simulate": (
-        "simulate",
-        "Simulate one optimiser step of each run from the schedule that would run.",
-    ),
-    "recommend": (
-        "recommend",
-        "Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.",
-    ),
-    "explain": (
-        "explain",
-        "Name what takes most of each row's time, the throughput without it, and what to try.",
-    ),
-    "models": ("models", "Print parameters, forward FLOPs and activation bytes of networks."),
-    "doctor": (
-        "doctor",
-        "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is broken.",
-    ),
-    "verify": (
-        "verify",
-        "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
-    ),
-    "sync": ("register", "Write the journals of a results folder into MLflow."),
-    "register": (
-        "register",
-        "Register a trained network as a model in MLflow, with its signature and its spec.",
-    ),
-    "evaluate": (
-        "evaluate",
-        "Predict a data set by a run's network: accuracy, figures by class, confused classes.",
-    ),
-    "schema": (
-        "schema",
-        "Print the JSON Schema of a spec, with which an editor completes and checks it.",
-    ),
-    "data": ("data", "Make, convert and check data sets."),
-    "bench": ("bench", "Measure a part of training by itself."),
-    "cluster": (
-        "cluster",
-        "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
-    ),
-    "job": (
-        "job",
-        "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
-    ),
-    "image": ("image", "Build and verify Apptainer images."),
+    "plan": "Print every run of a spec with its resolved numbers.",
+    "run": "Run every run of a spec and report what was measured.",
+    "sweep": "Search the space of a spec's `search` section, and report what was best there.",
+    "scale": "Measure how a training script scales: throughput, speed-up and efficiency, with "
+    "intervals.",
+    "watch": "Show the progress of runs or trials that are made elsewhere, until they have ended.",
+    "report": "Write report.html, tables and plots of a results folder, and print the table.",
+    "history": "Show each variant's throughput by date, version and commit, and where it changed.",
+    "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
+    "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
+    "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
+    "recommend": "Rank strategies, batches and numbers of workers by their predicted epoch, and "
+    "write a spec.",
+    "explain": "Name what takes most of each row's time, the throughput without it, and what to "
+    "try.",
+    "models": "Print parameters, forward FLOPs and activation bytes of networks.",
+    "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is "
+    "broken.",
+    "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
+    "sync": "Write the journals of a results folder into MLflow.",
+    "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
+    "evaluate": "Predict a data set by a run's network: accuracy, figures by class, confused "
+    "classes.",
+    "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
+    "data": "Make, convert and check data sets.",
+    "bench": "Measure a part of training by itself.",
+    "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
+    "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
+    "image": "Build and verify Apptainer images.",
 }
-"""Verb, in the order of use -> its module in raysuite.cli, and the first sentence of its help."""
+"""Verb, in the order of use -> the first sentence of its help."""
+_MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
+"""Of verbs that share a module with the verb of its name."""
 
 
 class _Verbs(TyperGroup):
@@ -116,7 +72,7 @@ class _Verbs(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, (_, about) in VERBS.items():
+        for name, about in VERBS.items():
             self.add_command(TyperCommand(name, help=about))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -175,7 +131,7 @@ def _root(
 
 def load_verb(name: str) -> Any:
     """The command of a verb, or the group of those below it, with its options."""
-    verb = getattr(import_module(f"raysuite.cli.{VERBS[name][0]}"), name)
+    verb = getattr(import_module(f"raysuite.cli.{_MODULES.get(name, name)}"), name)
     whole = typer.Typer(**_SETTINGS)
     whole.callback()(_root)
     if isinstance(verb, typer.Typer):
