@@ -77,6 +77,7 @@ def cli() -> str:
 def records() -> str:
     """Every kind of line in a journal with its fields, as Markdown."""
     from raysuite.records.schema import Record
+    from raysuite.spec.descriptions import descriptions
 
     parts = [
         "# Records",
@@ -91,9 +92,10 @@ def records() -> str:
             record.__doc__ or "",
             "| key | type | meaning |\n| --- | --- | --- |",
         ]
+        texts = descriptions(record)
         for name, field in record.model_fields.items():
             if name not in ("kind", "run_id", "time"):
-                meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+                meaning = " ".join(texts.get(name, "").split()).replace("|", "\\|")
                 kind = getattr(field.annotation, "__name__", "") or str(field.annotation)
                 kind = str(field.annotation) if "[" in str(field.annotation) else kind
                 kind = re.sub(r"[\w.]+\.(?=\w)", "", kind).replace("|", "\\|")
