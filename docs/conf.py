@@ -62,13 +62,12 @@ def _leave_docs(app: Sphinx, page: str, source: list[str]) -> None:
 
 def cli() -> str:
     """Every verb with its arguments and options, as Markdown."""
-    import typer
     from click import Context
     from typer.cli import get_docs_for_click
 
-    from raysuite.cli import app
+    from raysuite.cli import load_all
 
-    command: Any = typer.main.get_command(app)
+    command = load_all()
     text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
     # examples are indented by two: a block of code needs four
     text = re.sub(r"(?m)^  (?=\S)", "    ", re.sub(r"\x08\n(Examples?:)\n", r"\1\n\n", text))
@@ -78,6 +77,7 @@ def cli() -> str:
 def records() -> str:
     """Every kind of line in a journal with its fields, as Markdown."""
     from raysuite.records.schema import Record
+    from raysuite.spec.descriptions import descriptions
 
     parts = [
         "# Records",
@@ -92,9 +92,10 @@ def records() -> str:
             record.__doc__ or "",
             "| key | type | meaning |\n| --- | --- | --- |",
         ]
+        texts = descriptions(record)
         for name, field in record.model_fields.items():
             if name not in ("kind", "run_id", "time"):
-                meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+                meaning = " ".join(texts.get(name, "").split()).replace("|", "\\|")
                 kind = getattr(field.annotation, "__name__", "") or str(field.annotation)
                 kind = str(field.annotation) if "[" in str(field.annotation) else kind
                 kind = re.sub(r"[\w.]+\.(?=\w)", "", kind).replace("|", "\\|")

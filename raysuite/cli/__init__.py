@@ -1,4 +1,4 @@
-"""`raysuite`: one verb a file.
+"""`raysuite`: one verb a file, which is imported when the verb is called.
 
 Exit codes: 0 success; 1 something failed while it ran; 2 bad input; 75 stopped, can be resumed; 130
 interrupted.
@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from raysuite import __version__
-from raysuite.cli.bench import bench
-from raysuite.cli.cluster import cluster
-from raysuite.cli.data import data
-from raysuite.cli.doctor import doctor
-from raysuite.cli.evaluate import evaluate
-from raysuite.cli.explain import explain
-from raysuite.cli.image import image
-from raysuite.cli.job import job
-from raysuite.cli.models import models
-from raysuite.cli.plan import plan
-from raysuite.cli.predict import calibrate, predict
-from raysuite.cli.recommend import recommend
-from raysuite.cli.register import register, sync
-from raysuite.cli.report import history, report
-from raysuite.cli.run import run, sweep
-from raysuite.cli.scale import scale
-from raysuite.cli.schema import schema
-from raysuite.cli.simulate import simulate
-from raysuite.cli.verify import verify
-from raysuite.cli.watch import watch
+from raysuite.cli.run_options import HELP_OPTIONS
 from raysuite.ending import end_process
 from raysuite.errors import (
     RaysuiteError,
@@ -46,12 +28,56 @@ from raysuite.errors import (
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
+VERBS = {
+    "plan": "Print every run of a spec with its resolved numbers.",
+    "run": "Run every run of a spec and report what was measured.",
+    "sweep": "Search the space of a spec's `search` section, and report what was best there.",
+    "scale": "Measure how a training script scales: throughput, speed-up and efficiency, with "
+    "intervals.",
+    "watch": "Show the progress of runs or trials that are made elsewhere, until they have ended.",
+    "report": "Write report.html, tables and plots of a results folder, and print the table.",
+    "history": "Show each variant's throughput by date, version and commit, and where it changed.",
+    "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
+    "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
+    "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
+    "recommend": "Rank strategies, batches and numbers of workers by their predicted epoch, and "
+    "write a spec.",
+    "explain": "Name what takes most of each row's time, the throughput without it, and what to "
+    "try.",
+    "models": "Print parameters, forward FLOPs and activation bytes of networks.",
+    "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is "
+    "broken.",
+    "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
+    "sync": "Write the journals of a results folder into MLflow.",
+    "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
+    "evaluate": "Predict a data set by a run's network: accuracy, figures by class, confused "
+    "classes.",
+    "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
+    "data": "Make, convert and check data sets.",
+    "bench": "Measure a part of training by itself.",
+    "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
+    "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
+    "image": "Build and verify Apptainer images.",
+}
+"""Verb, in the order of use -> the first sentence of its help."""
+_MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
+"""Of verbs that share a module with the verb of its name."""
+
 
 class _Verbs(TyperGroup):
-    """Lists verbs in the order of use, and turns raysuite's errors into a message and a code."""
+    """Imports the verb that is called, and turns raysuite's errors into a message and a code.
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
+    `--help` and completion need the names and the first sentences alone.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, about in VERBS.items():
+            self.add_command(TyperCommand(name, help=about))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, known and load_verb(known.name), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -80,13 +106,12 @@ def _complain(error: RaysuiteError, code: int) -> int:
     return code
 
 
-app = typer.Typer(
-    cls=_Verbs,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_SETTINGS: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": HELP_OPTIONS,
+}
+app = typer.Typer(cls=_Verbs, no_args_is_help=True, **_SETTINGS)
 
 
 def _version(wanted: bool) -> None:
@@ -104,30 +129,24 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-_VERBS = (
-    *(
-        plan,
-        run,
-        sweep,
-        scale,
-        watch,
-        report,
-        history,
-        calibrate,
-        predict,
-        simulate,
-        recommend,
-        explain,
-    ),
-    *(models, doctor, verify, sync, register, evaluate, schema),
-)
-for _verb in _VERBS:
-    app.command(_verb.__name__)(_verb)
-app.add_typer(data, name="data")
-app.add_typer(bench, name="bench")
-app.add_typer(cluster, name="cluster")
-app.add_typer(job, name="job")
-app.add_typer(image, name="image")
+def load_verb(name: str) -> Any:
+    """The command of a verb, or the group of those below it, with its options."""
+    verb = getattr(import_module(f"raysuite.cli.{_MODULES.get(name, name)}"), name)
+    whole = typer.Typer(**_SETTINGS)
+    whole.callback()(_root)
+    if isinstance(verb, typer.Typer):
+        whole.add_typer(verb, name=name)
+    else:
+        whole.command(name)(verb)
+    made: Any = typer.main.get_command(whole)
+    return made.commands[name]
+
+
+def load_all() -> Any:
+    """The whole command line with the options of each verb, for its documentation."""
+    made: Any = typer.main.get_command(app)
+    made.commands = {name: load_verb(name) for name in VERBS}
+    return made
 
 
 def command() -> NoReturn:

@@ -6,6 +6,7 @@ rich honours NO_COLOR and FORCE_COLOR, and writes no control codes where a strea
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,43 @@ def table(
     for row in rows:
         shown.add_row(*row)
     return shown
+
+
+def print_line(text: str) -> None:
+    """A result in one line, which is wrapped where it is wider than the stream."""
+    if len(text) <= PLAIN_WIDTH and _as_rich_would([[text]]):
+        print_text(text)
+    else:
+        stdout().print(text)
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()
+) -> None:
+    """A table of texts. Where it goes to a file or a pipe and is no wider than that, rich, which
+    takes a second for 1,000 rows, is not asked: the characters are the same."""
+    cells = [headings, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    width = sum(widths) + 3 * len(widths) - 1
+    if _as_rich_would(cells) and width <= PLAIN_WIDTH:
+        fit = [str.rjust if heading in numbers else str.ljust for heading in headings]
+        lines = (
+            "   ".join(set_in(text, n) for text, set_in, n in zip(row, fit, widths, strict=True))
+            for row in cells
+        )
+        blank = " " * width
+        rule = f" {'─' * (width - 2)} "
+        print_text("\n".join((blank, f" {next(lines)} ", rule, *(f" {x} " for x in lines), blank)))
+    else:
+        stdout().print(table(headings, rows, numbers))
+
+
+def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
+    """Whether texts are written as they are: without colours, each character in one column."""
+    colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+    if colours or sys.stdout.isatty() or not sys.stdout.encoding.lower().startswith("utf"):
+        return False
+    return all(text.isprintable() and max(text, default="") < "\u0300" for x in cells for text in x)
 
 
 def print_sheet(sheet: Sheet, without: Collection[str] = ()) -> None:

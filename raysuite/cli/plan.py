@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.console import print_json, print_line, print_table, print_text
 from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     if not plans:
         print_text("no run is left: all have ended")
         return
-    out = stdout()
     rows = [
         _row(each, number, warm) if each.spec.script is None else _script_row(each)
         for each, number, warm in _with_groups(plans)
@@ -81,17 +80,17 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     same = [key for key in rows[0] if len({row[key] for row in rows}) == 1 and key not in _OWN]
     shown = [key for key in rows[0] if key not in same]
     lines = ([row[key] for key in shown] for row in rows)
-    out.print(table(shown, lines, numbers=set(shown) - {"run"}))
+    print_table(shown, lines, numbers=set(shown) - {"run"})
     if same:
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
-        out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
+        print_line(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
     if all(each.spec.script is None for each in plans):
-        out.print(summary(plans))
+        print_line(summary(plans))
     if schedule:
         for line in _schedules(plans):
             print_text(line)
     for line in passed_over(plans):
-        out.print(line)
+        print_line(line)
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:

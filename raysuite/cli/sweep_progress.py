@@ -29,10 +29,10 @@ from raysuite.records import (
     SamplesSkipped,
 )
 from raysuite.records.names import key_name
-from raysuite.records.sweep import Goal, TrialFigures, best, pareto
+from raysuite.records.sweep import TrialFigures, best, pareto
 from raysuite.report.sweep.study import TOLD, goal_text, value_text
 from raysuite.spec import Document
-from raysuite.spec.search import SearchOptions
+from raysuite.spec.search import Goal, SearchOptions
 from raysuite.spec.search_check import read_search
 from raysuite.units import human_seconds
 

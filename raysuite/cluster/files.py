@@ -18,7 +18,7 @@ StopReason = Literal["time_limit", "preempted", "down"]
 class File(BaseModel):
     """A file of the folder, which is never changed in place."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Cluster(File):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,11 +115,11 @@ def spec_with(
     """
     below = tuple(f"{key}." for key in values)
     later = {key: value for key, value in document.settings.items() if key.startswith(below)}
-    content = copy.deepcopy(dict(data))
+    content = dict(data)  # no block in it is changed: `set_dotted` replaces those that it sets
     # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
     settings = [*values.items(), *later.items()]
     for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
-        set_dotted(content, key, copy.deepcopy(value))
+        set_dotted(content, key, value)
     spec = validate(content, lambda path: place_of(document, path, where))
     # without what belongs to the whole experiment: other scales and data sets
     own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError, UserError
@@ -46,10 +47,11 @@ def make_plans(
     Raises SpecError with everything that makes a run infeasible.
     """
     gpus = local_gpus() if gpus is None else gpus
-    variants = sorted(expand(document), key=_sharing)
+    variants = sorted(((_sharing(each), each) for each in expand(document)), key=itemgetter(0))
+    blocks = [[v for _, v in block] for _, block in itertools.groupby(variants, itemgetter(0))]
     seen = Datasets(elsewhere)
     mistakes: list[Mistake] = []
-    for label, spec in variants:
+    for _, (label, spec) in variants:
         if spec.script is None:
             found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
             found += task_mistakes(spec, None if found else dataset_facts(spec, seen))
@@ -59,25 +61,24 @@ def make_plans(
     if mistakes:
         raise SpecError(mistakes)
     plans: list[RunPlan] = []
-    for repeat in range(variants[0][1].repeats):
-        for label, spec in _in_round(variants, repeat):
+    for repeat in range(blocks[0][0][1].repeats):
+        for label, spec in _in_round(blocks, repeat):
             facts = dataset_facts(spec, seen) if spec.script is None else NO_FACTS
             own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
             plans.append(resolve(own, label, facts, repeat, len(plans), gpus))
     return plans
 
 
-def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
+def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
     """The order of a round: rotated by one after every second round, and backwards in the rounds
-    between, so that no variant always runs after the same one; those that share workers stay
-    adjacent."""
+    between, so that no variant always runs after the same one; those that share workers, a block,
+    stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
         order = items[start:] + items[:start]
         return order[::-1] if repeat % 2 else order
 
-    blocks = [list(block) for _, block in itertools.groupby(variants, _sharing)]
     return [variant for block in turned(blocks) for variant in turned(block)]
 
 
@@ -185,7 +186,8 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
     content = json.dumps([spec.model_dump(mode="json"), repeat], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     name = f"{spec.strategy.name}-{spec.loader.name}-w{spec.resources.workers}"
-    if script := script_name({"spec": spec.model_dump(include={"script"})}):
+    if spec.script is not None:
+        script = script_name({"spec": spec.model_dump(include={"script"})})
         name = f"{script}-w{spec.resources.workers}"
     return f"{index:03d}-{re.sub(r'[^A-Za-z0-9-]', '-', name)}-{digest}"
 
@@ -198,12 +200,13 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
     """
     result: list[list[RunPlan]] = []
     last: Any = None
-    settings = None
+    settings = given = shared = None
     for plan in plans:
         resources, own = plan.spec.resources, plan.spec.strategy.process_settings
-        if one_node:
-            resources = resources.model_copy(update={"workers": 1})
-        needs = None if _stands_apart(plan) else (plan.device, resources)
+        if resources != given:
+            given = resources
+            shared = resources.model_copy(update={"workers": 1}) if one_node else resources
+        needs = None if _stands_apart(plan) else (plan.device, shared)
         alike = needs is not None and needs == last
         if alike and (own is None or settings is None or own == settings):
             result[-1].append(plan)

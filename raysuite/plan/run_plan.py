@@ -85,8 +85,8 @@ class RunPlan(BaseModel):
             for key, value in self.label.items()
             if key not in ("strategy", "loader", "resources.workers") and value is not None
         ]
-        if script := script_name({"spec": self.spec.model_dump(include={"script"})}):
-            parts = [script]
+        if self.spec.script is not None:
+            parts = [script_name({"spec": self.spec.model_dump(include={"script"})})]
         else:
             parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
             parts += [block_name(self.label.get("loader", self.spec.loader.name))]

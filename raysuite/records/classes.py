@@ -13,7 +13,7 @@ MOST_WITH_MATRIX = 100
 class ClassFigures(BaseModel):
     """Of the last validation of a run; samples that are left out do not count."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     names: tuple[str, ...]
     """Of the classes, by label."""

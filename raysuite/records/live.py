@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class LivePosition(BaseModel):
     """Where rank 0 of a run is."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""

@@ -12,7 +12,7 @@ class PowerUse(BaseModel):
     """Of one epoch's training, without validation. Lists hold a value per worker, in the order of
     ranks, None where nothing could be read."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     devices: list[str]
     """Which device each worker has: equal for workers that share one, empty where unknown."""

@@ -17,6 +17,7 @@ from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.judged import RunJudged
 from raysuite.records.power import PowerUse
 from raysuite.spec.base import later
+from raysuite.spec.descriptions import DescribedSchema
 
 SCHEMA = 1
 """Version of the Records; it grows when a reader of the last one would stumble."""
@@ -390,7 +391,7 @@ Record = Annotated[
 
 def record_schema() -> dict[str, Any]:
     """The JSON Schema of a line of a journal, and of `--json`."""
-    schema: dict[str, Any] = TypeAdapter(Record).json_schema()
+    schema: dict[str, Any] = TypeAdapter(Record).json_schema(schema_generator=DescribedSchema)
     return {"title": f"Records of raysuite, version {SCHEMA}", **schema}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from raysuite.records.batches import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
@@ -19,8 +19,8 @@ from raysuite.records.journal import Results
 from raysuite.records.judged import RunJudged, turns_of
 from raysuite.records.names import Plan
 from raysuite.records.schema import Record, RunStarted
+from raysuite.spec.search import Goal
 
-Goal = Literal["accuracy", "time_to_accuracy", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 LOWER_IS_BETTER: frozenset[Goal] = frozenset({"time_to_accuracy"})
 _ENDED_WELL = ("finished", "pruned")

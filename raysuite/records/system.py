@@ -20,7 +20,7 @@ _PREFIX, _SUFFIX = "system-", ".jsonl"
 class GpuSample(BaseModel):
     """One GPU of the host, by NVML; None where NVML does not report it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     index: int
     """NVML's."""
@@ -34,7 +34,7 @@ class GpuSample(BaseModel):
 class SystemSample(BaseModel):
     """One look at a host: all that runs there, not this run alone."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""

@@ -19,11 +19,12 @@ from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_mean
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import METRICS, Unit
 from raysuite.records.names import dotted, work_key
-from raysuite.records.sweep import Goal, best
+from raysuite.records.sweep import best
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
 from raysuite.report.tables import Sheet, sheet_from
+from raysuite.spec.search import Goal
 from raysuite.spec.tasks import CLASSIFICATION
 
 Basis = Literal["both", "ours", "none"]

@@ -732,6 +732,8 @@ def _thinned(curve: Curve, steps: int) -> Curve:
     repeat, so that the stretches of all repeats are the same steps."""
     x, y = curve
     stretch = max(1, math.ceil(steps / MOST_POINTS))
+    if stretch == 1:
+        return curve
     starts = range(0, len(x), stretch)
     return (
         [_mean(x[start : start + stretch]) for start in starts],
@@ -751,8 +753,8 @@ def _by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) ->
 
 def _same(left: Curve, right: Curve, height: float) -> bool:
     """Whether two lines are equal up to the end of the shorter one."""
-    pairs = [(a, b) for a, b in zip(left[1], right[1], strict=False) if not math.isnan(a + b)]
-    return all(abs(a - b) <= SAME * height for a, b in pairs)
+    apart, pairs = SAME * height, zip(left[1], right[1], strict=False)
+    return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
 
 def _curves(
@@ -767,25 +769,28 @@ def _curves(
     `statistic`; curves that coincide are merged."""
     names = telling(rows, always=panel)
     across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
-    means = [(row, _mean_curve(curves(runs))) for row in rows if (runs := _runs([row]))]
-    drawn = [(row, mean) for row, mean in means if mean[0]]
-    finite = [y for _, (_, ys) in drawn for y in ys if math.isfinite(y)]
+    repeats = {n: curves(runs) for n, row in enumerate(rows) if (runs := _runs([row]))}
+    means = {n: _mean_curve(found) for n, found in repeats.items()}
+    drawn = {n: mean for n, mean in means.items() if mean[0]}
+    finite = [y for _, ys in drawn.values() for y in ys if math.isfinite(y)]
     height = max(finite, default=1.0) - min(finite, default=0.0)
-    groups: list[tuple[str, Curve, list[Row]]] = []
-    for row, found in sorted(drawn, key=lambda each: -len(each[1][0])):
-        heading = written(row, across)
+    groups: list[tuple[str, Curve, list[int]]] = []
+    for n, found in sorted(drawn.items(), key=lambda each: -len(each[1][0])):
+        heading = written(rows[n], across)
         for known, other, members in groups:
             if known == heading and _same(other, found, height):
-                members.append(row)
+                members.append(n)
                 break
         else:
-            groups.append((heading, found, [row]))
-    groups.sort(key=lambda each: min(map(list(rows).index, each[2])))
+            groups.append((heading, found, [n]))
+    groups.sort(key=lambda each: min(each[2]))
     traces: list[Trace] = []
     styles: dict[str, Style] = {}
-    intervals: list[tuple[Trace, list[RunFigures]]] = []
-    for heading, (x, y), members in groups:
-        label = _series_name(members, within, [row for row, _ in drawn])
+    intervals: list[tuple[Trace, list[RunFigures], list[Curve]]] = []
+    every = [rows[n] for n in drawn]
+    for heading, (x, y), places in groups:
+        members = [rows[n] for n in places]
+        label = _series_name(members, within, every)
         styles.setdefault(label, drawing.styles.of(members[0], within))
         marked = len(x) <= MOST_MARKERS
         values = [
@@ -796,28 +801,29 @@ def _curves(
         keys = "\n".join(row.name for row in members)
         traces.append(p.trace("mean", values, panel=heading, series=label, tip=label, key=keys))
         if statistic and len(members) == 1 and len(runs := _runs(members)) > 1:
-            intervals.append((traces[-1], runs))
+            intervals.append((traces[-1], runs, repeats[places[0]]))
     if statistic:
         # upright rules at every point of many curves would be an area
         most = MOST_RULES if len(styles) > p.MOST_BANDS else 0
-        traces += [_interval(mean, runs, curves, statistic, most) for mean, runs in intervals]
+        traces += [_interval(*each, statistic, most) for each in intervals]
     return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups))
 
 
 def _interval(
-    mean: Trace, runs: Sequence[RunFigures], curves: Curves, statistic: Statistic, most: int
+    mean: Trace,
+    runs: Sequence[RunFigures],
+    repeats: Sequence[Curve],
+    statistic: Statistic,
+    most: int,
 ) -> Trace:
     """The 95 % interval along a mean over repeats; `most`: its number of places, 0 for all."""
-    repeats = [y for _, y in curves(runs)]
-    ends = [
-        _ends([y[place] for y in repeats if place < len(y)], runs, statistic)
-        for place in range(len(mean["x"]))
-    ]
-    every = math.ceil(len(ends) / most) if most else 1
-    places = zip(mean["x"], mean["y"], ends, strict=True)
-    points = [{"x": x, "y": y, "low": low, "high": high} for x, y, (low, high) in places]
+    points = []
+    for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
+        values = [y[place] for _, y in repeats if place < len(y)]
+        low, high = _ends(values, runs, statistic)
+        points.append({"x": mean["x"][place], "y": mean["y"][place], "low": low, "high": high})
     same = {name: mean[name] for name in ("panel", "series", "key")}
-    return p.trace("interval", points[::every], **same)
+    return p.trace("interval", points, **same)
 
 
 def _ends(

@@ -21,9 +21,7 @@ CHOSEN = "chosen:"
 class Options(BaseModel):
     """A block of a spec. Values cannot change once made, and unknown keys are mistakes."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
     """Keys of earlier versions -> the value with which records of theirs are still read."""

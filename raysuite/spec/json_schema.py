@@ -7,6 +7,7 @@ from typing import Any
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.batches import AUTO
 from raysuite.spec.datasets import DATASETS
+from raysuite.spec.descriptions import DescribedSchema
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
 from raysuite.spec.stems import MODELS
@@ -23,7 +24,7 @@ def spec_schema() -> Schema:
 
     It knows the shape of each key; what depends on several keys, `raysuite plan` checks.
     """
-    schema = ExperimentSpec.model_json_schema()
+    schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
     for block in [schema, *blocks.values()]:
         for prop in block["properties"].values():

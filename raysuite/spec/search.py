@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from raysuite.records.sweep import Goal
 from raysuite.spec.base import Options, expand_shorthand
+
+Goal = Literal["accuracy", "time_to_accuracy", "throughput"]
 
 Kind = Literal[
     "uniform",

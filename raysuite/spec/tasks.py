@@ -52,7 +52,7 @@ class TaskOptions(Options):
 
 
 class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class MetricFacts(_Facts):

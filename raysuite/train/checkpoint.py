@@ -36,9 +36,7 @@ _STATE, _FILES = "loop.json", "files.json"
 class SoFar(BaseModel):
     """The finished part of an epoch in progress, over all attempts; the same on all ranks."""
 
-    model_config = ConfigDict(
-        frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
-    )
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     steps: int = 0
     attempts: int = 0

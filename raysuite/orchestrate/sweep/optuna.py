@@ -25,8 +25,8 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raysuite.plan.space import active
-from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures
-from raysuite.spec.search import Dimension, OptunaSearch, SearchOptions, holds
+from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures
+from raysuite.spec.search import Dimension, Goal, OptunaSearch, SearchOptions, holds
 
 # A space's dimensions in Optuna's terms: plain numbers between bounds.
 

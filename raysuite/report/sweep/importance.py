@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raysuite.records.sweep import Goal, TrialFigures
+from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
 from raysuite.report.sweep.study import TOLD, Study, is_number
+from raysuite.spec.search import Goal
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

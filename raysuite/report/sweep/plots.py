@@ -12,7 +12,7 @@ from typing import Any
 from raysuite.records import RunPruned
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
-from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, pareto
+from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures, pareto
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
@@ -28,6 +28,7 @@ from raysuite.report.sweep.study import (
     value_text,
     values_text,
 )
+from raysuite.spec.search import Goal
 
 
 def sweep_plots(study: Study, found: Importances) -> list[Plot]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from raysuite.records import FAILED, RunFailed
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.statistics import difference_of_shares, wilson
-from raysuite.records.sweep import Goal, TrialFigures, ranked
+from raysuite.records.sweep import TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances
@@ -21,6 +21,7 @@ from raysuite.report.sweep.study import (
     value_text,
     worker_time,
 )
+from raysuite.spec.search import Goal
 
 
 def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
-from raysuite.records.sweep import Goal, TrialFigures
+from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
 from raysuite.report.sweep.study import (
     STATES,
@@ -21,6 +21,7 @@ from raysuite.report.sweep.study import (
     values_text,
 )
 from raysuite.report.tables import Column, Sheet, Style, sheet_from, sheet_of
+from raysuite.spec.search import Goal
 
 MOST_BEST = 10
 """Lines of the table of the best."""

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite import __version__
-from raysuite.cli import _Verbs, app, main
+from raysuite.cli import VERBS, _Verbs, app, load_all, main
 from raysuite.errors import GateError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
@@ -65,11 +65,36 @@ def test_version() -> None:
 
 def test_every_verb_has_help_with_examples() -> None:
     listing = run("--help")
-    verbs = [command.name or "" for command in app.registered_commands]
-    assert {"plan", "schema"} <= set(verbs)
-    for verb in verbs:
+    for verb, command in load_all().commands.items():
         assert re.search(rf"^  {verb} ", listing, re.M)
-        assert "Examples:" in run(verb, "--help"), f"raysuite {verb} --help has no examples"
+        assert command.get_short_help_str(limit=200) == VERBS[verb]
+        grouped = hasattr(command, "commands")
+        assert grouped or "Examples:" in run(verb, "--help"), f"{verb} --help has no examples"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("words", ["--help", "--version", "pla"])
+def test_no_verb_is_imported_before_it_is_called(words: str) -> None:
+    code = f"import sys, raysuite.cli as cli\nsys.argv[1:] = [{words!r}]\n"
+    code += "try:\n    cli.main()\nfinally:\n    print(sorted(set(sys.modules) & set(map("
+    code += "'raysuite.cli.{}'.format, cli.VERBS))))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.stdout.splitlines()[-1] == "[]", found.stderr
+
+
+def test_completion_knows_verbs_and_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offered(line: str) -> set[str]:
+        monkeypatch.setenv("_RAYSUITE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
+        return set(CliRunner().invoke(app, prog_name="raysuite").stdout.split())
+
+    assert offered("raysuite pr") == {"predict"}
+    assert offered("raysuite ") == set(VERBS)
+    assert {"--gpus", "--deep"} <= offered("raysuite plan --")
+    assert {"up", "down"} <= offered("raysuite cluster ")
 
 
 @pytest.mark.integration
