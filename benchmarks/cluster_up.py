@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+from pairs import HERE, in_turn, machine, spread, table, write
+
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "deploy")]
 
 from lab import hosts  # noqa: E402 - found by the line above
 from lab.layout import LOGIN, Lab, LabError, default_folder, load  # noqa: E402
 
 from raysuite.measure.environment import environment  # noqa: E402
-from raysuite.records.statistics import summarize  # noqa: E402
 
 NODES, USER, NAME = 3, "hpc1", "timed"
 GOAL = 1.3
@@ -66,18 +66,15 @@ def main(pairs: int) -> int:
             f"there is no lab of {NODES} hosts in {default_folder()}; `make lab-up` starts one"
         )
     _as_user(lab, "cat > timed.yaml", SITE)
-    sides = {"raysuite": _raysuite, "bare": _bare}
-    measured: list[dict[str, dict[str, float]]] = []
-    for pair in range(pairs):
-        order = list(sides) if pair % 2 == 0 else list(sides)[::-1]
-        measured.append({side: _one(lab, sides[side]) for side in order})
-        both = ", ".join(f"{side} {each['all']:.1f} s" for side, each in measured[-1].items())
-        print(f"pair {pair + 1} of {pairs}: {both}", flush=True)
-    result = _summary(measured)
-    (HERE / "results" / "cluster_up.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = _markdown(result)
-    (HERE / "results" / "cluster_up.md").write_text(text)
-    print(text)
+    sides = {"raysuite": partial(_one, lab, _raysuite), "bare": partial(_one, lab, _bare)}
+    result = _summary(
+        in_turn(
+            pairs,
+            sides,
+            lambda pair: ", ".join(f"{side} {each['all']:.1f} s" for side, each in pair.items()),
+        )
+    )
+    write("cluster_up", result, _markdown(result))
     return 0 if result["ratio"]["median"] <= GOAL else 1
 
 
@@ -154,28 +151,14 @@ def _summary(measured: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return {
         "site": SITE,
         "pairs": measured,
-        "ratio": _spread(ratios),
+        "ratio": spread(ratios),
         "seconds": {
-            side: _spread([pair[side]["all"] for pair in measured]) for side in ("raysuite", "bare")
+            side: spread([pair[side]["all"] for pair in measured]) for side in ("raysuite", "bare")
         },
-        "parts": {name: _spread([pair["raysuite"][name] for pair in measured]) for name in PARTS},
-        "mlflow": _spread([pair["raysuite"]["mlflow"] for pair in measured]),
-        "load": _spread([each["load_before"] for pair in measured for each in pair.values()]),
+        "parts": {name: spread([pair["raysuite"][name] for pair in measured]) for name in PARTS},
+        "mlflow": spread([pair["raysuite"]["mlflow"] for pair in measured]),
+        "load": spread([each["load_before"] for pair in measured for each in pair.values()]),
         "environment": environment(),
-    }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    found = summarize(values)
-    assert found is not None
-    half = found.half_width or 0.0
-    return {
-        "n": found.n,
-        "median": statistics.median(values),
-        "mean": found.mean,
-        "ci95": [found.mean - half, found.mean + half] if found.n > 1 else [None, None],
-        "min": min(values),
-        "max": max(values),
     }
 
 
@@ -189,26 +172,16 @@ def _markdown(result: dict[str, Any]) -> str:
         f"(benchmarks/bare_ray.sh); {result['ratio']['n']} interleaved pairs. The hosts share one "
         "machine's CPUs: what overlaps on a site's nodes competes here.",
         "",
-        "| figure | median | mean | 95 % CI of the mean | min | max |",
-        "| --- | --- | --- | --- | --- | --- |",
     ]
     rows = [(f"ratio, raysuite / bare (goal: at most {GOAL})", result["ratio"])]
     rows += [(f"seconds, {side}", each) for side, each in result["seconds"].items()]
     rows += [(f"- {PARTS[name]}", each) for name, each in result["parts"].items()]
     rows.append(("MLflow's server, from its start to its first answer", result["mlflow"]))
-    for name, each in rows:
-        interval = " to ".join("-" if end is None else f"{end:.2f}" for end in each["ci95"])
-        lines.append(
-            f"| {name} | {each['median']:.2f} | {each['mean']:.2f} | {interval} "
-            f"| {each['min']:.2f} | {each['max']:.2f} |"
-        )
-    versions = facts["versions"]
+    lines += table(rows, 2)
     lines += [
         "",
         f"Load of the machine (1 minute) before each start: {load['min']:.1f} to "
-        f"{load['max']:.1f}. Hardware: {facts['cpu']['model']}, "
-        f"{facts['cpu']['logical_cores']} logical cores. Versions: raysuite "
-        f"{versions['raysuite']}, ray {versions['ray']}, mlflow {versions['mlflow']}.",
+        f"{load['max']:.1f}. {machine(facts, 'raysuite', 'ray', 'mlflow')}.",
     ]
     return "\n".join(lines) + "\n"
 

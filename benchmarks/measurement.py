@@ -13,24 +13,19 @@ and .md.
 from __future__ import annotations
 
 import json
-import math
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
+from pairs import HERE, LAUNCH, WORKERS, call, in_turn, machine, spread, table, write
 
 from raysuite.measure.environment import environment
 from raysuite.plan import make_plans
 from raysuite.records import Results, RunFigures, run_figures
 from raysuite.spec import parse_document
 
-HERE = Path(__file__).parent
-WORKERS = 2
 SPEC = f"""
 name: measurement
 model: resnet20
@@ -50,31 +45,22 @@ Pair = dict[str, float]
 
 def main(pairs: int) -> int:
     """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
-    measured: list[Pair] = []
     metered: set[str] = set()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "measurement.yaml").write_text(SPEC)
         plan = make_plans(parse_document(SPEC, "measurement.yaml"))[0]
         (folder / "plan.json").write_text(plan.model_dump_json())
-        for number in range(pairs):
-            pair: Pair = {}
-            for side in ("on", "off") if number % 2 == 0 else ("off", "on"):
-                if side == "off":
-                    pair["off"] = _off(folder)
-                    continue
-                figures = _on(folder / f"results-{number}", folder)
-                assert figures.throughput is not None, figures.reason
-                pair["on"] = figures.throughput
-                metered |= _metered(figures)
-            measured.append(pair)
-            print(f"pair {number + 1} of {pairs}: {_words(pair)}", flush=True)
+
+        def on() -> float:
+            figures = _on(Path(tempfile.mkdtemp(dir=folder)), folder)
+            assert figures.throughput is not None, figures.reason
+            metered.update(_metered(figures))
+            return figures.throughput
+
+        measured = in_turn(pairs, {"on": on, "off": lambda: _off(folder)}, _words)
     result = _summary(measured, sorted(metered))
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "measurement.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = _markdown(result)
-    (HERE / "results" / "measurement.md").write_text(text)
-    print(text)
+    write("measurement", result, _markdown(result))
     return 0 if result["ratio"]["median"] >= GOAL else 1
 
 
@@ -86,23 +72,13 @@ def _on(results: Path, folder: Path) -> RunFigures:
 
 
 def _off(folder: Path) -> float:
-    _torchrun(HERE.resolve() / "bare_loop.py", "plan.json", "out.json", folder=folder)
+    _torchrun(HERE / "bare_loop.py", "plan.json", "out.json", folder=folder)
     throughput: float = json.loads((folder / "out.json").read_text())["throughput"]
     return throughput
 
 
-def _torchrun(*arguments: str | Path, folder: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-    done = subprocess.run(
-        [sys.executable, *launch, *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{arguments} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+def _torchrun(*arguments: object, folder: Path) -> None:
+    call(*LAUNCH, *arguments, folder=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def _metered(figures: RunFigures) -> set[str]:
@@ -117,26 +93,9 @@ def _summary(measured: list[Pair], metered: list[str]) -> dict[str, Any]:
         "off": "benchmarks/bare_loop.py",
         "spec": SPEC,
         "pairs": measured,
-        "ratio": _spread([pair["on"] / pair["off"] for pair in measured]),
+        "ratio": spread([pair["on"] / pair["off"] for pair in measured]),
         "energy_read_of": metered,
         "environment": environment(),
-    }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    mean = statistics.fmean(values)
-    interval = None
-    if len(values) > 1:
-        error = statistics.stdev(values) / math.sqrt(len(values))
-        half = stats.t.ppf(0.975, len(values) - 1) * error
-        interval = [mean - half, mean + half]
-    return {
-        "n": len(values),
-        "median": statistics.median(values),
-        "mean": mean,
-        "ci95": interval,
-        "min": min(values),
-        "max": max(values),
     }
 
 
@@ -149,12 +108,7 @@ def _words(pair: Pair) -> str:
 
 def _markdown(result: dict[str, Any]) -> str:
     facts, ratio = result["environment"], result["ratio"]
-    versions = facts["versions"]
-    interval = ratio["ci95"] and f"{ratio['ci95'][0]:.3f} to {ratio['ci95'][1]:.3f}"
-    cells = [f"{ratio[key]:.3f}" for key in ("median", "mean")]
-    cells += [interval or "n = 1: none", f"{ratio['min']:.3f}", f"{ratio['max']:.3f}"]
     read = " and ".join(result["energy_read_of"]) or "nothing, as no counter can be read here"
-    hardware = f"{facts['cpu']['model']}, {facts['cpu']['logical_cores']} logical cores"
     return "\n".join(
         [
             "# What measuring costs",
@@ -164,14 +118,11 @@ def _markdown(result: dict[str, Any]) -> str:
             f"pixels, DDP, {WORKERS} workers, global batch 64; steps after the 10th, "
             "device-synchronised. The profile's own steps come after those, and are not timed.",
             "",
-            "| figure | median | mean | 95 % CI of the mean | min | max |",
-            "| --- | --- | --- | --- | --- | --- |",
-            f"| throughput ratio, on / off | {' | '.join(cells)} |",
+            *table([("throughput ratio, on / off", ratio)], 3),
             "",
             f"Energy was sampled of {read}.",
             "",
-            f"Hardware: {hardware}. Versions: raysuite {versions['raysuite']}, torch "
-            f"{versions['torch']}, Python {facts['python']}.",
+            f"{machine(facts, 'raysuite', 'torch')}, Python {facts['python']}.",
             "",
         ]
     )

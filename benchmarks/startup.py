@@ -25,7 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from overhead import HERE, SPEC, WORKERS, _call, _spread
+from overhead import SPEC
+from pairs import HERE, LAUNCH, WORKERS, call, in_turn, machine, spread, table
 
 from raysuite.measure.environment import environment
 from raysuite.plan import make_plans
@@ -52,7 +53,7 @@ def first(pairs: int, folder: Path) -> dict[str, Any]:
 
     def raysuite() -> dict[str, Any]:
         began = time.time()
-        _call("-m", "raysuite", "run", "overhead.yaml", "--no-mlflow", "--quiet", folder=folder)
+        call("-m", "raysuite", "run", "overhead.yaml", "--no-mlflow", "--quiet", folder=folder)
         prompt = time.time()
         results = Results.open(folder / "results" / "overhead")
         end = results.end_of(plan.run_id)
@@ -67,8 +68,7 @@ def first(pairs: int, folder: Path) -> dict[str, Any]:
 
     def torchrun() -> dict[str, Any]:
         began = time.time()
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-        _call(*launch, str(HERE.resolve() / "plain_ddp.py"), "plan.json", "out.json", folder=folder)
+        call(*LAUNCH, HERE / "plain_ddp.py", "plan.json", "out.json", folder=folder)
         out = json.loads((folder / "out.json").read_text())
         return {
             "first_step_s": out["first_step_time"] - began,
@@ -76,30 +76,28 @@ def first(pairs: int, folder: Path) -> dict[str, Any]:
         }
 
     sides: dict[str, Callable[[], dict[str, Any]]] = {"raysuite": raysuite, "torchrun": torchrun}
-    measured: list[dict[str, dict[str, Any]]] = []
-    for pair in range(pairs):
-        order = list(sides) if pair % 2 == 0 else list(sides)[::-1]
-        measured.append({side: sides[side]() for side in order})
-        ours, theirs = measured[-1]["raysuite"], measured[-1]["torchrun"]
-        print(
-            f"pair {pair + 1} of {pairs}: first step {ours['first_step_s']:.1f} s and "
-            f"{theirs['first_step_s']:.1f} s, prompt {ours['prompt_s']:.1f} s and "
-            f"{theirs['prompt_s']:.1f} s",
-            flush=True,
+
+    def words(pair: dict[str, dict[str, Any]]) -> str:
+        ours, theirs = pair["raysuite"], pair["torchrun"]
+        return (
+            f"first step {ours['first_step_s']:.1f} s and {theirs['first_step_s']:.1f} s, "
+            f"prompt {ours['prompt_s']:.1f} s and {theirs['prompt_s']:.1f} s"
         )
+
+    measured = in_turn(pairs, sides, words)
     rows = {
-        f"{name}, raysuite / torchrun": _spread(
+        f"{name}, raysuite / torchrun": spread(
             [m["raysuite"][k] / m["torchrun"][k] for m in measured]
         )
         for name, k in (("first step", "first_step_s"), ("whole command", "prompt_s"))
     }
     for side in sides:
-        rows[f"seconds to the first step, {side}"] = _spread(
+        rows[f"seconds to the first step, {side}"] = spread(
             [m[side]["first_step_s"] for m in measured]
         )
-        rows[f"seconds to the prompt, {side}"] = _spread([m[side]["prompt_s"] for m in measured])
+        rows[f"seconds to the prompt, {side}"] = spread([m[side]["prompt_s"] for m in measured])
     after = [m["raysuite"]["after_last_record_s"] for m in measured]
-    rows["seconds from the last record to the prompt"] = _spread(after)
+    rows["seconds from the last record to the prompt"] = spread(after)
     phases = {
         name: statistics.median(m["raysuite"]["phases"][name] for m in measured)
         for name in measured[0]["raysuite"]["phases"]
@@ -114,7 +112,7 @@ def suite(repeats: int, folder: Path) -> dict[str, Any]:
     for _ in range(repeats):
         began = time.time()
         spec = str(HERE.parent / "experiments" / "quickstart.yaml")
-        _call("-m", "raysuite", "run", spec, "--no-mlflow", "--quiet", folder=folder)
+        call("-m", "raysuite", "run", spec, "--no-mlflow", "--quiet", folder=folder)
         wall = time.time() - began
         results = Results.open(folder / "results" / "quickstart")
         ends, work = [], []
@@ -132,8 +130,8 @@ def suite(repeats: int, folder: Path) -> dict[str, Any]:
         print(f"further runs: {statistics.median(beside):.2f} s beside", flush=True)
     return {
         "rows": {
-            "quickstart, wall / (training + validation)": _spread(ratios),
-            "seconds of a further run beside training and validation": _spread(beside),
+            "quickstart, wall / (training + validation)": spread(ratios),
+            "seconds of a further run beside training and validation": spread(beside),
         }
     }
 
@@ -143,7 +141,7 @@ def sweep(repeats: int, folder: Path) -> dict[str, Any]:
     (folder / "sweep.yaml").write_text(SWEEP)
     beside = []
     for _ in range(repeats):
-        _call("-m", "raysuite", "sweep", "sweep.yaml", "--no-mlflow", "--quiet", folder=folder)
+        call("-m", "raysuite", "sweep", "sweep.yaml", "--no-mlflow", "--quiet", folder=folder)
         results = Results.open(folder / "results" / "startup-sweep")
         ends = []
         for plan in results.plans():
@@ -157,7 +155,7 @@ def sweep(repeats: int, folder: Path) -> dict[str, Any]:
         print(
             f"sweep: {statistics.median(beside):.2f} s of a trial beside its training", flush=True
         )
-    return {"rows": {"seconds of a further trial beside training and validation": _spread(beside)}}
+    return {"rows": {"seconds of a further trial beside training and validation": spread(beside)}}
 
 
 PARTS = {"first": first, "suite": suite, "sweep": sweep}
@@ -190,28 +188,14 @@ def _markdown(result: dict[str, Any]) -> str:
         "under torchrun, interleaved with `raysuite run --no-mlflow`; ResNet-20 on digits of",
         f"16 x 16 pixels, {WORKERS} workers, 12 epochs. n counts pairs, runs or trials.",
         "",
-        "| figure | n | median | mean | 95 % CI of the mean | min | max |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for part in result.values():
-        for name, spread in part["rows"].items():
-            low, high = spread["ci95"]
-            numbers = [f"{spread[key]:.2f}" for key in ("median", "mean")]
-            interval = f"{low:.2f} to {high:.2f}" if spread["n"] > 1 else "none, n = 1"
-            numbers += [interval, f"{spread['min']:.2f}", f"{spread['max']:.2f}"]
-            lines.append(f"| {name} | {spread['n']} | {' | '.join(numbers)} |")
+    rows = [row for part in result.values() for row in part["rows"].items()]
+    lines += table(rows, 2, with_n=True)
     if "first" in result:
         told = ", ".join(f"{k} {v:.1f} s" for k, v in result["first"]["phases"].items())
         lines += ["", f"Phases of `raysuite run` (medians, `--timings`): {told}."]
     facts = next(iter(result.values()))["environment"]
-    versions = facts["versions"]
-    lines += [
-        "",
-        f"Hardware: {facts['cpu']['model']}, {facts['cpu']['logical_cores']} logical cores. "
-        f"Versions: raysuite {versions['raysuite']}, torch {versions['torch']}, "
-        f"ray {versions['ray']}, Python {facts['python']}.",
-        "",
-    ]
+    lines += ["", f"{machine(facts, 'raysuite', 'torch', 'ray')}, Python {facts['python']}.", ""]
     return "\n".join(lines)
 
 

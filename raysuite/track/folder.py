@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from raysuite.records import Results
 
@@ -48,30 +48,17 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises TimeoutError if another process holds it for longer than PATIENCE.
     """
+    lock = FileLock(folder / ".sync.lock")
     try:
-        stream = (folder / ".sync.lock").open("w")
-    except OSError:
+        lock.acquire(PATIENCE)
+    except Timeout as error:
+        raise TimeoutError("another process is still writing this folder to MLflow") from error
+    except (OSError, NotImplementedError):  # cannot be written to, or a file system without locks
+        pass
+    try:
         yield
-        return
-    with stream:
-        _wait(stream.fileno())
-        yield
-
-
-def _wait(descriptor: int) -> None:
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    "another process is still writing this folder to MLflow"
-                ) from error
-            time.sleep(0.05)
-        except OSError:  # a file system without locks
-            return
+    finally:
+        lock.release()
 
 
 def digest(*files: Path) -> str:

@@ -9,14 +9,9 @@ import pytest
 from raysuite.records import BatchFound, Results, RunFailed, RunFinished
 from raysuite.records.sweep import trials
 from tests.integration.workplace import Command, Workplace
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 

@@ -10,14 +10,9 @@ import pytest
 from raysuite.records import RunFinished
 from tests.integration.test_run import ALONE
 from tests.integration.workplace import Workplace
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.thorough,
-    pytest.mark.timeout(600),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
 SECONDS = 90
 
 

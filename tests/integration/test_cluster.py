@@ -10,13 +10,9 @@ from PIL import Image
 
 from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStarted
 from tests.integration.workplace import Workplace, until_ended
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
 
 SPEC = """\
 name: joined

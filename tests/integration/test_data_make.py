@@ -12,14 +12,10 @@ import pytest
 from raysuite.cluster.ports import free_port
 from raysuite.data.synthesis import make, plan_synthetic_set
 from tests.integration.workplace import Workplace, until, until_ended
+from tests.marks import SLOW_MARKS
 
 # what is resumed is tested in process too: tests/unit/data/test_synthesis_making.py
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 IMAGES = 9000
 WORDS = ["imagenet", "--images", str(IMAGES), "--size", "200x150", "--out", "set", "--json"]

@@ -25,14 +25,10 @@ from tests.integration.workplace import (
     until_ended,
 )
 from tests.json_lines import assert_json
+from tests.marks import ALONE_MARKS
 from tests.require import require
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
 
 KILLED = """\
 name: killed

@@ -16,15 +16,10 @@ import psutil
 import pytest
 
 from tests.integration.workplace import Workplace, until
+from tests.marks import ALONE_MARKS
 from tests.secrets import files_with, others_may_read, processes_with
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 WORDS = ["$(id)", "`id`", "a  b", "it's", '"', "\\", "*", "ünï", ";true", "line\nbreak"]
 ECHO = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]])); sys.exit(75)"

@@ -6,14 +6,9 @@ import pytest
 
 from raysuite.records import EpochFinished
 from tests.integration.workplace import Workplace
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SPEC = """\
 name: loaders

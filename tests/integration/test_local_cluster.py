@@ -20,13 +20,9 @@ import pytest
 import ray
 
 from raysuite.cluster.folder import ClusterFolder
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1500)]
 
 BIN = Path(sys.executable).parent
 SPEC = """\

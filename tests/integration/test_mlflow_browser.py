@@ -20,15 +20,10 @@ from raysuite.track.register import weights_of
 from tests.fake_sweeps import write_sweep
 from tests.integration.test_mlflow_outage import Server
 from tests.integration.test_report_browser import ARGUMENTS
+from tests.marks import SLOW_MARKS
 from tests.require import chromium, require
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.browser,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.browser, pytest.mark.timeout(900)]
 
 PATIENCE_MS = 240_000
 

@@ -7,14 +7,9 @@ import pytest
 
 from raysuite.records import Results, RunFailed, RunFinished
 from tests.integration.workplace import Workplace
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 GIB = 2**30
 SPEC = """\

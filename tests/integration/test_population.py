@@ -10,14 +10,9 @@ from raysuite.records import EpochFinished, Results, RunFinished, RunJudged, Run
 from raysuite.records.judged import held_after
 from raysuite.records.sweep import TrialFigures, trials
 from tests.integration.workplace import Workplace, alive, name_of, until
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 

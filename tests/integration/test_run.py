@@ -11,14 +11,10 @@ from raysuite.records import EpochFinished, Results, RunFinished
 from tests.integration.own import Net
 from tests.integration.workplace import Command, Workplace
 from tests.json_lines import assert_records
+from tests.marks import ALONE_MARKS
 from tests.require import require
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
 
 ONE_RUN = """\
 name: matrix

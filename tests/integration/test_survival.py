@@ -24,14 +24,9 @@ from raysuite.records import (
     read_journal,
 )
 from tests.integration.workplace import Command, Workplace, has_checkpoint, until
+from tests.marks import ALONE_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SLOW = """\
 name: slow

@@ -26,14 +26,10 @@ from tests.integration.workplace import (
     until,
     until_ended,
 )
+from tests.marks import ALONE_MARKS
 from tests.require import require
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 

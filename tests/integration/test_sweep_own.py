@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
 from raysuite.records.sweep import best, trials
-from tests.integration.workplace import ROOT, Workplace
+from tests.integration.workplace import Workplace
+from tests.marks import ALONE_MARKS
+from tests.pages import blocks
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.alone,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-]
+pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 LEARNT = 0.45
 """A third by chance."""
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The blocks of code of a page in that language."""
-    text = (ROOT / "docs" / "how-to" / page).read_text("utf-8")
-    return [found[1] for found in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
 
 
 def test_the_example_of_the_page(workplace: Workplace) -> None:

@@ -8,13 +8,9 @@ import pytest
 from lab import apptainer
 
 from tests.lab.place import LabPlace
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.timeout(1200)]
 
 # A root file system of a shell and the libraries that it needs.
 SANDBOX = """

@@ -12,14 +12,9 @@ from raysuite.records.system import system_files
 from raysuite.report.sweep.study import study
 from raysuite.report.sweep.summary import side_by_side
 from tests.lab.place import LabPlace
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(2700),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.thorough, pytest.mark.timeout(2700)]
 
 OWN = """\
 import pathlib, socket

@@ -12,14 +12,9 @@ from tests.lab import faults
 from tests.lab.fault_checks import check_journals, check_mlflow, check_nothing_is_left
 from tests.lab.fault_cluster import FaultCluster
 from tests.lab.place import LabPlace
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(3600),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.thorough, pytest.mark.timeout(3600)]
 
 REPEATS = int(os.environ.get("RAYSUITE_FAULT_REPEATS", "1"))
 """How often each fault strikes."""

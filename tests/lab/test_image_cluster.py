@@ -23,14 +23,9 @@ from raysuite.records import GateVerdict, Results, RunFinished, RunStarted
 from tests.lab.other_ray import OtherRay
 from tests.lab.place import LabPlace
 from tests.lab.thin_image import BINDS
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(2400),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 GIVEN = "RAYSUITE_TEST_IMAGE"
 STRATEGIES = {"ddp", "horovod", "deepspeed"}

@@ -16,13 +16,9 @@ from tests.lab.fault_checks import MlflowRest
 from tests.lab.listening import listening
 from tests.lab.place import LabPlace
 from tests.lab.residents import NODES, Resident, bring_up, status_of, visit
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.timeout(1200)]
 
 USER, OTHER = "hpc1", "hpc2"
 SUBMIT = """

@@ -12,13 +12,9 @@ import torch
 from lab.layout import ROOT
 
 from tests.lab.place import LabPlace, lab_command
+from tests.marks import LAB_MARKS
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.timeout(1200)]
 
 WHERE = (
     "import json, os, socket; open('/dev/shm/mine', 'x').close(); open('/tmp/mine', 'x').close();"

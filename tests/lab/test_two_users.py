@@ -20,15 +20,10 @@ from tests.lab.listening import listening
 from tests.lab.place import LabPlace
 from tests.lab.resident import WORD
 from tests.lab.residents import NODES, Resident, move_in, visit
+from tests.marks import LAB_MARKS
 from tests.secrets import files_with_each, processes_with
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.lab,
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.timeout(2400),
-]
+pytestmark = [*LAB_MARKS, pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 BEGAN = time.time()
 

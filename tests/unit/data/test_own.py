@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,28 +23,15 @@ from raysuite.spec import read_document
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.train.run import execute
-
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-data.md").read_text("utf-8")
-
-
-def block(language: str) -> str:
-    """The first block of code in that language."""
-    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
-    assert found is not None, f"no block of {language}"
-    return found.group(1)
+from tests.pages import blocks, copied
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "my_data.py").write_text(block("python"))
-    (tmp_path / "my_experiment.yaml").write_text(block("yaml"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
-    threads = torch.get_num_threads()
-    yield tmp_path
-    sys.modules.pop("my_data", None)
-    torch.set_num_threads(threads)
+    code, spec = (blocks("own-data.md", kind)[0] for kind in ("python", "yaml"))
+    files = {"my_data.py": code, "my_experiment.yaml": spec}
+    with copied(files, tmp_path, monkeypatch) as folder:
+        yield folder
 
 
 @pytest.mark.thorough
@@ -54,8 +39,7 @@ def test_the_example_learns(example):
     plan = make_plans(read_document(example / "my_experiment.yaml"), gpus=0)[0]
     assert (plan.dataset.train_samples, plan.dataset.val_samples) == (300, 60)
     assert plan.dataset.classes == 3
-    with torch.random.fork_rng(devices=[]):
-        records = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))
+    records = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))
     last = [record for record in records if isinstance(record, EpochFinished)][-1]
     assert last.val_accuracy is not None
     assert last.val_accuracy > 0.5, "one in three by chance"

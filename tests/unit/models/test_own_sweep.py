@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,31 +17,18 @@ from raysuite.records import EpochFinished
 from raysuite.spec import read_document
 from raysuite.spec.search_check import read_search
 from raysuite.train.run import execute
-
-DOCS = Path(__file__).parents[3] / "docs"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The blocks of code of a page in that language."""
-    text = (DOCS / "how-to" / page).read_text("utf-8")
-    return [found[1] for found in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+from tests.pages import blocks, copied
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "my_models.py").write_text(blocks("own-model.md", "python")[0])
-    (tmp_path / "my_data.py").write_text(blocks("own-data.md", "python")[0])
-    (tmp_path / "my_sweep.yaml").write_text(blocks("sweeps.md", "yaml")[-1])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
-    importlib.invalidate_caches()
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    files = {
+        "my_models.py": blocks("own-model.md", "python")[0],
+        "my_data.py": blocks("own-data.md", "python")[0],
+        "my_sweep.yaml": blocks("sweeps.md", "yaml")[-1],
+    }
+    with copied(files, tmp_path, monkeypatch):
         yield
-    torch.set_num_threads(threads)
-    for module in ("my_models", "my_data"):
-        sys.modules.pop(module, None)
 
 
 def test_its_first_command_prints_the_trials() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raysuite.plan import make_plans
-from raysuite.records import EpochFinished, RunCosts, TimeShares, make_rows, results_figures
+from raysuite.records import EpochFinished, RunCosts, TimeShares
 from raysuite.records.costs import Costs, run_costs, step_traffic
 from raysuite.records.power import PowerUse, once
 from raysuite.spec import Document
 from raysuite.spec.strategies import Traffic
-from tests.fake_results import TWELVE_ROWS, epoch, write_results
+from tests.fake_results import epoch
 
 
 def plan_of(strategy: Any = "ddp", workers: int = 4, accumulate: int = 1) -> dict[str, Any]:
@@ -177,29 +176,3 @@ def test_records_of_before_are_read() -> None:
     record = epochs(None)[0]
     old = record.model_dump(mode="json", exclude={"power", "val_top5"})
     assert EpochFinished.model_validate(old).power is None
-
-
-WORKERS = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 8, 16]")
-
-
-@pytest.mark.parametrize(("wanted", "workers"), [(1, 1), (4, 2), (5, 2), (6, 8), (99, 16)])
-def test_a_baseline_by_its_number_of_workers(tmp_path: Path, wanted: int, workers: int) -> None:
-    """The nearest there is, and of two as near the smaller; the row names it."""
-    rows = make_rows(results_figures(write_results(tmp_path, spec=WORKERS)), f"workers={wanted}")
-    noun = "worker" if workers == 1 else "workers"
-    assert {row.baseline for row in rows} == {f"{r.series} · {workers} {noun}" for r in rows}
-    sixteen = next(row for row in rows if row.workers == 16)
-    base = next(row for row in rows if row.name == sixteen.baseline)
-    # Aach et al. 2023: E_G = (T_4 / T_G) * (4 / G)
-    times = base.epoch_seconds.mean / sixteen.epoch_seconds.mean
-    assert sixteen.efficiency.value == pytest.approx(times * workers / 16, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("batch", "scaling"), [("global_batch: 64", "strong"), ("batch_per_worker: 32", "weak")]
-)
-def test_which_scaling(tmp_path: Path, batch: str, scaling: str) -> None:
-    spec = TWELVE_ROWS.replace("global_batch: 64", batch)
-    assert {row.scaling for row in make_rows(results_figures(write_results(tmp_path, spec)))} == {
-        scaling
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from raysuite.train import stopping
 from raysuite.train.dry_batch import mistakes
 from raysuite.train.run import execute
 from raysuite.train.stopping import Stop
+from tests.pages import blocks
 from tests.task_sets import BATCH, CASES, EPOCHS, called, mean_loss_of, plain, samples_of
 from tests.unit.tasks.conftest import plan_of, run
 
@@ -79,8 +79,7 @@ def test_tokens_are_resumed_inside_an_epoch(
 def test_own_task_example_of_the_how_to_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/own-task.md").read_text("utf-8")
-    code, spec = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("python", "yaml"))  # type: ignore[index]
+    code, spec = (blocks("own-task.md", kind)[0] for kind in ("python", "yaml"))
     (tmp_path / "my_tasks.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     data: dict[str, Any] = {**yaml.safe_load(spec), "strategy": "single"}
