@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import Any, Literal
 
 from raysuite.records import Row, RunFigures
-from raysuite.records.names import script_name, workers_name
+from raysuite.records.names import workers_name
 from raysuite.records.rows import same_work
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
@@ -346,7 +346,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     said = said[:MOST_GROUPS]
     if rest > 0:
         said.append(Sentence("caveat", f"{rest} more groups are in the table."))
-    if alone and not all(script_name(row.runs[0].plan) for row in rows):
+    if 0 < alone < len(groups):
         only = (
             f"In {alone} of the {len(groups)} groups of the same network, data and number of "
             "workers there is one variant with a speed, and nothing to compare it with."
