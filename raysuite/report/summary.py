@@ -352,6 +352,9 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
             "workers there is one variant with a speed, and nothing to compare it with."
         )
         said.append(Sentence("result", only))
+    elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
+        none = "No two variants with a speed do the same work on as many workers: none is fastest."
+        said.append(Sentence("result", none))
     return said
 
 

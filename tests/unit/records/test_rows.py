@@ -342,3 +342,35 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
     row = next(row for row in make_rows(changed) if row.name == compiled.name)
     # steps of 0.64 and 0.5 s become 0.32 and 0.25 s
     assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25))
+
+
+def test_the_ratio_to_the_best_is_of_the_same_work_on_as_many_workers(tmp_path):
+    """Its interval is wider than that of the pair alone: all pairs of both groups hold together."""
+    runs = results_figures(write_results(tmp_path, repeats=3))
+    rows = make_rows(runs)
+    for workers in (1, 2):
+        group = [row for row in rows if row.workers == workers]
+        best = max(group, key=lambda row: row.throughput.mean)
+        assert [row.name for row in group if row.is_best] == [best.name]
+        for row in group:
+            assert row.to_best.value == pytest.approx(row.throughput.mean / best.throughput.mean)
+            assert row.to_best.low <= row.to_best.value <= row.to_best.high
+            if row is not best:
+                plain = ratio_of_means(row.throughput, best.throughput)
+                wider = row.to_best.high / row.to_best.low
+                assert wider > plain.high / plain.low
+    single = make_rows([run for run in runs if run.plan["repeat"] == 0])
+    assert all(row.to_best.low is None for row in single)
+    alone = make_rows([run for run in runs if run.variant == rows[0].name])
+    assert [row.to_best for row in alone] == [None]
+
+
+def test_no_efficiency_against_another_row_with_as_many_workers(tmp_path):
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=3)), "ddp · native")
+    assert all(row.speed_up for row in rows)
+    assert [row.efficiency is None for row in rows] == [
+        row.workers == base.workers and not row.is_baseline
+        for row in rows
+        for base in rows
+        if base.name == row.baseline
+    ]

@@ -54,7 +54,7 @@ def test_no_difference_is_claimed_between_equals(tmp_path, monkeypatch):
 def test_what_has_nothing_to_compare_with_is_not_called_fastest(tmp_path):
     spec = TWELVE_ROWS.replace("[native, dali]", "[native]")
     said = summary(tmp_path, spec=spec.replace("[ddp, horovod, deepspeed]", "[ddp]"))
-    assert "2 groups" in said
+    assert "groups" not in said
     assert "highest" not in said.partition("Highest parallel")[0]
 
 
@@ -66,7 +66,7 @@ def test_models_are_not_compared_by_images_per_second(tmp_path):
 
 def test_options_of_a_model_make_another_network(tmp_path):
     spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
-    for loaders, wanted in (("[native]", "2 groups"), ("[native, dali]", "")):
+    for loaders, wanted in (("[native]", "No two variants"), ("[native, dali]", "")):
         models = (
             "[{name: resnet18, options: {stem: small}}, {name: resnet18, options: {stem: large}}]"
         )
