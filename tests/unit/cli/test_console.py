@@ -21,7 +21,10 @@ TABLES = [
 
 @pytest.mark.parametrize(("headings", "rows", "numbers"), TABLES)
 def test_a_table_is_that_of_rich(
-    headings: list[str], rows: list[list[str]], numbers: set[str], capsys: pytest.CaptureFixture[str]
+    headings: list[str],
+    rows: list[list[str]],
+    numbers: set[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_table(headings, rows, numbers)
     written = capsys.readouterr().out
