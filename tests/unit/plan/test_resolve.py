@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -273,3 +274,28 @@ def test_the_numbers_belong_together(
     assert plan.micro_batch * plan.accumulate * plan.workers == plan.global_batch
     assert plan.steps_per_epoch == math.ceil(1437 / batch)
     assert plan.total_steps == plan.steps_per_epoch * epochs
+
+
+def test_the_calls_of_planning_grow_with_the_number_of_runs() -> None:
+    def calls(rates: int, repeats: int) -> int:
+        count = 0
+
+        def see(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        values = ", ".join(f"{0.01 + 0.001 * n:.3f}" for n in range(rates))
+        text = BATCH + f"repeats: {repeats}\nmatrix: {{optimizer.lr: [{values}]}}\n"
+        sys.setprofile(see)
+        try:
+            found = plans(text)
+            groups(found)
+        finally:
+            sys.setprofile(None)
+        assert len(found) == rates * repeats
+        return count
+
+    calls(2, 1)  # what is imported on first use
+    small = calls(10, 1)
+    assert calls(40, 1) < 4.2 * small
+    assert calls(10, 4) < 4.2 * small

@@ -355,3 +355,19 @@ def test_markup_in_names_stays_text():
     styles = {name: Style("#000000"), "語": Style("#ff0000")}
     plot = Plot("p", "t", "", "", traces, [line()], quantity("x"), quantity("y"), styles)
     assert {name, "語"} <= set(texts(pictures(plot)[".svg"]))
+
+
+@pytest.mark.parametrize(("most", "places"), [(0, 100), (25, 25), (30, 25)])
+def test_an_interval_is_computed_where_it_is_drawn(most, places):
+    values = [{"x": float(n), "y": 1.0} for n in range(100)]
+    mean = plots.p.trace("mean", values, panel="", series="a", tip="a", key="a")
+    repeats = [(list(map(float, range(100))), [1.0 + k] * 100) for k in range(3)]
+    seen = []
+
+    def statistic(values, runs):
+        seen.append(values)
+        return summarize(values)
+
+    drawn = plots._interval(mean, [], repeats, statistic, most)
+    assert len(seen) == len(drawn["x"]) == places
+    assert drawn["x"] == mean["x"][:: 100 // places]

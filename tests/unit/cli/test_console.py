@@ -1,0 +1,48 @@
+"""Tables of texts: without rich where it would write the same characters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from raysuite.cli.console import PLAIN_WIDTH, print_line, print_table, stdout, table
+
+TABLES = [
+    (["run", "workers"], [["ddp · native", "2 x 1 CPU"], ["single", "1"]], {"workers"}),
+    (["#"], [["1"]], set()),
+    (["#", "run"], [], {"#"}),
+    (["run"], [["x" * (PLAIN_WIDTH - 2)]], set()),
+    (["run"], [["x" * PLAIN_WIDTH]], set()),
+    (["run", "lines"], [["日本語", "1"], ["a\nb", "2"], ["[red]", ""]], {"lines"}),
+]
+
+
+@pytest.mark.parametrize(("headings", "rows", "numbers"), TABLES)
+def test_a_table_is_that_of_rich(
+    headings: list[str],
+    rows: list[list[str]],
+    numbers: set[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(headings, rows, numbers)
+    written = capsys.readouterr().out
+    stdout().print(table(headings, rows, numbers))
+    assert written == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "a line", "word " * 60])
+def test_a_line_is_that_of_rich(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(text)
+    written = capsys.readouterr().out
+    stdout().print(text)
+    assert written == capsys.readouterr().out
+
+
+@pytest.mark.integration
+def test_a_table_in_a_pipe_needs_no_rich() -> None:
+    code = "import sys; from raysuite.cli.console import print_table\n"
+    code += "print_table(['a'], [['b']]); print('rich' in sys.modules)"
+    found = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    assert found.splitlines()[-1] == "False"
