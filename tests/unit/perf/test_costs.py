@@ -6,20 +6,25 @@ from typing import Any
 
 import pytest
 
-from raysuite.perf.costs import Work, epoch_terms
+from raysuite.perf.costs import Work, by_kind, epoch_terms, joules_terms, memory_terms
+from raysuite.records.names import Plan
 from tests.fake_calibration import NAME, plans
 
 WORK = Work(parameters=270_000, gradient_bytes=1_080_000, forward_flops=10_000_000)
 STEPS = 23  # of 64 images, for 1,437
 
 
-def terms(strategy: dict[str, Any], workers: int, accumulate: int = 1) -> dict[str, float]:
-    """By the names of costs, of an epoch in steps of 64 images."""
+def plan_of(strategy: dict[str, Any], workers: int, accumulate: int = 1) -> Plan:
+    """Of epochs in steps of 64 images."""
     plan = plans("[[64, 1]]")[0]
     micro = 64 // workers // accumulate
     counts = {"workers": workers, "micro_batch": micro, "accumulate": accumulate}
-    plan = {**plan, **counts, "spec": {**plan["spec"], "strategy": strategy}}
-    return epoch_terms(plan, WORK, workers_per_node=2)
+    return {**plan, **counts, "spec": {**plan["spec"], "strategy": strategy}}
+
+
+def terms(strategy: dict[str, Any], workers: int, accumulate: int = 1) -> dict[str, float]:
+    """By the names of costs, of an epoch with two workers on a node."""
+    return epoch_terms(plan_of(strategy, workers, accumulate), WORK, workers_per_node=2)
 
 
 def test_an_epoch_of_four_workers_by_hand() -> None:
@@ -59,3 +64,29 @@ def test_messages_are_of_all_that_is_reduced_and_gathered(
     found = {name.partition("/")[0]: each for name, each in terms(strategy, 2, accumulate).items()}
     assert found["byte"] == pytest.approx(STEPS * sent)
     assert found["message"] == STEPS * 2 * buffers
+
+
+def test_memory_and_energy_by_hand() -> None:
+    plan = plan_of({"name": "ddp"}, workers=4, accumulate=2)
+    held = {
+        "process/ddp, several": 1,
+        f"activations/{NAME}": 8,  # images of a micro-batch
+        "weights/ddp, several": 270_000 * 4,
+        f"network/{NAME}": 1,
+    }
+    assert memory_terms(plan, WORK, 0.0) == held
+    assert memory_terms(plan, WORK, 5e8) == {**held, "resident/before": 5e8}
+    alone = memory_terms(plan_of({"name": "single"}, workers=1), WORK, 0.0)
+    assert (alone["process/single, one"], alone[f"activations/{NAME}"]) == (1, 64)
+    # four workers on nodes of three draw the power of two nodes, for ten seconds
+    assert joules_terms(plan, 10.0, 3) == {"node/all": 2 * 10, "worker/cpu": 4 * 10}
+
+
+def test_kinds_of_costs_add_up() -> None:
+    parts = {"image/a": 1.0, "neighbour/a": 2.0, "message/b": 4.0, "hook/b": 8.0, "load/c": 16.0}
+    assert by_kind(parts | {"epoch/all": 32.0, "update/a": 64.0}) == {
+        "computation": 3,
+        "communication": 12,
+        "loader": 48,
+        "overhead": 64,
+    }
