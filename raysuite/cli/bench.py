@@ -307,9 +307,8 @@ def batch(
       raysuite bench batch SPEC training.accumulate=auto     # the same batch in micro-batches
     """
     from raysuite.cli.driver import search_batches
-    from raysuite.orchestrate import suite
+    from raysuite.orchestrate import preflight
     from raysuite.orchestrate.cluster import connect
-    from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
     from raysuite.plan.batches import opened
@@ -328,13 +327,13 @@ def batch(
         return
     folder = _folder(out, f"batches-{first[0].spec.name}")
     with (
-        dry_batch(unproven(first), document) as check_batch,
+        preflight.dry_batch(unproven(first), document) as check_batch,
         StopWatch(None, 0.0) as watch,
         connect(address) as capacity,
     ):
         check_batch()
         plans = wishes(int(capacity.gpus))
-        suite.check(plans, capacity, document)
+        preflight.check(plans, capacity, document)
         decision = search_batches(plans, folder, capacity.nodes, watch, silent=as_json)
     if decision.stop is not None:
         raise typer.Exit(os.EX_TEMPFAIL)

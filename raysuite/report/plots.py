@@ -777,9 +777,9 @@ def _curves(
     groups: list[tuple[str, Curve, list[int]]] = []
     for n, found in sorted(drawn.items(), key=lambda each: -len(each[1][0])):
         heading = written(rows[n], across)
-        for known, other, members in groups:
+        for known, other, alike in groups:
             if known == heading and _same(other, found, height):
-                members.append(n)
+                alike.append(n)
                 break
         else:
             groups.append((heading, found, [n]))

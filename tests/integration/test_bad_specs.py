@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.errors import SpecError
-from raysuite.orchestrate import suite
+from raysuite.orchestrate import preflight
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.plan import make_plans
 from raysuite.spec import read_document
@@ -74,7 +74,7 @@ def test_one_mistake_at_its_place(
     Path("bad.yaml").write_text(spec)
     document = read_document(Path("bad.yaml"))
     with pytest.raises(SpecError) as refused:
-        suite.check(make_plans(document, gpus=0), TWO_CPUS, document)
+        preflight.check(make_plans(document, gpus=0), TWO_CPUS, document)
     (mistake,) = refused.value.mistakes
     assert str(mistake).startswith(f"bad.yaml:{place[0]}: {place[1]}: ")
     assert [word for word in words if word not in str(mistake)] == []

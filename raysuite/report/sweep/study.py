@@ -11,7 +11,6 @@ from typing import Any
 from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
-    Goal,
     TrialFigures,
     at_work,
     pareto,
@@ -20,6 +19,7 @@ from raysuite.records.sweep import (
     wanted_goals,
 )
 from raysuite.report import text
+from raysuite.spec.search import Goal
 
 STATES = ("finished", "pruned", "failed", "stopped", "missing")
 """States of trials, in the order of tables and legends."""
