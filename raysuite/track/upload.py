@@ -13,7 +13,6 @@ from raysuite.records import Results, RunFigures, make_rows
 from raysuite.records.names import Plan, block_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
-    Goal,
     TrialFigures,
     best,
     pareto,
@@ -21,6 +20,7 @@ from raysuite.records.sweep import (
     wanted_goals,
 )
 from raysuite.records.system import SystemSample, read_samples, system_files
+from raysuite.spec.search import Goal
 from raysuite.track.entries import (
     MOST_EXPERIMENT_TAG,
     MOST_TAG,

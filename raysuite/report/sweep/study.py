@@ -10,16 +10,9 @@ from typing import Any
 
 from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
-from raysuite.records.sweep import (
-    Goal,
-    TrialFigures,
-    at_work,
-    pareto,
-    ranked,
-    trials,
-    wanted_goals,
-)
+from raysuite.records.sweep import TrialFigures, at_work, pareto, ranked, trials, wanted_goals
 from raysuite.report import text
+from raysuite.spec.search import Goal
 
 STATES = ("finished", "pruned", "failed", "stopped", "missing")
 """States of trials, in the order of tables and legends."""
