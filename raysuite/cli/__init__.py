@@ -77,7 +77,7 @@ class _Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, known, rest = super().resolve_command(ctx, args)
-        return name, known and load_verb(str(known.name)), rest
+        return name, known and load_verb(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -10,14 +10,7 @@ from typing import Any
 
 from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
-from raysuite.records.sweep import (
-    TrialFigures,
-    at_work,
-    pareto,
-    ranked,
-    trials,
-    wanted_goals,
-)
+from raysuite.records.sweep import TrialFigures, at_work, pareto, ranked, trials, wanted_goals
 from raysuite.report import text
 from raysuite.spec.search import Goal
 
