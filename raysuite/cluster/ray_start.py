@@ -4,7 +4,7 @@ Two of Ray's helpers on each node, its agents, are Python programs. Where they a
 shared file system, or where the node is busy, they take long, and Ray gives up: its raylet after
 15 s without the file in which an agent writes its port (ray#65983), its Python after 30 s without
 the raylet. No setting changes either of the two; ENVIRONMENT is what settings do change. Where
-Ray's shortcuts are left out, a start has no more time than that.
+Ray's shortcuts are left out, a start has 30 s, for which late agents' files are written too.
 
 As a program: `ray` on the command line, with that time.
 """
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,32 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
 
         return find_patiently
 
-    with ray_shortcuts.node_lookup(patient):
-        yield
+    ended = threading.Event()
+    if not ray_shortcuts.enabled():
+        beside = _write_ports_of_a_raylet, (ended, temp / "session_latest", agent_ports)
+        threading.Thread(target=beside[0], args=beside[1], name="ports", daemon=True).start()
+    try:
+        with ray_shortcuts.node_lookup(patient):
+            yield
+    finally:
+        ended.set()
+
+
+_NODE_ID = "--node_id="
+"""Begins an argument of a raylet."""
+
+
+def _write_ports_of_a_raylet(
+    ended: threading.Event, session: Path, ports: Mapping[str, int]
+) -> None:
+    while not ended.wait(_STEP_S):
+        # a folder that is removed, a raylet that ends: Ray has its own words for that
+        with suppress(RayStartError, OSError, psutil.Error):
+            words = raylet.cmdline() if (raylet := _raylet()) else []
+            ids = [each.removeprefix(_NODE_ID) for each in words if each.startswith(_NODE_ID)]
+            if ids:
+                _write_ports(session, ids[0], ports)
+                return
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
