@@ -111,6 +111,25 @@ def test_layer_0_needs_little(path: Path) -> None:
     assert found == []
 
 
+def is_private_to_ray(name: str) -> bool:
+    """Whether a dotted name is of Ray and has a part that is not public."""
+    first, *rest = name.split(".")
+    return first == "ray" and any(part.startswith("_") for part in rest)
+
+
+def test_private_parts_of_ray_are_in_one_file_and_mocks_in_none() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in sorted(ROOT.rglob("*.py"))
+        for name, _ in imports(path, module_level=False)
+        if top(name) == "unittest" or is_private_to_ray(name)
+    }
+    assert {path for path, _ in found} == {"cluster/ray_shortcuts.py"}
+    assert is_private_to_ray("ray._raylet")
+    assert is_private_to_ray("ray.train.v2._internal.callbacks")
+    assert not is_private_to_ray("ray.train.v2.api.config")
+
+
 def test_no_module_imports_itself_through_others() -> None:
     paths = {path: ".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in FILES}
     modules = {path: name.removesuffix(".__init__") for path, name in paths.items()}

@@ -3,7 +3,8 @@
 Two of Ray's helpers on each node, its agents, are Python programs. Where they are read from a busy
 shared file system, or where the node is busy, they take long, and Ray gives up: its raylet after
 15 s without the file in which an agent writes its port (ray#65983), its Python after 30 s without
-the raylet. No setting changes either of the two; ENVIRONMENT is what settings do change.
+the raylet. No setting changes either of the two; ENVIRONMENT is what settings do change. Where
+Ray's shortcuts are left out, a start has 30 s, for which late agents' files are written too.
 
 As a program: `ray` on the command line, with that time.
 """
@@ -12,15 +13,16 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from raysuite.cluster import private
+from raysuite.cluster import private, ray_shortcuts
 from raysuite.errors import RayStartError
 from raysuite.files import write_whole
 
@@ -55,32 +57,55 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
     what the agent itself writes where it has no such server. Raises RayStartError where the raylet
     has ended.
     """
-    from ray._private import services
     from ray.exceptions import RaySystemError
 
-    find = services.get_node
+    def patient(find: Callable[..., Any]) -> Callable[[str, str], Any]:
+        def find_patiently(gcs: str, node_id: str) -> Any:
+            """Ray's Python calls it, until it has an answer, when it has started the raylet."""
+            session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
+            socket = session / _SOCKET
+            _write_ports(session, node_id, agent_ports)
+            # `find` waits half a minute for a raylet, also for one that has ended
+            while raylet_lives() and not socket.exists() and time.monotonic() < deadline:
+                time.sleep(_STEP_S)
+            while raylet_lives():
+                try:
+                    return find(gcs, node_id)
+                except (RuntimeError, RaySystemError) as error:  # not there yet; the GCS is silent
+                    if time.monotonic() > deadline:
+                        late = f"no raylet within {PATIENCE_S:.0f} s: {error}"
+                        raise RayStartError(late) from error
+                time.sleep(_STEP_S)
+            raise RayStartError(reason(temp) or "its raylet ended without a message")
 
-    def find_patiently(gcs: str, node_id: str) -> Any:
-        """Ray's Python calls it, until it has an answer, when it has started the raylet."""
-        session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
-        _write_ports(session, node_id, agent_ports)
-        # `find` waits half a minute for a raylet, also for one that has ended
-        while raylet_lives() and not (session / _SOCKET).exists() and time.monotonic() < deadline:
-            time.sleep(_STEP_S)
-        while raylet_lives():
-            try:
-                return find(gcs, node_id)
-            except (RuntimeError, RaySystemError) as error:  # not there yet; the GCS is silent
-                if time.monotonic() > deadline:
-                    raise RayStartError(f"no raylet within {PATIENCE_S:.0f} s: {error}") from error
-            time.sleep(_STEP_S)
-        raise RayStartError(reason(temp) or "its raylet ended without a message")
+        return find_patiently
 
-    services.get_node = find_patiently
+    ended = threading.Event()
+    if not ray_shortcuts.enabled():
+        beside = _write_ports_of_a_raylet, (ended, temp / "session_latest", agent_ports)
+        threading.Thread(target=beside[0], args=beside[1], name="ports", daemon=True).start()
     try:
-        yield
+        with ray_shortcuts.node_lookup(patient):
+            yield
     finally:
-        services.get_node = find
+        ended.set()
+
+
+_NODE_ID = "--node_id="
+"""Begins an argument of a raylet."""
+
+
+def _write_ports_of_a_raylet(
+    ended: threading.Event, session: Path, ports: Mapping[str, int]
+) -> None:
+    while not ended.wait(_STEP_S):
+        # a folder that is removed, a raylet that ends: Ray has its own words for that
+        with suppress(RayStartError, OSError, psutil.Error):
+            words = raylet.cmdline() if (raylet := _raylet()) else []
+            ids = [each.removeprefix(_NODE_ID) for each in words if each.startswith(_NODE_ID)]
+            if ids:
+                _write_ports(session, ids[0], ports)
+                return
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:

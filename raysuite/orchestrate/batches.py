@@ -112,8 +112,8 @@ def _search(
             news()
             if stop is not None:
                 return stop
-            if isinstance(late := getattr(error, "controller_failure", None), DeadlineError):
-                raise late
+            if isinstance(error, DeadlineError):
+                raise error
             _raise_others(left, results)
             if [len(tried_file(folder, plan).read()) for plan in left] == before:
                 why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""

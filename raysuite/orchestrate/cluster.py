@@ -9,28 +9,24 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from typing import Any
 
 import raysuite
-from raysuite.cluster import binding, private, ray_start
+from raysuite.cluster import binding, private, ray_shortcuts, ray_start
 from raysuite.cluster.environment import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.cluster.process import TEMP, kill_left_behind
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 from raysuite.plan.resolve import local_gpus
-
-if TYPE_CHECKING:
-    from ray.job_config import JobConfig
 
 # A Ray that `raysuite run` starts for itself is for its processes only.
 #
@@ -57,9 +53,11 @@ def own_folder() -> Iterator[Path]:
         defaults = {
             # compiled code; torch's own default can be guessed
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            # processes that wait for work import meanwhile what it needs
-            "RAY_preload_python_modules": _PRELOADED,
         }
+        if ray_shortcuts.enabled():
+            # processes that wait for work import meanwhile what it needs; else most of them are
+            # Ray Train's helpers, which need none of it
+            defaults["RAY_preload_python_modules"] = _PRELOADED
         defaults = {name: value for name, value in defaults.items() if name not in os.environ}
         with _environment({TEMP: str(folder), **defaults}):
             try:
@@ -99,7 +97,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
         ours |= binding.bound("127.0.0.1", folder)
     except binding.UnboundError as error:
         log.info("torch's TCPStore and Horovod's rendezvous listen on all interfaces: %s", error)
-    with _environment(ours), _single_machine():
+    with _environment(ours), ray_shortcuts.single_machine():
         yield
 
 
@@ -114,25 +112,6 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
         _put(before)
 
 
-@contextmanager
-def _single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to a Ray that was imported before it was set.
-
-    Ray reads that variable once. Its driver would look for the GCS at an address on which it does
-    not listen.
-    """
-    constants: Any = sys.modules.get("ray._private.ray_constants")
-    if constants is None:
-        yield
-        return
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
-
-
 def _put(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
@@ -143,14 +122,7 @@ def _put(values: Mapping[str, str | None]) -> None:
 
 def _set(values: Mapping[str, str | None]) -> None:
     _put(values)
-    if "ray" in sys.modules:  # it reads the environment once, when it is imported
-        from ray._raylet import (  # type: ignore[attr-defined]
-            AuthenticationTokenLoader,
-            Config,
-        )
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+    ray_shortcuts.reread_environment()
 
 
 # Where Ray's workers look for modules: for raysuite where the driver has it, then beside the spec.
@@ -159,28 +131,25 @@ def _set(values: Mapping[str, str | None]) -> None:
 # raysuite they would import that checkout, whatever the driver runs: an image, or another version.
 
 
-def job_config() -> JobConfig:
-    """For `ray.init`; Ray's own where the working folder hides nothing."""
-    from ray.job_config import JobConfig
-
+@contextmanager
+def search_path() -> Iterator[dict[str, Any] | None]:
+    """The runtime environment for `ray.init`, within the context; None where the working folder
+    hides nothing."""
     here, ours = Path.cwd(), Path(raysuite.__file__).resolve().parents[1]
     if ours == here.resolve() or not (here / "raysuite" / "__init__.py").exists():
-        return JobConfig()
-
-    class OwnPath(JobConfig):
-        """Ray adds the working folder last, and so in front, unless it was uploaded."""
-
-        def _runtime_env_has_working_dir(self) -> bool:
-            return True
-
-    # each is put before the one above
-    return OwnPath(_py_driver_sys_path=[os.fspath(here), os.fspath(ours)])
+        yield None
+        return
+    path = os.pathsep.join(filter(None, (os.fspath(ours), os.environ.get("PYTHONPATH"))))
+    # Ray leaves the working folder out where it has one to upload
+    with tempfile.TemporaryDirectory() as empty:
+        (Path(empty) / "empty").touch()
+        yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
 # a call of a thread after Ray has ended would join any cluster that it finds, or start one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _KNOCK_S = 10.0
-_TRAINER = "raysuite.orchestrate.trainer:WorkersTrainer"
+_TRAINER = "raysuite.orchestrate.trainer:Workers"
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 
@@ -273,12 +242,12 @@ def connect(address: str | None) -> Iterator[Capacity]:
     settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-    import ray
-
     # Ray Train takes seconds to import, and Ray's processes take them to start. It has ended before
     # anything else imports parts of Ray: two threads in its circular imports see halves of modules.
     beside = ThreadPoolExecutor(1, "import")
-    with beside, nullcontext() if address else own_folder() as own:
+    with beside, nullcontext() if address else own_folder() as own, _without_rays_lines():
+        import ray  # it reads the settings now
+
         try:
             imported = beside.submit(load, _TRAINER)
             if address:
@@ -293,7 +262,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
 
 def _join(address: str) -> None:
     try:
-        _knock(address)
+        knock(address, _KNOCK_S)  # Ray itself would try for ten minutes
         _initialize(address=address)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
@@ -311,7 +280,7 @@ def _start(folder: Path) -> None:
     temp = folder / "r"
     for attempt in range(1, ray_start.TRIES + 1):
         try:
-            with _fewest_processes(), ray_start.patience(temp):
+            with ray_shortcuts.fewest_processes(), ray_start.patience(temp):
                 _initialize(
                     address="local",
                     include_dashboard=False,
@@ -334,25 +303,29 @@ def _start(folder: Path) -> None:
 
 
 def _initialize(**options: Any) -> None:
-    import ray
-    from ray._private import utils, worker
+    """Start Ray, or join it, with our handlers of signals.
 
-    # it writes on stdout, amid our records, what the journals hold, even with log_to_driver off
-    worker.print_to_stdstream = _log_instead
+    Its processes inherit that SIGTERM and SIGHUP are blocked. `timeout`, a terminal that closes and
+    `scancel` send them to every process of the group or of the job step: the driver alone handles
+    them, since workers need time for a checkpoint.
+    """
+    import ray
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = signal.getsignal(signal.SIGTERM)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
     try:
-        with (
-            # Ray's own handler exits at once, with 15
-            patch.object(utils, "set_sigterm_handler", lambda handler: None),
-            interrupted_afterwards(),
-        ):
+        with interrupted_afterwards(), search_path() as runtime_env:
             ray.init(
-                log_to_driver=False, logging_level=logging.ERROR, job_config=job_config(), **options
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=runtime_env,
+                **options,
             )
     finally:
-        if threading.current_thread() is threading.main_thread():
-            # Ray put a handler before ours, which prints its stack and, after 3 s, aborts
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        if is_main:
+            # Ray's own exits at once, with 15; one that it put below Python's aborts after 3 s
+            signal.signal(signal.SIGTERM, ours)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # its controller runs in this process; how runs ended is in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
@@ -385,64 +358,40 @@ def interrupted_afterwards() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either: they
-    are blocked in the thread that starts it.
-
-    `timeout`, a terminal that closes and `scancel` send them to every process of the group or of
-    the job step: the driver alone handles them, since workers need time for a checkpoint.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, process_group=0, **options)
-
-    def terminate(self) -> None:
-        """End it and its children, of which some have process groups of their own."""
-        import psutil
-
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other meanwhile
-            for each in (*process.children(recursive=True), process):
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-
-
-@contextmanager
-def _fewest_processes() -> Iterator[None]:
-    """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
-    which it waits for also where there is none, and of its agent what a Ray without the dashboard's
-    packages has (no HTTP server); and the others as _RayProcess (Ray 2.60;
-    tests/unit/orchestrate/test_trainer.py fails where these names change)."""
-    from ray._private import services, utils
-    from ray._private.node import Node
-
-    with ExitStack() as stack:
-        for name in ("start_monitor", "start_log_monitor", "start_api_server"):
-            stack.enter_context(patch.object(Node, name, lambda node, **_: None))
-        no_dashboard = ImportError("not started")
-        stack.enter_context(
-            patch.object(utils, "get_dashboard_dependency_error", lambda: no_dashboard)
-        )
-        stack.enter_context(patch.object(services, "ConsolePopen", _RayProcess))
-        yield
-
-
-def _knock(address: str) -> None:
-    """Raise OSError where nothing listens: Ray itself would try for ten minutes."""
-    from ray._private.services import canonicalize_bootstrap_address_or_die
-
-    knock(canonicalize_bootstrap_address_or_die(address), _KNOCK_S)
-
-
 def knock(address: str, timeout_s: float) -> None:
     """Raise OSError where nothing listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
 
 
-def _log_instead(data: dict[str, Any], ignore_prefix: bool) -> None:
-    logging.getLogger(__name__).debug("ray: %s", "\n".join(data["lines"]))
+class _Output:
+    """A text stream without what Ray's threads write."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Log what a thread of Ray writes."""
+        if not threading.current_thread().name.startswith("ray_"):
+            return int(self._stream.write(text))
+        log.debug("ray: %s", text.rstrip())
+        return len(text)
+
+
+@contextmanager
+def _without_rays_lines() -> Iterator[None]:
+    """Keep Ray's lines from stdout, where our records are: with log_to_driver off too it writes
+    there which of its processes failed, which the journals hold."""
+    before: Any = sys.stdout
+    sys.stdout = within = _Output(before)
+    try:
+        yield
+    finally:
+        if sys.stdout is within:
+            sys.stdout = before
 
 
 def _token() -> dict[str, str]:

@@ -1,20 +1,19 @@
-"""In Ray Train's controller: why workers failed, which nodes they were on, and their deadlines.
+"""Beside a group of workers: why they failed, which nodes they were on, and their deadlines.
 
 A rank that catches an exception cannot know whether it failed itself or because another rank died
-during a collective. The controller knows both: what every rank raised, and which processes died.
+during a collective. Ray Train knows both: what every rank raised, and which processes died.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import ray
-from ray.train import UserCallback
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
 from raysuite.errors import RunError, StorageError
 from raysuite.orchestrate.cluster import Capacity
@@ -25,9 +24,6 @@ from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Results
 from raysuite.records.ends import is_left
 from raysuite.train.memory import kernel_kills, ray_out_of_memory
-
-if TYPE_CHECKING:
-    from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 
 class BrokenRunError(Exception):
@@ -57,7 +53,7 @@ class Nodes(Protocol):
         """The hosts of the last workers that are dead; `patient` waits until that can be known."""
 
 
-class FailureRecorder(UserCallback):
+class FailureRecorder:
     """Writes RunFailed for a run that raised, or whose workers died more often than is retried.
 
     A group's runs are executed in order, so the first that has not ended is the current one.
@@ -70,14 +66,12 @@ class FailureRecorder(UserCallback):
         self._deaths: Counter[str] = Counter()
         self._kernel_kills = kernel_kills()
 
-    def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
+    def follow(self, plans: Sequence[RunPlan]) -> None:
         """Other runs are executed from now on."""
         self._plans = plans
 
-    def after_exception(
-        self, run_context: object, worker_exceptions: Mapping[int, Exception]
-    ) -> None:
-        """Called before the workers are ended, with what each failed rank raised.
+    def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
+        """Called when the workers have ended, with what each failed rank raised.
 
         Raises StorageError where one of them could not write: that is no end of its run.
         """
@@ -159,9 +153,9 @@ class NothingLeftError(RunError):
     """All runs of the group have ended: new workers would find nothing to do."""
 
 
-class NodeKeeper(ControllerCallback, WorkerGroupCallback):
-    """In Ray Train's controller: lets workers start when the cluster holds them, and knows which
-    nodes they were on. With a `deadline`, in seconds since 1970, it ends them then.
+class NodeKeeper:
+    """Waits until the cluster holds workers, and knows which nodes they were on. With a `deadline`,
+    in seconds since 1970, it has them ended then.
 
     Ray Train itself would ask for their places minute by minute, ten times.
     """
@@ -171,22 +165,24 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         need: Need,
         wait_s: float,
         results: Path,
+        hosts_file: Path,
         run_ids: Sequence[str] = (),
         deadline: float | None = None,
     ) -> None:
+        self.hosts_file = hosts_file
+        """What the workers write when they have started: node -> host."""
         self._need = need
         self._wait_s = wait_s
         self._results = results
         self._run_ids = run_ids
         self._deadline = deadline
-        self._hosts: dict[str, str] = {}
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
         """Other runs are executed from now on, and have to end by another deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
-    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
+    def wait(self) -> None:
         """Wait until the cluster holds the workers.
 
         Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
@@ -207,16 +203,9 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
                 )
             time.sleep(_LOOK_S)
 
-    def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
-        """Remember where the workers are."""
-        placed = [worker.metadata for worker in worker_group.get_workers()]
-        self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
-
-    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """End workers that were asked to stop and did not, or that may not continue.
-
-        Raises LateError then, or DeadlineError.
-        """
+    def check(self) -> None:
+        """Raise LateError where the workers were asked to stop and did not, or DeadlineError where
+        they may not continue: they are ended then."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not in time")
@@ -228,10 +217,11 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
 
     def lost(self, patient: bool) -> list[str]:
         """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""
-        deadline = time.monotonic() + (_VERDICT_S if patient and len(self._hosts) > 1 else 0.0)
+        hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
+        deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            lost = sorted({host for node, host in self._hosts.items() if node not in alive})
+            lost = sorted({host for node, host in hosts.items() if node not in alive})
             if lost or time.monotonic() >= deadline:
                 return lost
             time.sleep(_LOOK_S)

@@ -12,15 +12,14 @@ from raysuite.train.memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """The error that Ray Train's controller ended with, where a full disk was it."""
-    cause = getattr(error, "controller_failure", None)
+    """The error that a group, or Ray Train's controller, ended with, where a full disk was it."""
+    cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
 def nodes_gone(error: Exception | None) -> NodesGoneError | None:
-    """The error that Ray Train's controller ended with, where nodes that stayed away were it."""
-    cause = getattr(error, "controller_failure", None)
-    return cause if isinstance(cause, NodesGoneError) else None
+    """The error that a group ended with, where nodes that stayed away were it."""
+    return error if isinstance(error, NodesGoneError) else None
 
 
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:

@@ -7,17 +7,16 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 
+if TYPE_CHECKING:
+    from raysuite.orchestrate.trainer import Workers
+
 INTERFACE = "RAYSUITE_INTERFACE"
 """Variable with the network interface between nodes; `raysuite cluster up` sets it on all nodes."""
-
-_MOST_STARTS = 10
-_ANY = -1
-"""No limit on failures, for workers that get further runs later."""
 
 CHECKPOINTS = "checkpoints"
 """In the results folder; below it a folder for each run, and one for each segment of a sweep."""
@@ -37,8 +36,6 @@ class Segment:
     """The folder of the checkpoint that it begins from if it has none of its own."""
 
 
-Began = Callable[[str, int], None]
-
 RUNS = "raysuite.orchestrate.worker:run_group"
 """What each worker runs, with the plans as plain data, the results folder and the user's own."""
 
@@ -49,33 +46,33 @@ def make_trainer(
     wait_for_nodes_s: float | None = None,
     deadline: float | None = None,
     work: str = RUNS,
-    began: Began | None = None,
-    secret: str | None = None,
-) -> Any:
-    """The Ray Train trainer that runs `plans` on workers of one kind, or other `work` for them.
+    more: Callable[[], dict[str, Any]] = dict,
+) -> Workers:
+    """The workers of one kind that run `plans`, or do other `work` for them.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where it differs from the
-    plans' own. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
-    this process with the address of the store through which new workers find each other. `secret`:
-    what signs the jobs there.
+    plans' own. `deadline`: when its workers are ended, in seconds since 1970. `more`: what `work`
+    is given besides, whenever it begins on new workers.
 
-    It has as many workers as the largest of the plans.
+    They are as many as the largest of the plans needs.
     """
-    from ray.train import ScalingConfig
-    from ray.train.v2.api.config import FailureConfig, RunConfig
+    from ray.train.v2.api.config import RunConfig, ScalingConfig
 
     from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper
     from raysuite.orchestrate.nodes import Need
-    from raysuite.orchestrate.trainer import WorkersTrainer
+    from raysuite.orchestrate.trainer import Workers
 
     largest = max(plans, key=lambda plan: plan.workers)
     resources = largest.spec.resources
     gpu = largest.device == "gpu"
     wait_s = resources.wait_for_nodes_s if wait_for_nodes_s is None else wait_for_nodes_s
-    keeper = NodeKeeper(Need.of(largest), wait_s, results, [p.run_id for p in plans], deadline)
-    return WorkersTrainer(
+    name, folder = f"group-{plans[0].run_id}", results.absolute() / CHECKPOINTS / _RAY
+    run_ids = [plan.run_id for plan in plans]
+    hosts = folder / f"{name}.json"
+    keeper = NodeKeeper(Need.of(largest), wait_s, results, hosts, run_ids, deadline)
+    return Workers(
         work,
-        work_config(plans, results) | ({} if secret is None else {"secret": secret}),
+        lambda: work_config(plans, results) | more(),
         ScalingConfig(
             num_workers=largest.workers,
             use_gpu=gpu,
@@ -83,21 +80,12 @@ def make_trainer(
             placement_strategy=resources.placement.upper(),
         ),
         RunConfig(
-            name=f"group-{plans[0].run_id}",
-            storage_path=str(results / CHECKPOINTS / _RAY),
+            name=name,
+            storage_path=str(folder),
             worker_runtime_env=runtime_env(plans[0], results),
-            # Ray Train takes any of its own callbacks here, and types the simplest alone
-            callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]
-            failure_config=FailureConfig(
-                # the recorder limits the failures of each run; this is a bound for the whole group
-                max_failures=sum(plan.spec.resources.retries + 1 for plan in plans)
-                if began is None
-                else _ANY,
-                # workers that die while they start, or that wait a minute for resources
-                controller_failure_limit=_MOST_STARTS,
-            ),
         ),
-        began,
+        FailureRecorder(plans, results, keeper),
+        keeper,
     )
 
 

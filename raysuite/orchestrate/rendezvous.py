@@ -20,18 +20,28 @@ _opened: Any = None
 _store: Any = None
 
 
+def serve_store() -> tuple[TCPStore, str]:
+    """A store that this process serves, and its host."""
+    host = ray.util.get_node_ip_address()
+    return TCPStore(host, 0, is_master=True, wait_for_workers=False), host
+
+
 def open_store() -> tuple[str, int]:
     """In rank 0's process: serve the store; its host and port."""
     global _opened
-    host = ray.util.get_node_ip_address()
-    _opened = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    _opened, host = serve_store()
     return host, _opened.port
+
+
+def store_at(host: str, port: int) -> TCPStore:
+    """The store that another process serves."""
+    return TCPStore(host, port, timeout=_WAIT)
 
 
 def join_store(host: str, port: int) -> None:
     """Make the process groups of this process's runs use the store at that address."""
     global _store
-    _store = _opened or TCPStore(host, port, timeout=_WAIT)
+    _store = _opened or store_at(host, port)
     _store.set_timeout(_WAIT)
     use_store(_store)
     # for Horovod's rendezvous, and for what a user's strategy reads
@@ -45,16 +55,16 @@ def decided(key: str, rank: int, decide: Any) -> Any:
     """
     if rank == 0:
         found = decide()
-        tell(key, found)
+        _store.set(key, json.dumps(found))
         return found
-    return awaited(key)
+    return awaited(_store, key)
 
 
-def awaited(key: str) -> Any:
-    """What is set under a key of the store, as plain data, once it is."""
+def awaited(store: TCPStore, key: str) -> Any:
+    """What is set under a key of a store, as plain data, once it is."""
     while True:
         try:
-            return json.loads(_store.get(key))
+            return json.loads(store.get(key))
         except DistStoreError as error:
             if "timeout" not in str(error).lower():
                 raise
@@ -78,8 +88,3 @@ def verified(number: int, text: Any, secret: str) -> Any:
 def _signature(number: int, job: Any, secret: str) -> str:
     content = json.dumps([number, job], sort_keys=True)
     return hmac.new(secret.encode(), content.encode(), "sha256").hexdigest()
-
-
-def tell(key: str, value: Any) -> None:
-    """Set a key of the store, to plain data."""
-    _store.set(key, json.dumps(value))

@@ -198,8 +198,8 @@ def fit(
 
     Return the exception that ended it, and the request to stop; None where there was none.
 
-    Ray Train's controller (NodeKeeper) ends workers that have not stopped in time. If it does not
-    respond, or after Ctrl-C, they end only when this process shuts down its Ray. `shut_down`,
+    NodeKeeper has workers ended that have not stopped in time. If Ray does not respond, or after
+    Ctrl-C, they end only when this process shuts down its Ray. `shut_down`,
     called at the end in any case, stops threads that call Ray.
     """
     ended: list[BaseException] = []

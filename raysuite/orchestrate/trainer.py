@@ -2,45 +2,41 @@
 
 The strategies join and leave theirs, run by run, so that one group of processes serves a whole
 suite: PyTorch-DDP, Horovod and DeepSpeed, and worlds of several sizes.
-
-Ray Train V2 starts its controller and five helpers (for data sets, preemptions, placement groups,
-reports and resources) as actors, each a process that imports Ray. Here the controller runs in the
-driver, in the thread that calls `fit`, and the helpers, which raysuite does not need, are left out.
-This uses classes of Ray that are not public: tests/unit/orchestrate/test_trainer.py fails where a
-version of Ray changes them.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
+import os
+import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from pathlib import Path
+from typing import Any
 
 import ray
-from ray.train import ScalingConfig
+from ray.exceptions import RayError
 from ray.train.backend import Backend, BackendConfig
-from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
-from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
-from ray.train.v2._internal.callbacks.user_callback import UserCallbackHandler
-from ray.train.v2._internal.execution.controller.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-from ray.train.v2._internal.execution.worker_group import state, worker_group
-from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
-from ray.train.v2.api.callback import RayTrainCallback, UserCallback
-from ray.train.v2.api.config import RunConfig
+from ray.train.v2.api.config import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysuite.cluster import ray_shortcuts
+from raysuite.cluster.environment import RUN_SETTINGS
+from raysuite.files import write_whole
 from raysuite.lazy import load
-
-if TYPE_CHECKING:
-    from raysuite.orchestrate.groups import Began
+from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, NothingLeftError
+from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
 """Longer than two polls of the workers."""
+_POLL_S = 0.5
+_MOST_STARTS = 10
+"""Starts in which workers die, or wait a minute for resources, before there is no further one."""
+_START_FAILED = "WorkerGroupStartup"
+"""Begins the names of the classes of Ray Train's errors of such a start."""
 
 
 class _Backend(Backend):
@@ -51,9 +47,10 @@ class _Backend(Backend):
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         address = worker_group.execute_single(0, _open_store)
-        worker_group.execute(_join_store, *address)
-        if isinstance(backend_config, _Config) and backend_config.began is not None:
-            backend_config.began(*address)
+        hosts = worker_group.execute(_join_store, *address)
+        assert isinstance(backend_config, _Config)
+        backend_config.hosts_file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(backend_config.hosts_file, json.dumps(dict(hosts)).encode())
 
 
 def _open_store() -> tuple[str, int]:
@@ -62,163 +59,128 @@ def _open_store() -> tuple[str, int]:
     return open_store()
 
 
-def _join_store(host: str, port: int) -> None:
+def _join_store(host: str, port: int) -> tuple[str, str]:
+    """The worker's node and host."""
     from raysuite.orchestrate.rendezvous import join_store
 
     join_store(host, port)
+    return ray.get_runtime_context().get_node_id(), socket.gethostname()
 
 
 @dataclass
 class _Config(BackendConfig):
-    began: Began | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"began": None}  # it is called in this process alone
+    hosts_file: Path
 
     @property
     def backend_cls(self) -> type[Backend]:
         return _Backend
 
 
-class _NoActor:
-    """Replaces Ray's SynchronizationActor, which is needed by `ray.train.report` only."""
+class Workers:
+    """Runs a function of the worker processes, named as module:function, with `config()` on each,
+    and starts new workers where some fail, for as long as runs are left.
 
-    @classmethod
-    def options(cls, **_: Any) -> type[_NoActor]:
-        return cls
-
-    @classmethod
-    def remote(cls, **_: Any) -> type[_NoActor]:
-        return cls
-
-
-@contextmanager
-def _no_actor() -> Iterator[None]:
-    with (
-        patch.object(worker_group, "SynchronizationActor", _NoActor),
-        patch.object(state, "_shutdown_sync_actor", lambda actor: None),
-    ):
-        yield
-
-
-class _Workers(WorkerGroup):
-    def _start(self) -> None:
-        """As Ray's, which forgets a group whose backend could not start, as where a node is lost
-        then: its workers would keep their processors, and no other group could start."""
-        with _no_actor():
-            try:
-                super()._start()
-            except Exception:
-                if self._worker_group_state is not None:
-                    self._worker_group_state.shutdown()
-                    self._clear_state()
-                raise
-
-    def shutdown(self) -> None:
-        with _no_actor():
-            super().shutdown()
-
-    def abort(self) -> None:
-        with _no_actor():
-            super().abort()
-
-    def _init_train_context_on_workers(
-        self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
-    ) -> None:
-        """As Ray's, which asks for the actor that the controller is: here it is none."""
-        ray.get(
-            [
-                worker.actor.init_train_context.remote(
-                    train_run_context=self._train_run_context,
-                    distributed_context=worker.distributed_context,
-                    synchronization_actor=None,
-                    storage_context=self._storage_context,
-                    worker_callbacks=self._worker_callbacks_to_propagate,
-                    controller_actor=None,
-                    **{name: values[place] for name, values in train_context_args.items()},
-                )
-                for place, worker in enumerate(workers)
-            ]
-        )
-
-    @staticmethod
-    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-        """Without Ray Train's own variables, so that workers may be processes that wait already."""
-        return custom_runtime_env
-
-
-class _Controller(TrainController):
-    worker_group_cls = _Workers
-    trainer: WorkersTrainer
-
-    async def _run_control_loop_iteration(self) -> None:
-        if self.trainer.halted.is_set():
-            self.trainer.rests.set()
-            await asyncio.Event().wait()  # for ever, in a thread that ends with the process
-        await super()._run_control_loop_iteration()
-
-
-class _Fixed(FixedScalingPolicy):
-    """Always as many workers. Ray's own also registers them with an actor of Ray Data's."""
-
-    def _maybe_send_resource_request(self) -> None:
-        pass
-
-    def _send_resource_request(self) -> None:
-        pass
-
-    def after_controller_start(self, train_run_context: Any) -> None:
-        pass
-
-
-class WorkersTrainer(DataParallelTrainer):
-    """Runs a function of the worker processes, named as module:function, with `config` on each.
-
-    The driver does not import it, nor torch with it. Failure policy and worker group are Ray
-    Train's.
+    The driver does not import the function, nor torch with it. The worker group is Ray Train's.
+    `run_config` names its folder.
     """
 
     def __init__(
         self,
         work: str,
-        config: dict[str, Any],
+        config: Callable[[], dict[str, Any]],
         scaling_config: ScalingConfig,
         run_config: RunConfig,
-        began: Began | None = None,
+        recorder: FailureRecorder,
+        keeper: NodeKeeper,
     ) -> None:
-        self.halted, self.rests = threading.Event(), threading.Event()
-        super().__init__(
-            _work,
-            train_loop_config={**config, "work": work},
-            backend_config=_Config(began),
-            scaling_config=scaling_config,
-            run_config=run_config,  # type: ignore[arg-type]  # V1's is what Ray's types name
-        )
+        run_config.failure_config = FailureConfig(max_failures=0, controller_failure_limit=0)
+        self.scaling_config, self.run_config = scaling_config, run_config
+        self._work, self._config = work, config
+        self._recorder, self._keeper = recorder, keeper
+        self._halted, self._rests = threading.Event(), threading.Event()
+
+    def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
+        """Other runs are executed from now on, and have to end by another deadline."""
+        self._recorder.follow(plans)
+        self._keeper.follow(plans, deadline)
+
+    def fit(self) -> None:
+        """Work until no run is left, or until the workers have been asked to stop.
+
+        Raises NodesGoneError, StoppedWaitingError, LateError, DeadlineError, StorageError, and Ray
+        Train's ControllerError where no workers can be started.
+        """
+        starts = 0
+        while True:
+            try:
+                self._keeper.wait()
+            except NothingLeftError:
+                return
+            error = self._attempt()
+            if error is None:
+                return
+            if isinstance(error, WorkerGroupError):
+                self._recorder.after_exception(error.worker_failures)
+            elif not _start_failed(error) or (starts := starts + 1) > _MOST_STARTS:
+                raise error
 
     def halt(self) -> None:
         """Make the thread that calls `fit` stop calling Ray: a call while Ray shuts down ends the
         process, with code 1."""
-        self.halted.set()
-        self.rests.wait(_HALTS_S)
+        self._halted.set()
+        self._rests.wait(_HALTS_S)
 
-    def _create_default_callbacks(self) -> list[RayTrainCallback]:
-        given: list[Any] = list(self.run_config.callbacks or [])
-        users = [each for each in given if isinstance(each, UserCallback)]
-        scaling: Any = self.scaling_config
-        return [
-            AcceleratorSetupCallback(self.backend_config, scaling),
-            BackendSetupCallback(self.backend_config),
-            UserCallbackHandler(user_callbacks=users, train_run_context=self.train_run_context),
-            *(each for each in given if not isinstance(each, UserCallback)),
-        ]
+    def _attempt(self) -> TrainingFailedError | None:
+        """One group of workers, until it has ended: what it failed with, if it did."""
+        settings: dict[str, Any] = {
+            "train_loop_config": {**self._config(), "work": self._work},
+            "backend_config": _Config(self._keeper.hosts_file),
+            "scaling_config": self.scaling_config,
+            "run_config": self.run_config,
+        }
+        try:
+            return ray_shortcuts.fit_in_driver(run_work, settings, self._poll)
+        except ray_shortcuts.UnavailableError:
+            return self._fit_beside(settings)
 
-    def _initialize_and_run_controller(self, **settings: Any) -> Any:
-        settings["scaling_policy"] = _Fixed(settings["scaling_policy"].scaling_config)
-        controller = _Controller(**settings)
-        controller.trainer = self
-        asyncio.run(controller.run())
-        return controller.get_result()
+    def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
+        """In a process of its own, with which Ray ends the controller and the workers."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        fitted = task.remote(settings)
+        try:
+            while not ray.wait([fitted], timeout=_POLL_S)[0]:
+                self._poll()
+        except BaseException:
+            ray.cancel(fitted, force=True)
+            raise
+        try:
+            return ray.get(fitted)
+        except RayError as error:
+            return ControllerError(error)
+
+    def _poll(self) -> None:
+        """Twice a second while the workers work. Raises LateError, DeadlineError."""
+        if self._halted.is_set():
+            self._rests.set()
+            threading.Event().wait()  # for ever, in a thread that ends with the process
+        self._keeper.check()
 
 
-def _work(config: dict[str, Any]) -> None:
+def _start_failed(error: TrainingFailedError) -> bool:
+    cause = error.controller_failure if isinstance(error, ControllerError) else None
+    return type(cause).__name__.startswith(_START_FAILED)
+
+
+def _fit(settings: dict[str, Any]) -> TrainingFailedError | None:
+    os.environ.update(RUN_SETTINGS)  # a cluster that was joined has others
+    try:
+        DataParallelTrainer(run_work, **settings).fit()
+    except TrainingFailedError as error:
+        return error
+    return None
+
+
+def run_work(config: dict[str, Any]) -> None:
+    """On each worker."""
     load(config["work"])(config)

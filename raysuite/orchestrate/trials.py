@@ -212,11 +212,11 @@ def torchvision() -> str:
 
 def ray() -> str:
     """A task on a Ray of its own, started as runs start it."""
-    import ray as r
-
     from raysuite.orchestrate.cluster import connect
 
     with connect(None):
+        import ray as r  # now: it reads its settings, which `connect` makes
+
         expect(r.get(r.remote(_twice).remote(1), timeout=_GATE_S), 2)
     return ""
 

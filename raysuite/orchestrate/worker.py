@@ -21,7 +21,7 @@ from raysuite.orchestrate import budget
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
+from raysuite.orchestrate.rendezvous import awaited, decided, store_at, verified
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
@@ -111,16 +111,17 @@ def run_group(config: dict[str, Any]) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Do one job after the other, as `run_group` does, until the last one.
 
-    The jobs are configs that the trial's process sets in the store, numbered from 0 and signed.
+    The jobs are configs that the trial's process sets in its own store, at `config["jobs"]`, signed
+    and numbered; `config["first"]` is the first for these workers.
     """
-    rank = ray.train.get_context().get_world_rank()
-    for number in count():
-        job = verified(number, awaited(f"job/{number}"), config["secret"])
+    rank, jobs = ray.train.get_context().get_world_rank(), store_at(*config["jobs"])
+    for number in count(config["first"]):
+        job = verified(number, awaited(jobs, f"job/{number}"), config["secret"])
         if job is None:
             return
         run_group({**job, "job": number})
         if rank == 0:
-            tell(f"done/{number}", True)
+            jobs.set(f"done/{number}", "true")
 
 
 def settle(config: dict[str, Any]) -> None:

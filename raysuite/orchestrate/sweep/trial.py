@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,6 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
 """How long workers without a trial keep their resources, for which another trial may wait."""
-_ANSWER_S = timedelta(seconds=30)
 _POLL_S = 0.1
 
 
@@ -77,7 +75,9 @@ class WarmWorkers:
     def __init__(self, plan: RunPlan, results: Path) -> None:
         self._first, self._results = plan, results
         self._lock = threading.Lock()
-        self._store: Any = None
+        from raysuite.orchestrate.rendezvous import serve_store
+
+        self._store, self._host = serve_store()
         self._job: dict[str, Any] | None = None
         self._number = -1
         self._ends = False
@@ -85,9 +85,7 @@ class WarmWorkers:
         self.error: Exception | None = None
         """What ended the workers, if anything did."""
         self._secret = secrets.token_hex(32)
-        self._trainer = make_trainer(
-            [plan], results, work=_SERVE, began=self._began, secret=self._secret
-        )
+        self._trainer = make_trainer([plan], results, work=_SERVE, more=self._jobs)
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
     def start(self, plan: RunPlan, segment: Segment | None, deadline: float | None) -> bool:
@@ -101,8 +99,7 @@ class WarmWorkers:
         with self._lock:
             if self._ends or not (is_new or self._thread.is_alive()):
                 return False
-            for each in self._trainer.run_config.callbacks:
-                each.follow([plan], deadline)
+            self._trainer.follow([plan], deadline)
             self._job = work_config([plan], self._results, segment)
             self._number += 1
             self._tell(self._job)
@@ -136,33 +133,19 @@ class WarmWorkers:
         except Exception as error:
             self.error = error
 
-    def _began(self, host: str, port: int) -> None:
-        """New workers have a new store: the job that the last ones had is their first."""
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-        store = TCPStore(host, port, timeout=_ANSWER_S)
+    def _jobs(self) -> dict[str, Any]:
+        """Where new workers find their jobs, and which is the first: that of the last workers."""
         with self._lock:
-            self._store, self._number = store, 0
-            self._tell(self._job)
+            address = self._host, self._store.port
+            return {"jobs": address, "first": self._number, "secret": self._secret}
 
     def _tell(self, job: dict[str, Any] | None) -> None:
         from raysuite.orchestrate.rendezvous import signed
 
-        if self._store is None:
-            return
-        try:
-            self._store.set(f"job/{self._number}", signed(self._number, job, self._secret))
-        except RuntimeError:  # rank 0's process has died: the next workers get the job again
-            self._store = None
+        self._store.set(f"job/{self._number}", signed(self._number, job, self._secret))
 
     def _is_done(self) -> bool:
-        if self._store is None:
-            return False
-        try:
-            return bool(self._store.check([f"done/{self._number}"]))
-        except RuntimeError:
-            self._store = None
-            return False
+        return self._store.check([f"done/{self._number}"])
 
     def _end_when_idle(self) -> None:
         while self._thread.is_alive() and not self._ends:
@@ -282,7 +265,7 @@ def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
         return
     if storage_error(error):
         return
-    if isinstance(getattr(error, "controller_failure", None), DeadlineError):
+    if isinstance(error, DeadlineError):
         record_deadline(plan, results)
     elif stopping.requested_stop(results.folder) is None:
         record_lost(plan, results, error)

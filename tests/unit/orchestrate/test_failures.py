@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -49,9 +50,7 @@ class Nodes:
 def recorder(results: Results) -> FailureRecorder:
     plans = [RunPlan.model_validate(plan) for plan in results.plans()[:2]]
     assert plans[0].spec.resources.retries == 2
-    unpickled = pickle.loads(pickle.dumps(FailureRecorder(plans, results.folder, Nodes())))
-    made: FailureRecorder = unpickled
-    return made
+    return FailureRecorder(plans, results.folder, Nodes())
 
 
 def end(results: Results, place: int) -> RunFailed | RunFinished | None:
@@ -60,7 +59,7 @@ def end(results: Results, place: int) -> RunFailed | RunFinished | None:
 
 @pytest.mark.parametrize("raised", [{1: OWN}, {0: PEER, 1: OWN}, {1: OWN, 2: OWN}])
 def test_a_rank_that_raises_is_the_error(recorder, results, raised):
-    recorder.after_exception(None, raised)
+    recorder.after_exception(raised)
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert (failed.reason, failed.message) == ("error", "rank 1: ValueError: the sun went down")
@@ -74,9 +73,11 @@ def test_a_full_disk_is_no_end_of_a_run(recorder, results):
         "OSError: [Errno 28] No space left", "Traceback ...", False, disk_full=True
     )
     with pytest.raises(StorageError, match="rank 1: OSError") as raised:
-        recorder.after_exception(None, {0: PEER, 1: pickle.loads(pickle.dumps(full))})
+        recorder.after_exception({0: PEER, 1: pickle.loads(pickle.dumps(full))})
     assert end(results, 0) is None
-    assert storage_error(ControllerError(raised.value)) is raised.value
+    assert storage_error(raised.value) is raised.value
+    full_folder = OSError(errno.ENOSPC, "No space left")
+    assert storage_error(ControllerError(full_folder)) is full_folder
     assert storage_error(ControllerError(RuntimeError("something else"))) is None
 
 
@@ -94,7 +95,7 @@ ENDED_BY_RAY = RuntimeError("ray.exceptions.OutOfMemoryError: the node was runni
 
 @pytest.mark.parametrize("raised", [{1: FULL}, {0: PEER, 1: FULL}, {0: PEER, 1: ENDED_BY_RAY}])
 def test_a_rank_without_memory_is_not_tried_again(recorder, results, raised):
-    recorder.after_exception(None, raised)
+    recorder.after_exception(raised)
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == "out_of_memory"
@@ -132,7 +133,7 @@ def test_a_worker_that_the_kernel_killed_had_no_memory(
 ):
     monkeypatch.setattr(controller, "kernel_kills", iter(counts).__next__)
     plans = [RunPlan.model_validate(plan) for plan in results.plans()[:1]]
-    FailureRecorder(plans, results.folder, Nodes()).after_exception(None, raised)
+    FailureRecorder(plans, results.folder, Nodes()).after_exception(raised)
     failed = end(results, 0)
     assert getattr(failed, "reason", None) == reason
 
@@ -148,14 +149,14 @@ def test_a_worker_that_the_kernel_killed_had_no_memory(
 )
 def test_a_death_is_tried_again_until_it_happens_too_often(recorder, results, raised, last):
     for _ in range(2):
-        recorder.after_exception(None, raised)
+        recorder.after_exception(raised)
         assert end(results, 0) is None
-    recorder.after_exception(None, raised)
+    recorder.after_exception(raised)
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == "lost"
     assert failed.message == f"its workers died in each of 3 attempts; {last}"
-    recorder.after_exception(None, raised)
+    recorder.after_exception(raised)
     assert end(results, 1) is None, "the next run has attempts of its own"
 
 
@@ -171,7 +172,7 @@ def test_a_death_is_tried_again_until_it_happens_too_often(recorder, results, ra
 def test_a_node_that_went_with_the_workers_is_told(recorder, results, raised, at_once, reason):
     recorder._nodes.dead, recorder._nodes.known_at_once = ["n2"], at_once
     for _ in range(3):
-        recorder.after_exception(None, raised)
+        recorder.after_exception(raised)
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == reason
@@ -184,9 +185,9 @@ def test_it_is_the_first_run_without_an_end(recorder, results):
     Journal(results.journal_file(first)).write(
         RunFailed(run_id=first, reason="gate", message="the ranks disagree")
     )
-    recorder.after_exception(None, {0: OWN})
+    recorder.after_exception({0: OWN})
     assert [record.run_id for record in results.records(second)] == [second]
-    recorder.after_exception(None, {0: OWN})
+    recorder.after_exception({0: OWN})
     assert len(results.records(second)) == 1
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,15 +86,17 @@ class Cluster:
         return self._seen[min(self.looks, len(self._seen)) - 1]
 
 
-def start(keeper: NodeKeeper) -> None:
-    keeper.on_controller_start_worker_group(scaling_config=None, num_workers=4)
+def keeper_of(results: Path, wait_s: float = 60.0, deadline: float | None = None) -> NodeKeeper:
+    return NodeKeeper(
+        Need.of(plan_of()), wait_s, results, results / "hosts.json", deadline=deadline
+    )
 
 
 def test_workers_start_when_the_node_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(monkeypatch, HALF, HALF, HALF, FULL)
-    start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+    keeper_of(tmp_path).wait()
     assert cluster.looks == 4
 
 
@@ -106,22 +106,21 @@ def test_it_is_waited_for_so_long_and_no_longer(
     cluster = Cluster(monkeypatch, HALF)
     began = time.monotonic()
     with pytest.raises(NodesGoneError) as raised:
-        start(NodeKeeper(Need.of(plan_of()), 0.3, tmp_path))
+        keeper_of(tmp_path, 0.3).wait()
     assert time.monotonic() - began >= 0.3
     assert cluster.looks > 1
     message = (
         "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
         "hold 2, and nothing came back within 0.3 s"
     )
-    copied = pickle.loads(pickle.dumps(raised.value))  # it comes from the controller's process
-    assert (copied.message, str(copied)) == (message, message)
+    assert (raised.value.message, str(raised.value)) == (message, message)
 
 
 def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cluster(monkeypatch, HALF)
     request_stop(tmp_path, Stop("preempted"))
     with pytest.raises(StoppedWaitingError):
-        start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+        keeper_of(tmp_path).wait()
 
 
 def test_who_waits_has_no_longer_than_the_runs(
@@ -129,18 +128,18 @@ def test_who_waits_has_no_longer_than_the_runs(
 ) -> None:
     Cluster(monkeypatch, HALF)
     with pytest.raises(DeadlineError):
-        start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path, deadline=time.time() - 1))
+        keeper_of(tmp_path, deadline=time.time() - 1).wait()
 
 
 def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:
-    keeper = NodeKeeper(Need.of(plan_of()), 60.0, tmp_path)
-    keeper.after_worker_group_poll_status(None)
+    keeper = keeper_of(tmp_path)
+    keeper.check()
     for deadline in (None, time.time() + 600):
         request_stop(tmp_path, Stop("preempted", deadline))
-        keeper.after_worker_group_poll_status(None)
+        keeper.check()
     request_stop(tmp_path, Stop("preempted", time.time() + 1))
     with pytest.raises(LateError):
-        keeper.after_worker_group_poll_status(None)
+        keeper.check()
 
 
 def node(name: str, alive: bool = True) -> dict[str, Any]:
@@ -148,31 +147,31 @@ def node(name: str, alive: bool = True) -> dict[str, Any]:
 
 
 def keeper_on(
-    monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], verdict_s: float = 0.3
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *looks: list[dict[str, Any]],
+    verdict_s: float = 0.3,
 ) -> NodeKeeper:
     seen = list(looks)
     answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
     monkeypatch.setattr(ray, "nodes", answer)
     monkeypatch.setattr(controller, "_LOOK_S", 0.01)
     monkeypatch.setattr(controller, "_VERDICT_S", verdict_s)
-    keeper = NodeKeeper(Need.of(plan_of()), 60.0, Path("results"))
-    places = [
-        SimpleNamespace(metadata=SimpleNamespace(node_id=name, hostname=f"host-{name}", node_ip=""))
-        for name in ("a", "a", "b")
-    ]
-    keeper.after_worker_group_start(SimpleNamespace(get_workers=lambda: places))  # type: ignore[arg-type]
-    return pickle.loads(pickle.dumps(keeper))  # type: ignore[no-any-return]
+    (folder / "hosts.json").write_text('{"a": "host-a", "b": "host-b"}')
+    return keeper_of(folder)
 
 
-def test_the_hosts_of_dead_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_of_dead_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead, alive = [node("a"), node("b", False), node("c")], [node("a"), node("b"), node("c")]
-    assert keeper_on(monkeypatch, dead).lost(patient=False) == ["host-b"]
-    assert keeper_on(monkeypatch, alive).lost(patient=False) == []
-    assert keeper_on(monkeypatch, alive).lost(patient=True) == []
-    late = keeper_on(monkeypatch, alive, alive, dead, verdict_s=60.0)
+    assert keeper_on(tmp_path, monkeypatch, dead).lost(patient=False) == ["host-b"]
+    assert keeper_on(tmp_path, monkeypatch, alive).lost(patient=False) == []
+    assert keeper_on(tmp_path, monkeypatch, alive).lost(patient=True) == []
+    late = keeper_on(tmp_path, monkeypatch, alive, alive, dead, verdict_s=60.0)
     assert late.lost(patient=True) == ["host-b"]
-    assert keeper_on(monkeypatch, [node("a"), node("b"), node("c", False)]).lost(False) == []
-    assert keeper_on(monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
+    assert (
+        keeper_on(tmp_path, monkeypatch, [node("a"), node("b"), node("c", False)]).lost(False) == []
+    )
+    assert keeper_on(tmp_path, monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
 
 
 def test_changes_of_nodes() -> None:

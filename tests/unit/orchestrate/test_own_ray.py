@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,21 @@ def test_who_asks_when_it_has_ended_begins_no_other() -> None:
     asked = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert asked.returncode == 1
     assert "not been started" in asked.stderr
+
+
+def test_what_rays_threads_print_is_logged(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = sys.stdout
+    with caplog.at_level("DEBUG"), cluster._without_rays_lines():
+        for name in ("ray_listen_error_messages", "ray-fit"):
+            thread = threading.Thread(target=print, args=[f"of {name}"], name=name)
+            thread.start()
+            thread.join()
+        print("ours")
+    assert sys.stdout is before
+    assert capsys.readouterr().out == "of ray-fit\nours\n"
+    assert "ray: of ray_listen_error_messages" in caplog.text
 
 
 class _Ray:

@@ -38,7 +38,7 @@ def test_all_ranks_get_what_rank_0_decided(store: TCPStore) -> None:
 def test_a_rank_waits_longer_than_the_store_does(store: TCPStore) -> None:
     """A run that needs fewer ranks may take hours."""
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(rendezvous.awaited, "job/0")
+        waiting = pool.submit(rendezvous.awaited, store, "job/0")
         with pytest.raises(TimeoutError):
             waiting.result(2.5)
         TCPStore("127.0.0.1", store.port).set("job/0", "null")

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import raysuite
-from raysuite.orchestrate.cluster import job_config
+from raysuite.orchestrate.cluster import search_path
 
-
-def paths() -> list[str]:
-    return list(job_config()._get_proto_job_config().py_driver_sys_path)
+OURS = str(Path(raysuite.__file__).resolve().parents[1])
 
 
 def test_another_raysuite_in_the_working_folder_does_not_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.chdir(tmp_path)
-    assert not paths()
+    with search_path() as made:
+        assert made is None
     (tmp_path / "raysuite").mkdir()
     (tmp_path / "raysuite" / "__init__.py").touch()
-    ours = str(Path(raysuite.__file__).resolve().parents[1])
-    path: list[str] = []
-    for folder in paths():
-        path.insert(0, folder)  # as Ray's workers do
-    assert path == [ours, str(tmp_path)]
-    monkeypatch.chdir(ours)
-    assert not paths()
+    with search_path() as made:
+        assert made is not None
+        assert made["env_vars"] == {"PYTHONPATH": f"{OURS}{os.pathsep}/elsewhere"}
+        assert not list(Path(made["working_dir"]).rglob("*.py"))
+    monkeypatch.chdir(OURS)
+    with search_path() as made:
+        assert made is None

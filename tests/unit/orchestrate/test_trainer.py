@@ -1,88 +1,90 @@
-"""What raysuite takes from Ray Train that is not public is there, and means what it meant."""
+"""A worker group is started again where its workers died, and the driver does without torch."""
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from ray._private import services, worker
-from ray._private.node import Node
-from ray.train import ScalingConfig
-from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
-from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
-from ray.train.v2._internal.callbacks.user_callback import UserCallbackHandler
-from ray.train.v2._internal.execution.controller.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-from ray.train.v2._internal.execution.worker_group import state, worker_group
-from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
-from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
-from ray.train.v2.api.config import RunConfig
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+import pytest
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from raysuite.orchestrate.trainer import WorkersTrainer
+from raysuite.orchestrate.controller import LateError, NodeKeeper, NothingLeftError
+from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.nodes import NodesGoneError
+from raysuite.orchestrate.trainer import Workers
+from raysuite.plan import make_plans
+from raysuite.spec import parse_document
+
+SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 64}\n"
+DIED = WorkerGroupError("died", {0: RuntimeError("The actor died.")})
 
 
-def parameters(function: object) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name != "self"]  # type: ignore[arg-type]
+class WorkerGroupStartupTimeoutError(Exception):
+    """Named as Ray Train's own, which is not public."""
 
 
-def test_what_is_replaced_has_the_same_form() -> None:
-    assert parameters(WorkerGroup._init_train_context_on_workers) == [
-        "workers",
-        "sync_actor",
-        "train_context_args",
-    ]
-    assert parameters(WorkerGroup._get_worker_runtime_env) == ["custom_runtime_env"]
-    assert TrainController.worker_group_cls is WorkerGroup
-    assert inspect.iscoroutinefunction(TrainController.run)
-    source = inspect.getsource(DataParallelTrainer.fit)
-    assert "self._initialize_and_run_controller(" in source
-    assert "callbacks=self._create_default_callbacks()" in source
-    assert "self.worker_group_cls.create(" in inspect.getsource(TrainController)
-    assert callable(worker_group.SynchronizationActor.options)
-    assert parameters(state._shutdown_sync_actor) == ["sync_actor"]
-    for name in (
-        "after_controller_start",
-        "_maybe_send_resource_request",
-        "_send_resource_request",
-    ):
-        assert callable(getattr(FixedScalingPolicy, name))
-    assert parameters(FixedScalingPolicy) == ["scaling_config"]
-    source = inspect.getsource(Node)
-    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
-        assert source.count(f"self.{name}(") == 1
-        assert "return " not in inspect.getsource(getattr(Node, name))
-    assert "utils.get_dashboard_dependency_error() is not None" in inspect.getsource(
-        services.start_raylet
-    )
-    assert issubclass(services.ConsolePopen, subprocess.Popen)
-    assert inspect.getsource(worker).count("utils.set_sigterm_handler(") >= 2
-    assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
+SLOW = ControllerError(WorkerGroupStartupTimeoutError("no resources"))
 
 
-def test_a_worker_needs_no_more_than_it_is_given() -> None:
-    found = inspect.signature(RayTrainWorker.init_train_context).parameters
-    needed = {name for name, each in found.items() if each.default is inspect.Parameter.empty}
-    assert needed - {"self"} == {
-        "train_run_context",
-        "distributed_context",
-        "synchronization_actor",
-        "storage_context",
-        "worker_callbacks",
-        "controller_actor",
-    }
+def workers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[Exception | None],
+    waits: list[Exception | None],
+) -> Workers:
+    """Workers whose groups end one after the other in those ways."""
+    made = make_trainer(make_plans(parse_document(SPEC, "x.yaml"), gpus=0), tmp_path)
+
+    def wait(keeper: NodeKeeper) -> None:
+        if waits and (error := waits.pop(0)):
+            raise error
+
+    def attempt(made: Workers) -> TrainingFailedError | None:
+        error = ends.pop(0)
+        if error is not None and not isinstance(error, TrainingFailedError):
+            raise error
+        return error  # type: ignore[return-value]
+
+    monkeypatch.setattr(NodeKeeper, "wait", wait)
+    monkeypatch.setattr(Workers, "_attempt", attempt)
+    return made
 
 
-def test_no_callback_starts_an_actor(tmp_path: Path) -> None:
-    trainer = WorkersTrainer(
-        "os:getcwd", {}, ScalingConfig(num_workers=2), RunConfig(storage_path=str(tmp_path))
-    )
-    made = trainer._create_default_callbacks()
-    kinds = [AcceleratorSetupCallback, BackendSetupCallback, UserCallbackHandler]
-    assert [type(each) for each in made] == kinds
-    assert trainer.backend_config.backend_cls.share_cuda_visible_devices
+@pytest.mark.parametrize(
+    ("ends", "waits"),
+    [
+        ([None], []),
+        ([DIED, None], []),
+        ([SLOW, DIED, SLOW, None], []),
+        ([DIED], [None, NothingLeftError("all runs have ended")]),
+    ],
+)
+def test_workers_are_started_until_their_work_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[Any], waits: list[Any]
+) -> None:
+    workers(tmp_path, monkeypatch, ends, waits).fit()
+    assert not ends
+
+
+@pytest.mark.parametrize(
+    ("ends", "waits"),
+    [
+        ([SLOW] * 11, []),
+        ([ControllerError(ValueError("no such placement"))], []),
+        ([LateError("too late")], []),
+        ([DIED], [None, NodesGoneError("no node came back")]),
+    ],
+)
+def test_what_ends_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[Any], waits: list[Any]
+) -> None:
+    last = [*ends, *waits][-1]
+    with pytest.raises(type(last)) as raised:
+        workers(tmp_path, monkeypatch, ends, waits).fit()
+    assert raised.value is last
+    assert not ends
 
 
 def test_the_driver_does_without_torch() -> None:

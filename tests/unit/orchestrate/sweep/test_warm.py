@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,8 @@ def plans(text: str) -> list[RunPlan]:
 class Trainer:
     """In the place of Ray Train's: one rank, in a thread, that does each job when it is let."""
 
-    def __init__(self, began: Any, secret: str) -> None:
-        self._began, self._secret = began, secret
-        self.run_config = self
-        self.callbacks: list[Any] = [self]
+    def __init__(self, settings: Callable[[], dict[str, Any]]) -> None:
+        self._settings = settings
         self.followed: list[tuple[str, float | None]] = []
         self.jobs: list[Any] = []
         self.let = threading.Event()
@@ -41,17 +41,16 @@ class Trainer:
 
     def fit(self) -> None:
         while True:
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            store.set_timeout(timedelta(seconds=60))
-            self._began("127.0.0.1", store.port)
-            for number in range(99):
+            given = self._settings()
+            store = TCPStore(*given["jobs"], timeout=timedelta(seconds=60))
+            for number in count(given["first"]):
                 text = json.loads(store.get(f"job/{number}"))
-                job = verified(number, text, self._secret)
+                job = verified(number, text, given["secret"])
                 if job is None:
                     return
                 self.jobs.append(job)
                 self.let.wait(60)
-                if self.dies:  # once: Ray Train starts new workers
+                if self.dies:  # once: new workers are started
                     self.dies = False
                     break
                 self.let.clear()
@@ -62,11 +61,12 @@ class Trainer:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     found: list[Trainer] = []
 
-    def make(runs: Any, results: Path, work: str, began: Any, secret: str) -> Trainer:
-        found.append(Trainer(began, secret))
+    def make(runs: Any, results: Path, work: str, more: Callable[[], dict[str, Any]]) -> Trainer:
+        found.append(Trainer(more))
         return found[-1]
 
     monkeypatch.setattr(trial, "make_trainer", make)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
     return found
 
 
@@ -102,14 +102,18 @@ def test_trials_alike_follow_each_other_and_others_are_refused(
 def test_workers_that_are_started_again_get_the_same_job(
     made: list[Trainer], tmp_path: Path
 ) -> None:
-    (plan,) = plans("")
-    workers = trial.WarmWorkers(plan, tmp_path)
-    workers.start(plan, None, None)
+    first, second = plans("matrix: {seed: [0, 1]}\n")
+    workers = trial.WarmWorkers(first, tmp_path)
+    workers.start(first, None, None)
+    made[0].let.set()
+    until(lambda: not workers.busy())
+    workers.start(second, None, None)
+    until(lambda: len(made[0].jobs) == 2)
     made[0].dies = True
     made[0].let.set()
     until(lambda: not workers.busy())
-    assert len(made[0].jobs) == 2
-    assert made[0].jobs[0] == made[0].jobs[1]
+    assert len(made[0].jobs) == 3
+    assert made[0].jobs[0] != made[0].jobs[1] == made[0].jobs[2]
     workers.end()
 
 

@@ -1,0 +1,315 @@
+"""Shortcuts through parts of Ray that are not public: this file alone imports them.
+
+All is done without them too, more slowly, where SHORTCUTS=0 is set, and one by one, with a warning,
+where a version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py tells which are there).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+SHORTCUTS = "RAYSUITE_RAY_SHORTCUTS"
+"""Environment variable: 0 leaves all of them out."""
+_DIFFERS = (ImportError, AttributeError, TypeError)
+"""What a part of Ray raises that is gone, or is called otherwise."""
+_Target = tuple[Any, str, Any]
+_differing: set[str] = set()
+log = logging.getLogger(__name__)
+
+
+class UnavailableError(Exception):
+    """A shortcut is off, or this version of Ray has other parts."""
+
+
+def enabled() -> bool:
+    """Whether they are used where this version of Ray has what they need."""
+    return os.environ.get(SHORTCUTS, "1") != "0"
+
+
+def _usable(what: str) -> bool:
+    return enabled() and what not in _differing
+
+
+def _leave_out(what: str, error: BaseException) -> None:
+    import ray
+
+    _differing.add(what)
+    log.warning("%s: not with Ray %s, which differs (%s)", what, ray.__version__, error)
+
+
+@contextmanager
+def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[None]:
+    """Have attributes of Ray's modules and classes other values within the context."""
+    before: list[_Target] = []
+    try:
+        if _usable(what):
+            try:
+                found = targets()
+                before = [(owner, name, getattr(owner, name)) for owner, name, _ in found]
+            except _DIFFERS as error:
+                _leave_out(what, error)
+            else:
+                for owner, name, value in found:
+                    setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+# The start of Ray on a machine.
+
+
+class _RayProcess(subprocess.Popen[bytes]):
+    """A process of Ray in a process group of its own, which ends with all of its children at once:
+    Ray waits a second for each process that was sent SIGTERM."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, process_group=0, **options)
+
+    def terminate(self) -> None:
+        """End it and its children, of which some have process groups of their own."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            process.suspend()  # so that it starts no other meanwhile
+            for each in (*process.children(recursive=True), process):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
+def _fewest() -> list[_Target]:
+    from ray._private import services, utils
+    from ray._private.node import Node
+
+    def not_started(node: Any, **_: Any) -> None:
+        pass
+
+    no_dashboard = ImportError("not started")
+    return [
+        *(
+            (Node, f"start_{name}", not_started)
+            for name in ("monitor", "log_monitor", "api_server")
+        ),
+        (utils, "get_dashboard_dependency_error", lambda: no_dashboard),
+        (services, "ConsolePopen", _RayProcess),
+    ]
+
+
+@contextmanager
+def fewest_processes() -> Iterator[None]:
+    """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
+    which it waits for also where there is none, and of its agent what a Ray without the dashboard's
+    packages has (no HTTP server); and the others as _RayProcess."""
+    with _replaced("Ray with the fewest processes", _fewest):
+        yield
+
+
+@contextmanager
+def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Have Ray's Python look its node up, once it has started a raylet, by `wrap` of its function,
+    which is given the GCS's address and the node's id."""
+
+    def targets() -> list[_Target]:
+        from ray._private import services
+
+        return [(services, "get_node", wrap(services.get_node))]
+
+    with _replaced("more time for Ray's start", targets):
+        yield
+
+
+def reread_environment() -> None:
+    """Have a Ray that is imported already read the variables of its token again: it has read them
+    at its import."""
+    what = "another token in one process"
+    if "ray" not in sys.modules or not _usable(what):
+        return
+    try:
+        from ray._raylet import (  # type: ignore[attr-defined]
+            AuthenticationTokenLoader,
+            Config,
+        )
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+    except _DIFFERS as error:
+        _leave_out(what, error)
+
+
+@contextmanager
+def single_machine() -> Iterator[None]:
+    """Apply LOOPBACK_ONLY to a Ray that is imported already: it has read that at its import, and
+    its driver would look for the GCS at an address on which it does not listen."""
+
+    def targets() -> list[_Target]:
+        constants = sys.modules.get("ray._private.ray_constants")
+        return [] if constants is None else [(constants, "ENABLE_RAY_CLUSTER", False)]
+
+    with _replaced("loopback for a Ray that was imported before", targets):
+        yield
+
+
+# Ray Train's controller in the driver.
+#
+# Ray Train V2 starts its controller and five helpers (for data sets, preemptions, placement groups,
+# reports and resources) as actors, each a process that imports Ray. Here the controller runs in the
+# thread that calls, and the helpers, which raysuite does not need, are left out.
+
+_CONTROLLER = "Ray Train's controller in the driver"
+
+
+def fit_in_driver(
+    work: Callable[[dict[str, Any]], None], settings: Mapping[str, Any], poll: Callable[[], None]
+) -> TrainingFailedError | None:
+    """Fit a DataParallelTrainer with these settings, and call `poll` about twice a second, whose
+    exceptions end the workers and are raised; what training failed with, if it did.
+
+    Raises UnavailableError, before any work is done.
+    """
+    if not _usable(_CONTROLLER):
+        raise UnavailableError
+    from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+
+    try:
+        _trainer(poll)(work, **settings).fit()
+    except TrainingFailedError as error:
+        cause = error.controller_failure if isinstance(error, ControllerError) else None
+        if not isinstance(cause, _DIFFERS):
+            return error
+        _leave_out(_CONTROLLER, cause)
+        raise UnavailableError from error
+    except _DIFFERS as error:
+        _leave_out(_CONTROLLER, error)
+        raise UnavailableError from error
+    return None
+
+
+def _trainer(poll: Callable[[], None]) -> Any:
+    import asyncio
+
+    from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
+    from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
+    from ray.train.v2._internal.execution.controller.controller import TrainController
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    class Controller(TrainController):
+        worker_group_cls = _worker_group()
+
+        async def _run_control_loop_iteration(self) -> None:
+            try:
+                poll()
+            except BaseException:
+                if self._worker_group is not None:
+                    self._worker_group.abort()
+                raise
+            await super()._run_control_loop_iteration()
+
+    class Fixed(FixedScalingPolicy):
+        """Always as many workers. Ray's own also registers them with an actor of Ray Data's."""
+
+        def _maybe_send_resource_request(self) -> None:
+            pass
+
+        def _send_resource_request(self) -> None:
+            pass
+
+        def after_controller_start(self, train_run_context: Any) -> None:
+            pass
+
+    class Trainer(DataParallelTrainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            scaling: Any = self.scaling_config
+            return [
+                AcceleratorSetupCallback(self.backend_config, scaling),
+                BackendSetupCallback(self.backend_config),
+            ]
+
+        def _initialize_and_run_controller(self, **settings: Any) -> Any:
+            settings["scaling_policy"] = Fixed(settings["scaling_policy"].scaling_config)
+            controller = Controller(**settings)
+            asyncio.run(controller.run())
+            return controller.get_result()
+
+    return Trainer
+
+
+class _NoActor:
+    """Replaces Ray's SynchronizationActor, which is needed by `ray.train.report` only."""
+
+    @classmethod
+    def options(cls, **_: Any) -> type[_NoActor]:
+        return cls
+
+    @classmethod
+    def remote(cls, **_: Any) -> type[_NoActor]:
+        return cls
+
+
+def _worker_group() -> Any:
+    import ray
+    from ray.train.v2._internal.execution.worker_group import state, worker_group
+
+    def no_actor() -> list[_Target]:
+        return [
+            (worker_group, "SynchronizationActor", _NoActor),
+            (state, "_shutdown_sync_actor", lambda actor: None),
+        ]
+
+    class WorkerGroup(worker_group.WorkerGroup):
+        def _start(self) -> None:
+            """As Ray's, which forgets a group whose backend could not start, as where a node is
+            lost then: its workers would keep their processors, and no other group could start."""
+            with _replaced(_CONTROLLER, no_actor):
+                try:
+                    super()._start()
+                except Exception:
+                    if self._worker_group_state is not None:
+                        self._worker_group_state.shutdown()
+                        self._clear_state()
+                    raise
+
+        def shutdown(self) -> None:
+            with _replaced(_CONTROLLER, no_actor):
+                super().shutdown()
+
+        def abort(self) -> None:
+            with _replaced(_CONTROLLER, no_actor):
+                super().abort()
+
+        def _init_train_context_on_workers(
+            self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
+        ) -> None:
+            """As Ray's, which asks for the actor that the controller is: here it is none."""
+            ray.get(
+                [
+                    worker.actor.init_train_context.remote(
+                        train_run_context=self._train_run_context,
+                        distributed_context=worker.distributed_context,
+                        synchronization_actor=None,
+                        storage_context=self._storage_context,
+                        worker_callbacks=self._worker_callbacks_to_propagate,
+                        controller_actor=None,
+                        **{name: values[place] for name, values in train_context_args.items()},
+                    )
+                    for place, worker in enumerate(workers)
+                ]
+            )
+
+        @staticmethod
+        def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+            """Without Ray Train's own variables, so that workers may be processes that wait."""
+            return custom_runtime_env
+
+    return WorkerGroup
