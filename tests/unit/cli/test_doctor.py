@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raysuite.cli import doctor
+from raysuite.cli.doctor import doctor
 from raysuite.orchestrate import trials
 from raysuite.orchestrate.trials import Finding, State
 

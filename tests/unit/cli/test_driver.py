@@ -21,7 +21,7 @@ from raysuite.cli.console import print_text
 from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_changed
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
-from raysuite.orchestrate import suite
+from raysuite.orchestrate import preflight
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
@@ -44,7 +44,7 @@ SPEC = Path("x y.yaml")
         (["--resume", "--resume-from", "results"], "one of them"),
         (["x.yaml", "repeats=2", "--resume"], "leave KEY=VALUE out"),
         (["x.yaml", "--retry-failed"], "--retry-failed goes with --resume or --resume-from"),
-        (["--resume-from", "nowhere"], "a results folder"),
+        (["--resume-from", "nowhere"], "nowhere is not there"),
         (["x.yaml", "--address", "http://10.0.0.1:8265"], "-- raysuite VERB"),
     ],
 )
@@ -182,7 +182,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Non
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
-    monkeypatch.setattr(suite, "check", check)
+    monkeypatch.setattr(preflight, "check", check)
     monkeypatch.setattr("raysuite.cli.driver.create_sweep", check)
     return asked
 

@@ -160,6 +160,7 @@ def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
 
 
 def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
+    torch.manual_seed(0)
     found = log(lambda: Loop().epoch(), check=2)
     assert [each["step"] for each in found.checks] == [1, 2]
     assert found.checks[0]["parameters"] != found.checks[1]["parameters"]

@@ -103,7 +103,7 @@ def test_what_is_no_loader(block, words):
 
 
 def test_options_that_a_loader_does_not_have():
-    with pytest.raises(UserError, match=r"thread: unknown key; did you mean .threads"):
+    with pytest.raises(UserError, match=r"thread: unknown key; did you mean .loader.threads"):
         candidates(loader_blocks([{"name": "dali", "thread": 2}]), [1], [])
     with pytest.raises(UserError, match="threads is 1"):
         candidates(loader_blocks([{"name": "native", "threads": 1, "processes": 2}]), [1], [])
