@@ -6,7 +6,6 @@ import gzip
 import os
 import pickle
 from dataclasses import replace
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
