@@ -51,8 +51,8 @@ def plan(
     document = read_document(spec, overrides or [], scale)
     plans = make_plans(document, gpus, elsewhere=gpus is not None)
     if gpus is None:
-        check_here(plans, document)
-    if deep:
+        check_here(plans, document, deep)
+    elif deep:
         with dry_batch(plans, document) as check:
             check()
     show(plans, as_json, schedule)

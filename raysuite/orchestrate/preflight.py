@@ -31,8 +31,11 @@ _FP32_BYTES = 4
 
 
 @contextmanager
-def dry_batch(plans: Sequence[RunPlan], document: Document | None) -> Iterator[Callable[[], None]]:
-    """Start a process that passes one batch through the network of each plan.
+def dry_batch(
+    plans: Sequence[RunPlan], document: Document | None, batches: bool = True
+) -> Iterator[Callable[[], None]]:
+    """Start a process that passes one batch through the network of each plan; without batches, one
+    that imports each.
 
     It imports torch and the user's modules, which takes seconds. Yields a function that waits for
     it and raises SpecError with all mistakes, with file and line where a document has them.
@@ -42,11 +45,18 @@ def dry_batch(plans: Sequence[RunPlan], document: Document | None) -> Iterator[C
         yield lambda: None
         return
     with private.temporary_folder("rs-dry-") as folder:
-        given = folder / "plans.json"
+        given, how = folder / "plans.json", [] if batches else ["--imports"]
         given.write_text(json.dumps([each.model_dump(mode="json") for each in plans]), "utf-8")
         with given.open() as stdin, (folder / _OUTPUT).open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "raysuite.train.dry_batch", str(folder / _FOUND)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "raysuite.train.dry_batch",
+                    str(folder / _FOUND),
+                    *how,
+                ],
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -126,36 +136,45 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
     Without a document the mistakes have no place. That models can be imported is left to the dry
     batch.
     """
-    _raise(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)
+    _raise(_wrong(plans, capacity, document))
 
 
-def check_here(plans: Sequence[RunPlan], document: Document) -> None:
+def check_here(plans: Sequence[RunPlan], document: Document, deep: bool = False) -> None:
     """Raise SpecError with everything that prevents the plans on this machine, at once; without
-    Ray, and without a dry batch.
+    Ray, and with a dry batch where `deep`.
 
     Where RAY_ADDRESS names a cluster, the number of workers is not looked at.
     """
     capacity = None if os.environ.get("RAY_ADDRESS") else Capacity.here()
-
-    def wrong(plan: RunPlan) -> list[Mistake]:
-        size = too_large(plan, capacity) if capacity else []
-        elsewhere = [
+    tried = [each for each in plans if deep or ":" in each.spec.model.name]
+    with dry_batch(tried, document, batches=deep) as check_models:
+        found = [
             replace(each, message=f"{each.message}; --gpus N plans for a cluster elsewhere")
-            for each in size
+            if "this machine has" in each.message
+            else each
+            for each in _wrong(plans, capacity, document)
         ]
-        return [*unknown_model(plan), *lacking(plan), *elsewhere]
+        try:
+            check_models()
+        except SpecError as error:
+            found += error.mistakes
+    _raise(found)
 
-    _raise(plans, wrong, document)
+
+def _wrong(
+    plans: Sequence[RunPlan], capacity: Capacity | None, document: Document | None
+) -> list[Mistake]:
+    found = (
+        (plan, mistake)
+        for plan in plans
+        for mistake in (*lacking(plan), *(too_large(plan, capacity) if capacity else ()))
+    )
+    return [placed(document, m, p.label) if document else m for p, m in found]
 
 
-def _raise(
-    plans: Sequence[RunPlan],
-    wrong: Callable[[RunPlan], list[Mistake]],
-    document: Document | None,
-) -> None:
-    found = [(plan, mistake) for plan in plans for mistake in wrong(plan)]
+def _raise(found: Sequence[Mistake]) -> None:
     if found:
-        raise SpecError([placed(document, m, p.label) if document else m for p, m in found])
+        raise SpecError(found)
 
 
 @cache

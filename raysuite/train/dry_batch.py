@@ -346,14 +346,25 @@ def _unread(data: str, facts: DatasetFacts) -> str:
     return ""
 
 
-def main(file: Path) -> None:
-    """Check the plans on standard input, one after the other."""
+def not_imported(plan: RunPlan) -> list[Mistake]:
+    """Why the plan's network cannot be imported."""
+    try:
+        models.check(plan.spec.model.name)
+    except UserError as error:
+        return [Mistake(str(error), key="model.name")]
+    return []
+
+
+def main(file: Path, batches: bool = True) -> None:
+    """Check the plans on standard input, one after the other; without batches, only whether their
+    networks can be imported."""
+    look = mistakes if batches else not_imported
     sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:
         for plan in plans:
-            print(json.dumps([[m.key, m.message] for m in mistakes(plan)]), file=lines, flush=True)
+            print(json.dumps([[m.key, m.message] for m in look(plan)]), file=lines, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "--imports" not in sys.argv[2:])
