@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Callable, Collection
 from typing import Any
 
 from raysuite.errors import MissingPartError, UserError
@@ -45,3 +47,21 @@ def load(target: str) -> Any:
             raise UserError(f"{target!r} cannot be imported: {module_name!r} has no {attribute!r}")
         value = getattr(value, part)
     return value
+
+
+def names_of(
+    package: str, names: Collection[str], modules: Collection[str]
+) -> Callable[[str], Any]:
+    """The `__getattr__` of a package (PEP 562) that has `names` of its `modules`, which are loaded
+    when the first of them is used."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        own = vars(sys.modules[package])
+        for module in modules:
+            within = vars(importlib.import_module(f"{package}.{module}"))
+            own.update({known: within[known] for known in names if known in within})
+        return own[name]
+
+    return find

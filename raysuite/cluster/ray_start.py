@@ -82,8 +82,8 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
 
     ended = threading.Event()
     if not ray_shortcuts.enabled():
-        beside = _write_ports_of_a_raylet, (ended, temp / "session_latest", agent_ports)
-        threading.Thread(target=beside[0], args=beside[1], name="ports", daemon=True).start()
+        given = (ended, temp / "session_latest", agent_ports)
+        threading.Thread(target=_write_ports_of_a_raylet, args=given, daemon=True).start()
     try:
         with ray_shortcuts.node_lookup(patient):
             yield

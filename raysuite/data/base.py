@@ -58,3 +58,18 @@ class Loader(Protocol):
 
     def close(self) -> None:
         """Free processes, threads and device memory."""
+
+
+class LatestCall:
+    """Lets the latest call of a loader's `batches` go on, and no earlier one."""
+
+    def __init__(self) -> None:
+        self._call: object = None
+
+    def each(self, slices: Sequence[Slice]) -> Iterator[Slice]:
+        """The slices in turn. Raises RuntimeError where there is a later call by then."""
+        self._call = call = object()
+        for slice_ in slices:
+            if self._call is not call:
+                raise RuntimeError("a later call of batches() has taken this loader over")
+            yield slice_

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from raysuite import lazy, models
+from raysuite import lazy
 from raysuite.cluster import private
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
@@ -45,18 +45,12 @@ def dry_batch(
         yield lambda: None
         return
     with private.temporary_folder("rs-dry-") as folder:
-        given, how = folder / "plans.json", [] if batches else ["--imports"]
+        given, words = folder / "plans.json", [str(folder / _FOUND)]
+        words += [] if batches else ["--imports"]
         given.write_text(json.dumps([each.model_dump(mode="json") for each in plans]), "utf-8")
         with given.open() as stdin, (folder / _OUTPUT).open("w") as output:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "raysuite.train.dry_batch",
-                    str(folder / _FOUND),
-                    *how,
-                ],
+                [sys.executable, "-P", "-m", "raysuite.train.dry_batch", *words],
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -78,7 +72,7 @@ def _raise_what_was_found(
     code, file = process.wait(), folder / _FOUND
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     found = [
-        (plan, Mistake(message, key=key))
+        _placed(plan, Mistake(message, key=key), document)
         for plan, line in zip(plans, lines, strict=False)
         for key, message in json.loads(line)
     ]
@@ -86,15 +80,9 @@ def _raise_what_was_found(
         output = (folder / _OUTPUT).read_text("utf-8", errors="replace").splitlines()
         message = f"the process that tried one batch ended with {code}"
         message = ": ".join([message, " | ".join(output[-_LAST_LINES:])])
-        found.append((plans[len(lines)], Mistake(message, key="model.name")))
-    if found:
-        raise SpecError([placed(document, m, p.label) if document else m for p, m in found])
-
-
-def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's model cannot be imported; in this process, without a dry batch."""
-    message = _error(models.check, plan.spec.model.name)
-    return [Mistake(message, key="model.name")] if message else []
+        mistake = Mistake(message, key="model.name")
+        found.append(_placed(plans[len(lines)], mistake, document))
+    _raise_all(found)
 
 
 def lacking(plan: RunPlan) -> list[Mistake]:
@@ -136,7 +124,9 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
     Without a document the mistakes have no place. That models can be imported is left to the dry
     batch.
     """
-    _raise(_wrong(plans, capacity, document))
+    _raise_all(
+        _mistakes(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)
+    )
 
 
 def check_here(plans: Sequence[RunPlan], document: Document, deep: bool = False) -> None:
@@ -146,33 +136,33 @@ def check_here(plans: Sequence[RunPlan], document: Document, deep: bool = False)
     Where RAY_ADDRESS names a cluster, the number of workers is not looked at.
     """
     capacity = None if os.environ.get("RAY_ADDRESS") else Capacity.here()
+
+    def wrong(plan: RunPlan) -> list[Mistake]:
+        size = too_large(plan, capacity) if capacity else []
+        hint = "--gpus N plans for a cluster elsewhere"
+        return [*lacking(plan), *(replace(m, message=f"{m.message}; {hint}") for m in size)]
+
     tried = [each for each in plans if deep or ":" in each.spec.model.name]
     with dry_batch(tried, document, batches=deep) as check_models:
-        found = [
-            replace(each, message=f"{each.message}; --gpus N plans for a cluster elsewhere")
-            if "this machine has" in each.message
-            else each
-            for each in _wrong(plans, capacity, document)
-        ]
+        found = _mistakes(plans, wrong, document)
         try:
             check_models()
         except SpecError as error:
             found += error.mistakes
-    _raise(found)
+    _raise_all(found)
 
 
-def _wrong(
-    plans: Sequence[RunPlan], capacity: Capacity | None, document: Document | None
+def _mistakes(
+    plans: Sequence[RunPlan], wrong: Callable[[RunPlan], list[Mistake]], document: Document | None
 ) -> list[Mistake]:
-    found = (
-        (plan, mistake)
-        for plan in plans
-        for mistake in (*lacking(plan), *(too_large(plan, capacity) if capacity else ()))
-    )
-    return [placed(document, m, p.label) if document else m for p, m in found]
+    return [_placed(plan, mistake, document) for plan in plans for mistake in wrong(plan)]
 
 
-def _raise(found: Sequence[Mistake]) -> None:
+def _placed(plan: RunPlan, mistake: Mistake, document: Document | None) -> Mistake:
+    return placed(document, mistake, plan.label) if document else mistake
+
+
+def _raise_all(found: Sequence[Mistake]) -> None:
     if found:
         raise SpecError(found)
 

@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+from raysuite import models
+from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
+
+
+def unknown_model(plan: RunPlan) -> list[Mistake]:
+    """Why the plan's network cannot be imported, which is tried in this process."""
+    message = _unknown(plan.spec.model.name)
+    return [Mistake(message, key="model.name")] if message else []
+
+
+@cache
+def _unknown(name: str) -> str:
+    try:
+        models.check(name)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:

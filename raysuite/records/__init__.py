@@ -1,7 +1,8 @@
 """Facts: what was measured, written before anything else uses it."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raysuite.lazy import names_of
 
 if TYPE_CHECKING:
     from raysuite.records.batches import BatchFound, BatchTried
@@ -72,13 +73,5 @@ __all__ = [
     "summarize",
 ]
 _MODULES = ("batches", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
-
-
-def __getattr__(name: str) -> Any:
-    """Load the Records on first use: planning needs their names alone."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in _MODULES:
-        own = vars(import_module(f"{__name__}.{module}"))
-        globals().update({known: own[known] for known in __all__ if known in own})
-    return globals()[name]
+# on first use: planning needs their names alone
+__getattr__ = names_of(__name__, __all__, _MODULES)

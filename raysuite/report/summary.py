@@ -360,7 +360,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
 
 def _best_of(group: Sequence[Row]) -> str:
     short = short_names([row.name for row in group])
-    best = max(group, key=_throughput)
+    best = next((row for row in group if row.is_best), group[0])
     others = [row for row in group if row is not best]
     said = f"{short[best.name]} at {text.stat(best.throughput, single='')} {best.task.unit}/s"
     if not others:

@@ -433,9 +433,8 @@ def rows_latex(rows: Sequence[Row]) -> str:
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""
     short = "Acc." if main.name == "final_accuracy" else main.title
-    symbols = {_SPEED_UP: "S", _EFFICIENCY: "E", _TO_BEST: "R"}
     of_rows = ratios(rows)
-    heads = " & ".join(symbols[column] for column in of_rows)
+    heads = " & ".join(_SYMBOLS[column][0] for column in of_rows)
     lines = [rf"Variant & W & {rate} & {heads} & {short}{percent}"]
     for row in rows:
         figures = (
@@ -445,7 +444,7 @@ def rows_latex(rows: Sequence[Row]) -> str:
         )
         name = written(row, names) or shared([row], ("strategy", "loader"))
         lines.append(" & ".join((latex_text(name), str(row.workers), *map(_scripts, figures))))
-    meant = "; ".join(f"{symbols[column]}: {_MEANING[column]}" for column in of_rows)
+    meant = "; ".join(": ".join(_SYMBOLS[column]) for column in of_rows)
     notes = (
         f"W: workers; {meant}; {short}: validation "
         f"{main.title.lower()} after the last epoch. Below and above: the ends of the 95 % "
@@ -465,11 +464,12 @@ def rows_latex(rows: Sequence[Row]) -> str:
     )
 
 
-_MEANING = {
-    _SPEED_UP: "speed-up",
-    _EFFICIENCY: "parallel efficiency",
-    _TO_BEST: "throughput against the highest of the same work",
+_SYMBOLS = {
+    _SPEED_UP: ("S", "speed-up"),
+    _EFFICIENCY: ("E", "parallel efficiency"),
+    _TO_BEST: ("R", "throughput against the highest of the same work"),
 }
+"""Of a column of ratios in a paper, and what it means."""
 
 
 def _plain_ratio(column: Column[Row], row: Row) -> str:

@@ -1,7 +1,8 @@
 """What a person asks for: YAML -> ExperimentSpec, with every mistake at once."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raysuite.lazy import names_of
 
 if TYPE_CHECKING:
     from raysuite.spec.base import suggest
@@ -21,13 +22,5 @@ __all__ = [
     "validate",
 ]
 _MODULES = ("checking", "document", "experiment", "json_schema")
-
-
-def __getattr__(name: str) -> Any:
-    """Load the experiments' language on first use: a cluster's agents read sites alone."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in _MODULES:
-        own = vars(import_module(f"{__name__}.{module}"))
-        globals().update({known: own[known] for known in __all__ if known in own})
-    return globals()[name]
+# on first use: a cluster's agents read sites alone
+__getattr__ = names_of(__name__, __all__, _MODULES)

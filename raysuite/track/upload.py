@@ -310,7 +310,9 @@ class Upload:
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
         # before its points: where they are sent in part, it is known of which epochs
-        self.store.log(mlflow_id, tags={HISTORY: history_of(final_epochs(run))})
+        history = history_of(final_epochs(run))
+        if child.data.tags.get(HISTORY) != history:
+            self.store.log(mlflow_id, tags={HISTORY: history})
         self.store.log(mlflow_id, points, fresh, tags)
         self.store.client.log_artifact(mlflow_id, str(journal))
         last = run.end or run.stopped

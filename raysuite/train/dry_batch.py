@@ -37,7 +37,7 @@ from raysuite.parallel import joined
 from raysuite.parallel.base import World
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan, placed
-from raysuite.plan.dry_batch import distinct, unproven
+from raysuite.plan.dry_batch import distinct, unknown_model, unproven
 from raysuite.spec import Document
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -346,19 +346,10 @@ def _unread(data: str, facts: DatasetFacts) -> str:
     return ""
 
 
-def not_imported(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's network cannot be imported."""
-    try:
-        models.check(plan.spec.model.name)
-    except UserError as error:
-        return [Mistake(str(error), key="model.name")]
-    return []
-
-
 def main(file: Path, batches: bool = True) -> None:
     """Check the plans on standard input, one after the other; without batches, only whether their
     networks can be imported."""
-    look = mistakes if batches else not_imported
+    look = mistakes if batches else unknown_model
     sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysuite.data.base import Batch, Sample, Slice
+from raysuite.data.base import Batch, LatestCall, Sample, Slice
 from raysuite.data.formats import Source, open_source
 from raysuite.data.node_share import NodeShare, found_once
 from raysuite.data.normalise import Normalise
@@ -161,16 +161,13 @@ class MemoryLoader:
         self._stack = None if prepared.resizes else self._images.stacked()
         self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="raysuite-memory")
         self._ahead = max(options.prefetch, options.threads)
-        self._asked: Sequence[Slice] = ()
+        self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        self._asked = asked = list(slices)
         pending: deque[Future[_Cut]] = deque()
-        coming = iter(asked)
+        coming = iter(slices)
         try:
-            for slice_ in asked:
-                if self._asked is not asked:
-                    raise RuntimeError("a later call of batches() has taken this loader over")
+            for slice_ in self._call.each(slices):
                 for next_ in itertools.islice(coming, 1 + self._ahead - len(pending)):
                     pending.append(self._pool.submit(self._cut, next_))
                 yield self._normalise.batch(*pending.popleft().result(), slice_)

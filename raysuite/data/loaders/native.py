@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from raysuite.data.base import Batch, Slice
+from raysuite.data.base import Batch, LatestCall, Slice
 from raysuite.data.formats import Source, open_source
 from raysuite.data.normalise import Buffers, Normalise
 from raysuite.data.prepared import Prepared, Split
@@ -186,14 +186,11 @@ class NativeLoader:
             if options.processes
             else InThreads(rendering, split, options, self._room)
         )
-        self._asked: object = None
+        self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        self._asked = asked = object()
         loaded = self._ahead.load(slices)
-        for slice_ in slices:
-            if self._asked is not asked:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+        for slice_ in self._call.each(slices):
             images, labels = next(loaded)
             yield Batch(
                 self._normalised(images),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from raysuite.data.base import Batch, Slice
+from raysuite.data.base import Batch, LatestCall, Slice
 from raysuite.data.prepared import Prepared, Split
 from raysuite.spec.datasets import SPLITS
 from raysuite.spec.loaders import SyntheticOptions
@@ -33,16 +33,13 @@ class SyntheticLoader:
         self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._seed = SPLITS.index(split)
         self._images = self._labels = torch.empty(0)
-        self._asked: Sequence[Slice] = ()
+        self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        self._asked = asked = list(slices)
-        largest = max((len(slice_.ids) for slice_ in asked), default=0)
+        largest = max((len(slice_.ids) for slice_ in slices), default=0)
         if len(self._images) < largest:
             self._images, self._labels = self._drawn(largest)
-        for slice_ in asked:
-            if self._asked is not asked:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+        for slice_ in self._call.each(slices):
             count = len(slice_.ids)
             images, labels = self._images[:count], self._labels[:count]
             yield Batch(images, labels, slice_.real, slice_.of_global)

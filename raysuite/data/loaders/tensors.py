@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from raysuite.data.base import Batch, Slice
+from raysuite.data.base import Batch, LatestCall, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
 from raysuite.data.loaders.native import InProcesses
@@ -89,14 +89,11 @@ class TensorLoader:
             if options.processes
             else _Here(batches, options)
         )
-        self._asked: object = None
+        self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        self._asked = asked = object()
         loaded = self._ahead.load(slices)
-        for slice_ in slices:
-            if self._asked is not asked:
-                raise RuntimeError("a later call of batches() has taken this loader over")
+        for slice_ in self._call.each(slices):
             inputs, targets = mapped(
                 next(loaded), lambda each: each.to(self._device, non_blocking=True)
             )

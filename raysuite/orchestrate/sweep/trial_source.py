@@ -16,7 +16,7 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.nodes import Need
-from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
+from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
 from raysuite.orchestrate.sweep.search_algorithms import (
@@ -26,6 +26,7 @@ from raysuite.orchestrate.sweep.search_algorithms import (
 from raysuite.orchestrate.sweep.trial import record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
+from raysuite.plan.dry_batch import unknown_model
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
 from raysuite.records.journal import Decided
