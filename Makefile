@@ -76,9 +76,9 @@ test-integration: setup
 test-lab: setup
 	$(ONE_BY_ONE) tests/lab -m 'not thorough'
 
-ASKED = fabric,accelerate,tensorflow,jax
+ASKED ?= fabric,accelerate,tensorflow,jax
 ON_REQUEST = rebuilt or fabric-2 or accelerate-2 or tensorflow-2 or keras-2 or jax-2
-test-extras: ## The frameworks of `make setup EXTRAS=...`, which it installs: 2 workers each
+test-extras: ## The frameworks of `make setup EXTRAS=...`, which it installs: 2 workers each; ASKED=fabric
 	@$(MAKE) --no-print-directory setup EXTRAS=$(ASKED)
 	RAYSUITE_REQUIRE="$$RAYSUITE_REQUIRE,$(ASKED)" $(IN_STREAMS) -m 'not thorough' \
 	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py -k '$(ON_REQUEST)'
