@@ -31,7 +31,16 @@ from raysuite.perf.recommendation import rank
 from raysuite.records import RunFigures, RunFinished
 from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
-from tests.fake_calibration import HELD_OUT, NAME, SEEN, measured, plans, seconds
+from tests.fake_calibration import (
+    HELD_OUT,
+    NAME,
+    SEEN,
+    TRUTH,
+    calibration_of,
+    measured,
+    plans,
+    seconds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +228,28 @@ def test_energy_is_that_of_nodes_and_workers() -> None:
     assert (
         rank(known, [each.model_copy(update={"joules": None}) for each in predicted], goal="energy")
         == []
+    )
+
+
+def test_energy_is_as_uncertain_as_its_watts_and_its_seconds() -> None:
+    known = calibration_of({**TRUTH, "load/native": 0.0})
+    watts = known.seconds.model_copy(
+        update={"costs": {"node/all": 50.0, "worker/cpu": 20.0}, "sigma": 0.2}
+    )
+    plan = plans("[[64, 1]]")[-1]
+    [found] = predict([plan], known.model_copy(update={"joules": watts}), "x.yaml")
+    assert found.joules is not None
+    assert found.epoch_seconds is not None
+    # quantile 0.95 of Student's t with 4 degrees of freedom, of 0.1 and of 0.2
+    seconds_reach, reach = (math.exp(2.13185 * each) for each in (0.1, math.hypot(0.1, 0.2)))
+    took, joules = seconds(plan), (50 + 2 * 20) * seconds(plan)
+    assert [*found.epoch_seconds] == pytest.approx(
+        [took, took / seconds_reach, took * seconds_reach], rel=1e-5
+    )
+    assert [*found.joules] == pytest.approx([joules, joules / reach, joules * reach], rel=1e-5)
+    assert found.throughput is not None
+    assert [*found.throughput] == pytest.approx(
+        [1437 / took, 1437 / took / seconds_reach, 1437 / took * seconds_reach], rel=1e-5
     )
 
 
