@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.one_token import LINKED, TESTS
+from tests.mutants.one_token import COPIED, TESTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "mutants"
@@ -50,6 +50,4 @@ def test_the_modules_and_tests_of_make_mutants_are_there() -> None:
         assert (ROOT / "raysuite" / f"{module}.py").is_file(), module
         for test in tests:
             assert (ROOT / "tests" / "unit" / test).is_file(), test
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mutmut"]
-    assert {*LINKED} == {*config["source_paths"], *config["also_copy"], "tests"}
-    assert not [each for each in LINKED if not (ROOT / each).exists()]
+    assert not [each for each in COPIED if not (ROOT / each).exists()]

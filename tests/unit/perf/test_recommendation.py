@@ -60,6 +60,11 @@ def ranked(**limits: float) -> list[str]:
 def test_the_shortest_epoch_is_first_and_what_is_out_of_range_last() -> None:
     order = ["four", "other batch", "two", "alone", "slow alone", "unknown range"]
     assert ranked() == order
+    plans, predicted = zip(*ALL, strict=True)
+    best = rank(plans, predicted)[0]
+    assert (best.plan, best.predicted) == ALL[3]
+    with pytest.raises(ValueError, match="shorter"):
+        rank(plans, predicted[:-1])
 
 
 def test_one_in_the_interval_of_the_best_is_tied() -> None:
@@ -67,6 +72,9 @@ def test_one_in_the_interval_of_the_best_is_tied() -> None:
     tied = {c.predicted.run_id: c.tied for c in rank(plans, predicted)}
     # up to 1.1 * 54 = 59.4 seconds
     assert [name for name, each in tied.items() if each] == ["four", "other batch", "unknown range"]
+    for value, expected in ((54.0 * 1.1, True), (59.5, False)):
+        (best, own), (plan, other) = ALL[3], candidate("edge", value)
+        assert [choice.tied for choice in rank([best, plan], [own, other])] == [True, expected]
 
 
 def test_an_efficiency_is_against_the_fastest_one_worker_of_the_same_batch() -> None:
@@ -76,7 +84,7 @@ def test_an_efficiency_is_against_the_fastest_one_worker_of_the_same_batch() -> 
     expected = {"alone": 1, "slow alone": 1 / 1.2, "two": 1 / 1.2, "four": 100 / 54 / 4}
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert ranked(least_efficiency=0.5) == ["two", "alone", "slow alone"]
-    assert ranked(least_efficiency=0.9) == ["alone"]
+    assert ranked(least_efficiency=1.0) == ["alone"]
 
 
 def test_limits_are_kept_by_the_upper_end_of_an_interval() -> None:
@@ -84,11 +92,11 @@ def test_limits_are_kept_by_the_upper_end_of_an_interval() -> None:
     assert "four" in ranked()
     assert ranked(most_bytes=held * 1.001)[:2] == ["other batch", "alone"]  # not known: not within
     assert ranked(most_bytes=held * 0.999) == []
-    hours = 1.1 * 10 * 54 / 3600  # of the run with four workers
-    assert "four" in ranked(most_node_hours=hours * 1.001, workers_per_node=4)
-    assert "four" not in ranked(most_node_hours=hours * 0.999, workers_per_node=4)
-    two_nodes = ranked(most_node_hours=hours * 2.001, workers_per_node=3)
-    assert ("four" in two_nodes, "four" in ranked(most_node_hours=hours * 2.001)) == (True, False)
+    hours = 540.0 * 1.1 / 3600  # of the run with four workers
+    assert ranked(most_node_hours=hours, workers_per_node=4) == ["four", "unknown range"]
+    assert ranked(most_node_hours=hours * 0.9999, workers_per_node=4) == ["unknown range"]
+    two_nodes = ranked(most_node_hours=hours * 2, workers_per_node=3)
+    assert ("four" in two_nodes, "four" in ranked(most_node_hours=hours * 2)) == (True, False)
 
 
 def test_the_least_energy_is_first_where_it_is_the_goal() -> None:
