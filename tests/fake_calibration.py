@@ -6,6 +6,7 @@ import math
 import random
 from pathlib import Path
 
+from raysuite.perf.calibration import Calibration, Errors, Model
 from raysuite.perf.costs import Work, epoch_terms
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
@@ -21,6 +22,7 @@ from raysuite.records import (
 )
 from raysuite.records.names import Plan
 from raysuite.records.power import PowerUse
+from raysuite.records.predicted import Interval
 from raysuite.spec import parse_document
 from tests.fake_results import ENVIRONMENT, verdict
 
@@ -61,6 +63,22 @@ def plans(batches: str, **replaced: str) -> list[Plan]:
 
 def seconds(plan: Plan) -> float:
     return sum(TRUTH.get(term, 0.0) * n for term, n in epoch_terms(plan, WORK, 2).items())
+
+
+def calibration_of(costs: dict[str, float], name: str = NAME, work: Work = WORK) -> Calibration:
+    """One with these costs, of a node with two processors."""
+    none = Errors(median=0, p90=0, largest=0)
+    return Calibration(
+        machine={"cpu": {"logical_cores": 2}},
+        sources=(),
+        runs=4,
+        workers_per_node=2,
+        works={name: work},
+        ranges={},
+        seconds=Model(costs=costs, sigma=0.1, freedom=4, fit=none, left_out=none),
+        bytes=None,
+        start=Interval(0, 0, 0),
+    )
 
 
 def measured(plan: Plan, noise: float = 0.0, joules: float | None = None) -> RunFigures:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.mutants.one_token import COPIED, TESTS
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "mutants"
 LISTED: list[dict[str, Any]] = tomllib.loads((FOLDER / "mutants.toml").read_text("utf-8"))["mutant"]
@@ -44,7 +46,8 @@ def test_each_patch_applies() -> None:
 
 
 def test_the_modules_and_tests_of_make_mutants_are_there() -> None:
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mutmut"]
-    for place in ("only_mutate", "pytest_add_cli_args_test_selection", "also_copy"):
-        for pattern in config[place]:
-            assert list(ROOT.glob(pattern)), f"{place}: {pattern}"
+    for module, tests in TESTS.items():
+        assert (ROOT / "raysuite" / f"{module}.py").is_file(), module
+        for test in tests:
+            assert (ROOT / "tests" / "unit" / test).is_file(), test
+    assert not [each for each in COPIED if not (ROOT / each).exists()]

@@ -7,6 +7,7 @@ import sys
 import time
 
 import psutil
+import pytest
 import torch
 
 from raysuite.measure.processor import OtherPrograms, family_seconds, machine_seconds
@@ -28,6 +29,20 @@ def test_the_machine_takes_at_least_what_a_process_takes() -> None:
     began = machine_seconds()
     spin(0.3)
     assert machine_seconds() - began > 0.25
+
+
+def test_waiting_for_a_disk_is_no_work_and_guests_count_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`user` holds the time of guests, and `nice` that of nice ones (proc(5))."""
+    now = psutil.cpu_times()
+    if not hasattr(now, "iowait"):
+        pytest.skip("only Linux counts it")
+    none = dict.fromkeys(now._fields, 0.0)
+    busy = {"user": 20.0, "guest": 5.0, "nice": 3.0, "guest_nice": 1.0, "system": 2.0}
+    held = now._replace(**{**none, **busy, "irq": 0.5, "idle": 100.0, "iowait": 50.0})
+    monkeypatch.setattr(psutil, "cpu_times", lambda: held)
+    assert machine_seconds() == 20 + 3 + 2 + 0.5
 
 
 def test_own_time_and_that_of_children_is_not_others() -> None:

@@ -16,6 +16,7 @@ from raysuite.perf.calibration import (
     Range,
     Simulated,
     calibrate,
+    fit,
     neighbours,
 )
 from raysuite.perf.costs import (
@@ -27,10 +28,19 @@ from raysuite.perf.costs import (
 )
 from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
-from raysuite.records import RunFigures
+from raysuite.records import RunFigures, RunFinished
 from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
-from tests.fake_calibration import HELD_OUT, NAME, SEEN, measured, plans, seconds
+from tests.fake_calibration import (
+    HELD_OUT,
+    NAME,
+    SEEN,
+    TRUTH,
+    calibration_of,
+    measured,
+    plans,
+    seconds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +231,28 @@ def test_energy_is_that_of_nodes_and_workers() -> None:
     )
 
 
+def test_energy_is_as_uncertain_as_its_watts_and_its_seconds() -> None:
+    known = calibration_of({**TRUTH, "load/native": 0.0})
+    watts = known.seconds.model_copy(
+        update={"costs": {"node/all": 50.0, "worker/cpu": 20.0}, "sigma": 0.2}
+    )
+    plan = plans("[[64, 1]]")[-1]
+    [found] = predict([plan], known.model_copy(update={"joules": watts}), "x.yaml")
+    assert found.joules is not None
+    assert found.epoch_seconds is not None
+    # quantile 0.95 of Student's t with 4 degrees of freedom, of 0.1 and of 0.2
+    seconds_reach, reach = (math.exp(2.13185 * each) for each in (0.1, math.hypot(0.1, 0.2)))
+    took, joules = seconds(plan), (50 + 2 * 20) * seconds(plan)
+    assert [*found.epoch_seconds] == pytest.approx(
+        [took, took / seconds_reach, took * seconds_reach], rel=1e-5
+    )
+    assert [*found.joules] == pytest.approx([joules, joules / reach, joules * reach], rel=1e-5)
+    assert found.throughput is not None
+    assert [*found.throughput] == pytest.approx(
+        [1437 / took, 1437 / took / seconds_reach, 1437 / took * seconds_reach], rel=1e-5
+    )
+
+
 def test_a_run_takes_its_epochs_their_validations_and_its_start(exact: Calibration) -> None:
     start = Interval(5.0, 4.0, 8.0)
     found = exact.model_copy(update={"start": start})
@@ -308,6 +340,56 @@ def test_resumed_runs_do_not_count_for_the_start() -> None:
         runs[0], attempts=2, epochs=(first.model_copy(update={"seconds": 100.0}), first)
     )
     assert calibrate([longer, *runs[1:]], ["x"]).start == usual
+
+
+def test_the_start_of_a_run_is_a_median_with_percentiles() -> None:
+    runs = [measured(plan) for plan in plans(SEEN)]  # which take a second outside their epochs
+    assert len(runs) == 20
+    later = [
+        replace(run, end=run.end.model_copy(update={"seconds": run.end.seconds + number}))
+        for number, run in enumerate(runs)
+        if isinstance(run.end, RunFinished)
+    ]
+    # of 1, 2, ..., 20, with linear interpolation
+    assert [*calibrate(later, ["x"]).start] == pytest.approx([10.5, 1.95, 19.05])
+
+
+def test_repeats_are_compared_with_their_mean() -> None:
+    runs = [measured(plan) for plan in plans(SEEN)]
+    assert calibrate(runs, ["x"]).repeats is None
+    slow = [each.model_copy(update={"steady_seconds": 3 * each.seconds}) for each in runs[0].epochs]
+    found = calibrate([*runs, replace(runs[0], epochs=tuple(slow))], ["x"])
+    assert found.repeats == Errors(median=0.5, p90=0.5, largest=0.5)  # 1 and 3 about 2
+
+
+def test_a_fit_of_one_cost_by_hand() -> None:
+    """Of relative errors c / 2 - 1, c / 2 - 1 and c / 4 - 1: c is the sum of 1 / m over that of
+    1 / m ^ 2."""
+    found = fit([{"a": 1.0}] * 3, [2.0, 2.0, 4.0], ["x", "x", "y"], ["p", "q", "r"])
+    assert found.costs == pytest.approx({"a": 1.25 / 0.5625})
+    assert found.spread == {"a": {"a": pytest.approx(1 / 0.5625)}}
+    assert found.freedom == 2
+    assert found.fit == Errors(median=0.1111, p90=0.3778, largest=0.4444)
+    # without each run in turn: 2.4 for both of 2, and 2 for 4
+    logs = [math.log(1.2), math.log(1.2), math.log(0.5)]
+    assert found.sigma == pytest.approx(math.hypot(*logs) / math.sqrt(3))
+    # without each group: 4 for both of 2, and 2 for 4
+    assert found.left_out == Errors(median=1.0, p90=1.0, largest=1.0)
+    assert [(each.run, each.fitted, each.without_it) for each in found.residuals] == [
+        ("p", 2.22222, 4),
+        ("q", 2.22222, 4),
+        ("r", 2.22222, 2),
+    ]
+
+
+def test_simulated_steps_have_a_factor_and_a_spread_on_the_logarithm() -> None:
+    found = Simulated.of([0.5, 1.0, 2.0, 4.0])
+    assert found is not None
+    assert found.factor == pytest.approx(math.sqrt(2))
+    # of -1, 0, 1 and 2 in units of log 2: the squares about 0.5 add up to 5, over 3
+    assert found.sigma == pytest.approx(math.log(2) * math.sqrt(5 / 3))
+    assert (found.runs, found.errors.median, found.errors.largest) == (4, 0.625, 1)
+    assert Simulated.of([0.5, 1.0, 2.0]) is None
 
 
 def test_pipelines_have_their_own_limits() -> None:

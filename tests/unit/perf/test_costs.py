@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from raysuite.perf.costs import Work, by_kind, epoch_terms, joules_terms, memory_terms
+from raysuite.perf.costs import (
+    Work,
+    by_kind,
+    epoch_terms,
+    joules_terms,
+    loader_kind,
+    memory_terms,
+    replicas,
+    strategy_kind,
+    work_name,
+)
 from raysuite.records.names import Plan
 from tests.fake_calibration import NAME, plans
 
@@ -64,6 +74,72 @@ def test_messages_are_of_all_that_is_reduced_and_gathered(
     found = {name.partition("/")[0]: each for name, each in terms(strategy, 2, accumulate).items()}
     assert found["byte"] == pytest.approx(STEPS * sent)
     assert found["message"] == STEPS * 2 * buffers
+
+
+def test_terms_that_a_plan_does_not_have() -> None:
+    kinds = {"image", "pass", "update", "load", "epoch"}
+    alone = terms({"name": "single"}, workers=1)
+    assert {name.partition("/")[0] for name in alone} == {*kinds, "neighbour"}
+    assert alone[f"neighbour/{NAME}"] == 0
+    one = terms({"name": "ddp"}, workers=1)
+    assert {*one} - {*alone} == {"step/ddp", "copy/ddp"}
+    gpu = epoch_terms({**plan_of({"name": "ddp"}, 2), "device": "gpu"}, WORK)
+    assert not any(name.startswith("neighbour/") for name in gpu)
+    # on a node of its own, as many as there are
+    near = epoch_terms(plan_of({"name": "ddp"}, 4), WORK)
+    assert near[f"neighbour/{NAME}"] == pytest.approx(1437 / 4 * 3 / 4)
+    unknown = terms({"name": "ddp", "compression": "powersgd"}, workers=2)
+    assert "hook/ddp(compression=powersgd)" in unknown
+    assert not any(name.startswith(("byte/", "message/")) for name in unknown)
+    uncounted = epoch_terms(plan_of({"name": "ddp"}, 2), Work(270_000, 1_080_000))
+    assert uncounted["beside/ddp"] == 0
+
+
+def test_names_hold_what_changes_the_costs_of_an_image() -> None:
+    plan = plan_of({"name": "ddp"}, 2)
+    assert work_name(plan) == NAME
+    spec = plan["spec"]
+    training = {"precision": "bf16", "compile": "default", "ema_decay": 0.9}
+    changed = {
+        **spec,
+        "model": {**spec["model"], "options": {"stem": "small"}, "freeze": ["conv*", "fc"]},
+        "training": {**spec["training"], **training, "memory_format": "channels_last"},
+        "optimizer": {**spec["optimizer"], "name": "adamw"},
+        "resources": {**spec["resources"], "cpus_per_worker": 4},
+    }
+    assert work_name({**plan, "spec": changed}) == (
+        'resnet20 at 16 px, {"stem": "small"}, frozen conv*, fc, bf16, compile=default, '
+        "memory_format=channels_last, ema_decay=0.9, adamw, 4 CPUs, cpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ({"name": "ddp", "bucket_mb": 1.0, "compression": "none"}, "ddp"),
+        ({"name": "ddp", "bucket_mb": 1.0, "compression": "fp16"}, "ddp(compression=fp16)"),
+        ({"name": "horovod", "fusion_threshold_mb": 4.0}, "horovod"),
+        ({"name": "horovod", "fusion_threshold_mb": 0.0}, "horovod(fusion_threshold_mb=0.0)"),
+        (
+            {"name": "deepspeed", "zero_stage": 3, "offload": "optimizer"},
+            "deepspeed(zero_stage=3, offload=optimizer)",
+        ),
+    ],
+)
+def test_a_kind_of_strategy_is_without_its_sizes(strategy: dict[str, Any], name: str) -> None:
+    assert strategy_kind(plan_of(strategy, 2)) == name
+
+
+def test_a_kind_of_loader_has_what_is_not_the_default() -> None:
+    plan = plan_of({"name": "ddp"}, 2)
+    assert loader_kind(plan) == "native"
+    loader = {**plan["spec"]["loader"], "threads": 7}
+    assert loader_kind({**plan, "spec": {**plan["spec"], "loader": loader}}) == "native(threads=7)"
+
+
+def test_copies_of_a_pipeline() -> None:
+    plan = {**plan_of({"name": "ddp"}, 4), "micro_batch": 8, "accumulate": 4}
+    assert replicas(plan) == 2  # of 64 images
 
 
 def test_memory_and_energy_by_hand() -> None:

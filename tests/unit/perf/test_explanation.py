@@ -6,19 +6,22 @@ from typing import Any
 
 import pytest
 
+from raysuite.perf.calibration import Calibration
 from raysuite.perf.explanation import Explained, explain
 from raysuite.records import Record, RunFigures, RunStarted, TimeShares, make_rows, run_figures
 from raysuite.records.names import Plan
-from tests.fake_calibration import plans, records
+from tests.fake_calibration import TRUTH, calibration_of, plans, records, seconds
 
 
-def explained(plan: Plan, *more: Record, **epoch: Any) -> Explained:
+def explained(
+    plan: Plan, *more: Record, calibration: Calibration | None = None, **epoch: Any
+) -> Explained:
     own = [
         each.model_copy(update=epoch) if each.kind == "epoch_finished" else each
         for each in records(plan, 0.0)
     ]
     run: RunFigures = run_figures(plan, [own[0], *more, *own[1:]])
-    return explain(make_rows([run]))[0]
+    return explain(make_rows([run]), calibration)[0]
 
 
 def of(strategy: str, workers: int) -> Plan:
@@ -29,7 +32,10 @@ def of(strategy: str, workers: int) -> Plan:
     )
 
 
-def shares(computation: list[float], communication: list[float]) -> TimeShares:
+def shares(
+    computation: list[float], communication: list[float], data: list[float] | None = None
+) -> TimeShares:
+    loads = data or [0.0] * len(computation)
     return TimeShares(
         run_id="",
         steps=10,
@@ -38,8 +44,8 @@ def shares(computation: list[float], communication: list[float]) -> TimeShares:
         computation_seconds=computation,
         communication_seconds=communication,
         communication_exposed_seconds=communication,
-        data_seconds=[0.0] * len(computation),
-        data_exposed_seconds=[0.0] * len(computation),
+        data_seconds=loads,
+        data_exposed_seconds=loads,
         seconds=1.0,
     )
 
@@ -79,8 +85,55 @@ def test_communication_that_nothing_tells_apart_is_not_called_computation() -> N
     rows = make_rows(
         [run_figures(plan, records(plan, 0.0)) for plan in (of("ddp", 1), of("ddp", 2))]
     )
-    two = next(each for each in explain(rows) if "2 workers" in each.name)
-    assert "computation" in two.shares
+    one, two = sorted(explain(rows), key=lambda each: each.name)
+    assert one.shares == {"computation": 1.0}
+    lost = 1 - seconds(of("ddp", 1)) / seconds(of("ddp", 2)) / 2  # the efficiency of two
+    assert two.shares == pytest.approx({"computation": 1 - lost, "exposed communication": lost})
+
+
+def test_a_calibration_tells_apart_what_a_profile_does_not() -> None:
+    """Of an epoch of 23 steps by two workers, with costs that are known."""
+    plan = of("ddp", 2)
+    costs = {**TRUTH, "load/native": 0.0}
+    known, whole = calibration_of(costs), seconds(plan)
+    overhead = 23 * (4e-3 + 1e-3 + 5e-4) / whole  # of passes, updates and steps
+    sent = 23 * 1_080_000 * 1e-9 / whole  # each worker sends as many bytes as gradients have
+    expected = {"overhead of a step": overhead, "exposed communication": sent}
+    found = explained(plan, calibration=known)
+    assert found.shares == pytest.approx({**expected, "computation": 1 - overhead - sent})
+    assert found.evidence.endswith("calibration")
+    # what a profile measured stays, and the overhead has at most what that leaves
+    for exposed in (0.1, 0.9):
+        profiled = explained(plan, shares([0.0] * 2, [exposed] * 2), calibration=known)
+        left = min(overhead, 1 - exposed)
+        assert profiled.shares["exposed communication"] == pytest.approx(exposed)
+        assert profiled.shares["overhead of a step"] == pytest.approx(left)
+
+
+def test_the_loader_of_the_slowest_rank_counts_where_its_waits_were_shorter() -> None:
+    """Rank 1 waits least for the others."""
+    plan = of("ddp", 2)
+    profile = shares([0.1, 0.3], [0.6, 0.2], [0.1, 0.4])
+    wait = 0.25 * seconds(plan)
+    found = explained(plan, profile, data_wait_seconds=[wait, wait])
+    assert found.shares == pytest.approx(
+        {"loader": 0.4, "straggler": 0.4, "exposed communication": 0.2, "computation": 0}
+    )
+    assert explained(plan, profile, data_wait_seconds=[2 * wait] * 2).shares["loader"] == (
+        pytest.approx(0.5 / 1.1)  # of 1.1 in all
+    )
+
+
+def test_the_overhead_of_a_step_is_without_its_communication() -> None:
+    several = [plan for plan in plans("[[64, 1], [256, 1]]") if "ddp" in str(plan["spec"])]
+    rows = make_rows([run_figures(plan, records(plan, 0.0)) for plan in several])
+    found = next(each for each in explain(rows) if "2 workers · global_batch=64" in each.name)
+    took = {(p["workers"], p["global_batch"]): seconds(p) for p in several}
+    sent = 1 - took[1, 64] / took[2, 64] / 2
+    steps = {images: took[2, 2 * images] * 2 * images / 1437 for images in (32, 128)}
+    fixed = 1 - (steps[128] - steps[32]) / 96 * 32 / steps[32]
+    assert found.shares["exposed communication"] == pytest.approx(sent)
+    assert found.shares["overhead of a step"] == pytest.approx(fixed - sent)
 
 
 def test_other_programs_take_the_processors() -> None:

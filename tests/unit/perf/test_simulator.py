@@ -194,6 +194,9 @@ def test_a_message_takes_the_link_between_its_ranks() -> None:
     # farther than two nodes: half the rate, and three seconds
     assert network.far(4).seconds(10) == 2
     assert network.far(5).seconds(10) == network.send(10, 0, 4) == 3 + 4
+    # inside a node 2 messages of 6 bytes; between two nodes 2 of 3, and of three by binary trees
+    assert network.all_reduce(4, 12) == pytest.approx(2 * 0.6 + 2 * 0.6)
+    assert network.all_reduce(6, 12) == pytest.approx(2 * 0.6 + 2 * math.log2(3) * 3 + 2 * 6 / 2.5)
     assert network.all_gather(2, 10) == network.all_reduce(2, 10) / 2 == 0.5
     assert network.all_reduce(2, 0) == 0
 

@@ -148,6 +148,21 @@ def test_doubling_tries_few(largest: int, powers: int) -> None:
     assert len(search.tried) <= powers + 2
 
 
+@pytest.mark.parametrize("most", [1, 2, 33, 47, 62, 64])
+def test_between_the_last_two_sizes_half_are_ruled_out_at_a_time(most: int) -> None:
+    search = Memory(most, most).searched(tuple(range(1, 65)), "largest")
+    # sizes are doubled from 2 to 64, then five times halved, and the last is tried in true steps
+    assert len(search.tried) <= 6 + 5 + 1
+    assert search.chosen == most
+
+
+def test_a_size_that_is_half_as_fast_as_another_is_timed_once() -> None:
+    speeds = {2: [49, 99, 99], 4: [51, 99, 99], 8: [100, 1, 1]}
+    search = Memory(8, 8, speeds).searched((2, 4, 8), "fastest")
+    assert [len(search.timings(size)) for size in (2, 4, 8)] == [1, ROUNDS, ROUNDS]
+    assert search.chosen == 4  # of means of 83 and 34
+
+
 def test_the_fastest_is_the_smallest_that_is_as_fast_as_any() -> None:
     speeds = {1: [10, 10, 10], 2: [60, 61, 60], 4: [97, 100, 102], 8: [99, 101, 98], 16: [90] * 3}
     search = Memory(16, 16, speeds).searched((1, 2, 4, 8, 16, 32), "fastest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from typing import Any
@@ -74,6 +75,35 @@ def test_the_worst_quarter_takes_from_the_best_quarter() -> None:
     assert [turn.source is not None for turn in turns] == [False] * 6 + [True] * 2
 
 
+@pytest.mark.parametrize(
+    ("population", "quantile", "few"),
+    [
+        (8, 0.25, 2),
+        (5, 0.25, 2),
+        (9, 0.25, 3),
+        (10, 0.2, 2),
+        (1, 0.25, 0),
+        (3, 0.5, 1),
+        (2, 0.1, 1),
+    ],
+)
+def test_a_quantile_is_rounded_up_to_half_at_most(
+    population: int, quantile: float, few: int
+) -> None:
+    assert taken(search(quantile=quantile).scheduler, population) == few  # type: ignore[arg-type]
+
+
+def test_each_of_the_best_is_taken_from_alike_and_anew_by_each_trial_and_epoch() -> None:
+    stand = population(0.5, 0.9, 0.1, 0.7, 0.3, 0.8, 0.2, 0.4)
+    turns = [judge(search(), stand, epochs)[-2:] for epochs in range(400)]
+    givers = [(a.source.number, b.source.number) for a, b in turns if a.source and b.source]
+    # of two givers and two takers, all pairs alike (binomial, 5 deviations)
+    counts = [givers.count(pair) for pair in itertools.product((1, 5), repeat=2)]
+    assert max(abs(count - 100) for count in counts) < 5 * math.sqrt(400 * 0.25 * 0.75)
+    rates = {turn.values["optimizer.lr"] for pair in turns for turn in pair}
+    assert len(rates) > 100  # the resampled ones, of a quarter of 800
+
+
 def test_who_diverged_is_the_worst() -> None:
     turns = judge(search(), population(-math.inf, 0.1, 0.2, 0.3), 2)
     assert turns[-1].trial.number == 0
@@ -104,13 +134,15 @@ def test_values_that_do_not_go_together_are_tried_no_longer_than_needed() -> Non
 
 def test_without_resampling_values_lie_one_factor_away() -> None:
     asked, source = search(resample=0.0), standing(1, 0.9).values
-    for seed in range(50):
-        found = explored(asked, {"seed": 7}, source, random.Random(seed))
-        assert found["optimizer.lr"] in (0.08, 0.12)
-        assert found["optimizer.momentum"] in (0.6, 0.8)
+    seen = [explored(asked, {"seed": 7}, source, random.Random(seed)) for seed in range(50)]
+    assert {found["optimizer.lr"] for found in seen} == {0.08, 0.12}
+    assert {found["optimizer.momentum"] for found in seen} == {0.6, 0.8}
+    for found in seen:
         assert found["seed"] == 7
         assert found["schedule"] == {"name": "step", "milestones": [3]}, "cosine's neighbour"
         assert 0.1 <= found["schedule.factor"] <= 1.0, "drawn, as its condition holds now"
+    inner = Dimension(choice=[1, 2, 4, 8])
+    assert {perturbed(inner, 4, (2.0,), random.Random(seed)) for seed in range(20)} == {2, 8}
 
 
 def test_with_resampling_alone_values_are_drawn() -> None:

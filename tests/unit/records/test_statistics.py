@@ -156,10 +156,20 @@ def test_an_accuracy_holds_seeds_and_images():
     assert apart.high > two.high
 
 
+EXAMPLE = ((56, 70), (48, 80))
+
+
 def test_a_difference_of_shares_is_newcombes():
     # Newcombe 1998, Statistics in Medicine 17:873, table II, example (a), method 10
     low, high = difference_of_shares(56 / 70, 48 / 80, 70, 80)
     assert (low, high) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    (low_a, high_a), (low_b, high_b) = (
+        stats.binomtest(*counts).proportion_ci(0.99, method="wilson") for counts in EXAMPLE
+    )
+    above, below = 56 / 70, 48 / 80
+    wider = difference_of_shares(above, below, 70, 80, 0.99)
+    reach = math.hypot(above - low_a, high_b - below), math.hypot(high_a - above, below - low_b)
+    assert wider == pytest.approx((above - below - reach[0], above - below + reach[1]))
 
 
 def test_five_rounds_are_compared_round_by_round():

@@ -95,6 +95,18 @@ def test_efficiency_is_against_the_papers_four_workers(aach):
     assert (ours.ratio.low, ours.basis) == (pytest.approx(ours.ours.low / 0.33), "ours")
 
 
+def test_the_training_is_ninety_epochs_of_the_mean_one(aach):
+    found = against_published(aach, published("aach2023"))
+    row = next(each for each in aach if each.name == "ddp · native · 4 workers")
+    epoch = row.figures["epoch_seconds"]
+    shown = line(found, "training_s", row.name)
+    assert shown.ours.value == pytest.approx(90 * epoch.mean)
+    assert (shown.ours.low, shown.ours.high) == pytest.approx((90 * epoch.low, 90 * epoch.high))
+    assert (shown.theirs.value, shown.bound) == (46_800, "about")
+    assert shown.ratio.value == pytest.approx(90 * epoch.mean / 46_800)
+    assert any("projection: 90 x" in note for note in shown.notes)
+
+
 def test_a_single_run_has_no_interval(tmp_path):
     rows = rows_of(tmp_path, AACH, elsewhere=True)
     found = against_published(rows, published("aach2023"))
@@ -215,6 +227,36 @@ def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):
     assert all("optimizer.lr" in each.notes[0] for each in found.lines)
     assert [each.side for each in found.unmatched].count("theirs") == 2
     assert [each.side for each in found.unmatched].count("ours") == 10
+
+
+def test_of_several_variants_the_one_with_most_options_in_common_matches(tmp_path):
+    one = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[2]")
+    two, other = (
+        one.replace("  loader: [native, dali]", f"  optimizer.lr: {rates}")
+        for rates in ("[0.3, 0.2]", "[0.5, 0.2, 0.3]")
+    )
+    theirs = other.replace("model: resnet20", "model: resnet20\ntags: {}").replace("tags: {}\n", "")
+    found = against_study(rows_of(tmp_path / "a", two), rows_of(tmp_path / "b", theirs), "there")
+    pairs = {(each.ours_name, each.theirs_name) for each in found.lines}
+    assert len(pairs) == 2
+    assert all(ours == their for ours, their in pairs)
+    assert [each.name for each in found.unmatched] == ["ddp · native · 2 workers · lr=0.5"]
+
+
+def test_four_differences_are_named_and_the_others_counted(tmp_path):
+    one = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[2]")
+    one = one.replace("[native, dali]", "[native]")
+    more = "optimizer: {lr: 0.3, momentum: 0.5, weight_decay: 0.001, nesterov: true}\n"
+    more += "measure: {warmup_steps: 7}\n"
+    theirs = one.replace("schedule: {name: cosine, warmup_epochs: 1}\n", more)
+    found = against_study(rows_of(tmp_path / "a", one), rows_of(tmp_path / "b", theirs), "there")
+    notes = {each.notes for each in found.lines}
+    assert len(notes) == 1
+    *named, rest = notes.pop()
+    assert len(named) == 4
+    options = ("optimizer.", "schedule.", "measure.warmup_steps")
+    assert all(each.startswith(options) and ", theirs " in each for each in named)
+    assert rest.endswith(" more options differ")
 
 
 def test_speed_ups_against_different_baselines_have_no_ratio(tmp_path):

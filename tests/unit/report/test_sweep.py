@@ -12,7 +12,7 @@ import vl_convert
 
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
-from raysuite.records import Results, RunFailed
+from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.sweep.importance import LEAST, importances
 from raysuite.report.sweep.plots import BEST, importance_plot
@@ -252,9 +252,18 @@ def test_against_tells_cost_and_best_of_both(asha):
     lines = {line.quantity: line for line in asha.comparison.lines}
     other = study(Results(asha.folder.parent / "whole"))
     assert side_by_side(asha.sweep.study) == 1
-    assert lines["worker_seconds"].ours.value == asha.sweep.study.worker_seconds
-    assert lines["worker_seconds"].theirs.value == other.worker_seconds
+    ours = asha.sweep.study
+    for quantity, of in {
+        "worker_seconds": lambda sweep: sweep.worker_seconds,
+        "epochs_trained": lambda sweep: sum(len(trial.curve) for trial in sweep.trials),
+        "trials": lambda sweep: len(sweep.trials),
+        "trials_stopped_early": lambda sweep: sum(t.status == "pruned" for t in sweep.trials),
+    }.items():
+        line, values = lines[quantity], (of(ours), of(other))
+        assert (line.ours.value, line.theirs.value) == values
+        assert line.ratio == (Ratio(values[0] / values[1], None, None) if values[1] else None)
     assert lines["worker_seconds"].ratio.value < 1
+    assert lines["trials_stopped_early"].ours.value > 0
     assert lines["best_accuracy"].theirs.value == other.best.goals["accuracy"]
     best = lines["best_accuracy"].ours
     assert best.low < best.value < best.high

@@ -67,6 +67,26 @@ def test_steps() -> None:
     assert Dimension(quniform=[0.4, 1, 0.2]).steps() == [0.4, 0.6, 0.8, 1.0]
 
 
+def test_a_value_is_moved_to_the_nearest_that_can_be_drawn() -> None:
+    quarters = Dimension(qrandn=[0, 1, 0.25])
+    assert [quarters.on_step(each) for each in (0.3, 0.4, -0.3)] == [0.25, 0.5, -0.25]
+    evens = Dimension(qrandint=[1, 9, 2])
+    assert [evens.on_step(each) for each in (0.0, 4.9, 5.1, 99.0)] == [2, 4, 6, 8]
+    assert Dimension(uniform=[0, 1]).on_step(0.123) == 0.123
+
+
+def test_values_that_represent_all_of_a_distribution() -> None:
+    low, between, high = Dimension(loguniform=[2, 4]).edges()
+    assert (low, high) == (2, 4)
+    assert 2 < between < 4
+    assert not between.is_integer()  # so that a key of whole numbers is refused
+    assert Dimension(normal=[0.5, 9]).edges() == [0.5]
+    assert Dimension(qrandn=[0.6, 9, 0.25]).edges() == [0.5]
+    assert Dimension(lograndint=[2, 9]).edges() == [2, 8]
+    assert Dimension(qloguniform=[0.5, 2, 0.5]).steps() == [0.5, 1.0, 1.5, 2.0]
+    assert Dimension(grid=[3, "a"]).edges() == [3, "a"]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

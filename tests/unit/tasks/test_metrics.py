@@ -72,14 +72,27 @@ def test_multi_label(draw: torch.Generator) -> None:
 
 
 def test_segmentation(draw: torch.Generator) -> None:
-    output = torch.randn(97, 4, 5, 5, generator=draw)
+    """Of seven classes 3 is never found, 4 never wanted, 5 found where no pixel counts, and 6
+    neither: 5 and 6 have no intersection over union, and are left out of the mean."""
+    output = torch.randn(97, 7, 5, 5, generator=draw)
     targets = torch.randint(4, (97, 5, 5), generator=draw)
     targets[torch.rand(97, 5, 5, generator=draw) < 0.2] = 255
+    output[:, [3, 5, 6]] = -torch.inf
+    output[:, 5][targets == 255] = 9
     found = validated(Segmentation(FACTS), output, targets)
     kept = targets != 255
     t, y = targets[kept].numpy(), output.argmax(1)[kept].numpy()
+    assert {*t} == {0, 1, 2, 3}
+    assert {*y} == {0, 1, 2, 4}
+    each = [((t == c) & (y == c)).sum() / ((t == c) | (y == c)).sum() for c in range(5)]
+    assert each[3] == each[4] == 0 < min(each[:3])
+    assert found["mean_iou"] == pytest.approx(sum(each) / 5)
     assert found["mean_iou"] == pytest.approx(sklearn.jaccard_score(t, y, average="macro"))
     assert found["pixel_accuracy"] == pytest.approx(sklearn.accuracy_score(t, y))
+    none = torch.full((97, 5, 5), 255)
+    sums = Segmentation.metrics[0].sums
+    assert sums is not None
+    assert Segmentation.metrics[0].value(sums(output, none).tolist(), Total(0.0, 0.0, 97)) == 0
 
 
 def test_language_model(draw: torch.Generator) -> None:

@@ -20,6 +20,7 @@ from raysuite.plan import make_plans
 from raysuite.records import (
     RunCosts,
     RunFailed,
+    RunStopped,
     SamplesSkipped,
     TimeShares,
     make_rows,
@@ -31,7 +32,9 @@ from raysuite.track.entries import (
     MOST_KEY,
     MOST_PARAM,
     MOST_TAG,
+    continues,
     epoch_points,
+    history_of,
     mlflow_key,
     mlflow_status,
     row_points,
@@ -68,7 +71,10 @@ def test_the_last_step_ends_where_the_validation_begins():
             "elapsed_seconds": 20.0,
             "first_step": 12,
             "losses": [4.0, 3.0, 2.0, 1.0],
-            "learning_rates": [0.1] * 4,
+            "learning_rates": [0.4, 0.3, 0.2, 0.1],
+            "steady_images": 300,
+            "steady_seconds": 6.0,
+            "data_wait_seconds": [1.0, 3.0],
         }
     )
     points = list(epoch_points(made, with_speed=True))
@@ -77,6 +83,10 @@ def test_the_last_step_ends_where_the_validation_begins():
     whole = {p.key: (p.step, p.timestamp, p.value) for p in points if p.key.startswith("epoch/")}
     assert whole["epoch/seconds"] == (2, 1_000_000, 8)
     assert whole["epoch/elapsed_seconds"] == (2, 1_000_000, 20)
+    assert whole["epoch/images_per_second"] == (2, 1_000_000, 50)
+    assert whole["epoch/data_wait_share"] == (2, 1_000_000, 0.25)  # of 8 s, 2 in the mean of ranks
+    rates = [p.value for p in points if p.key == "step/learning_rate"]
+    assert rates == [0.4, 0.3, 0.2, 0.1]
 
 
 def test_a_replay_gives_identical_points():
@@ -221,6 +231,22 @@ def test_status(reason, status):
     assert mlflow_status(run_figures(DATA, run_records(PLAN)[:3])) == "RUNNING"
 
 
+@pytest.mark.parametrize(("reason", "status"), [("interval", "RUNNING"), ("time_limit", "KILLED")])
+def test_status_of_a_run_that_was_stopped(reason, status):
+    stopped = RunStopped(run_id="x", reason=reason, epoch=0, step=1)
+    assert mlflow_status(run_figures(DATA, [*run_records(PLAN)[:3], stopped])) == status
+
+
+def test_a_history_continues_by_later_epochs_alone():
+    run = run_figures(DATA, run_records(PLAN))
+    first, second, *rest = run.epochs
+    for count in range(len(run.epochs) + 1):
+        assert continues(run, history_of(run.epochs[:count]))
+    again = first.model_copy(update={"time": first.time + 0.01})
+    assert not continues(run, history_of([again, second]))
+    assert not continues(dataclasses.replace(run, epochs=(first, *rest)), history_of(run.epochs))
+
+
 def test_the_address_and_its_password(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -249,7 +275,9 @@ def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
     runs = results_figures(write_results(tmp_path))
     points = {point.key: point.value for point in row_points(make_rows(runs))}
     assert points["efficiency/ddp native 1 worker"] == 1
-    assert points["speed_up/ddp native 2 workers"] > 1
+    one, two = (points[f"throughput/ddp native {workers}"] for workers in ("1 worker", "2 workers"))
+    assert points["speed_up/ddp native 2 workers"] == pytest.approx(two / one)
+    assert points["efficiency/ddp native 2 workers"] == pytest.approx(two / one / 2)
     shared = shared_params([run.plan for run in runs])
     assert shared["model.name"] == "resnet20"
     assert "strategy.name" not in shared

@@ -114,6 +114,29 @@ def test_tpe_learns_where_the_best_are():
     assert sum(late) / len(late) < sum(early) / len(early)
 
 
+@pytest.mark.parametrize(
+    ("sampler", "startup", "learns"),
+    [
+        ("random", 4, False),
+        ("tpe", 4, True),
+        ("tpe", 20, False),
+        ("nsga2", 4, True),
+        ("nsga2", 20, False),
+    ],
+)
+def test_a_sampler_learns_from_objectives_after_its_startup_trials(
+    sampler: str, startup: int, learns: bool
+) -> None:
+    options = search(searcher={"name": "optuna", "sampler": sampler, "startup_trials": startup})
+    known = made(options, 12)
+    turned = [
+        replace(each, goals={**each.goals, "accuracy": 1 - (each.goals["accuracy"] or 0)})
+        for each in known
+    ]
+    first, second = (OptunaAlgorithm(options).next(trials, []) for trials in (known, turned))
+    assert (first != second) == learns
+
+
 def test_two_goals_are_known_to_both_samplers():
     for sampler in ("tpe", "nsga2"):
         options = search(

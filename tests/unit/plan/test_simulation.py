@@ -1,0 +1,157 @@
+"""Simulated steps of a network of two layers, whose times are computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysuite.perf.costs import Work, work_name
+from raysuite.perf.simulator import Link, Network
+from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.simulation import _pace, idle_of, measured_network, step_of, with_failures
+from raysuite.spec import Document
+from tests.fake_calibration import calibration_of
+
+# tests.tiny_model: a convolution of 80 parameters and 8 * 16 * 9 = 1152 multiply-adds, whose
+# output has 8 * 16 values, and a linear layer of 1290 parameters and 1280 multiply-adds
+WHOLE, IMAGES = 2.432, 32
+RATE = IMAGES / (3 * WHOLE)
+"""Images per second with which a multiply-add takes a millisecond for 32 images: a forward pass of
+1.152 and 1.280 seconds, and a backward pass of twice as many."""
+SLOW = Network(
+    name="",
+    source="",
+    workers_per_node=2,
+    inside=Link(latency_us=0, gb_per_s=1e-6),  # 1000 bytes a second
+    between=Link(latency_us=0, gb_per_s=1e-6),
+)
+FAST = SLOW.model_copy(update={"inside": Link(latency_us=0, gb_per_s=1e6)})
+BUCKETS = {"name": "ddp", "bucket_mb": 1e-3}
+"""Of 1049 bytes: one for each layer."""
+GPIPE = {"name": "pipeline", "schedule": "gpipe", "stages": 2, "micro_batches": 2}
+
+
+def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan:
+    """Of 32 images for each worker, or for each of two micro-batches."""
+    batch = IMAGES * max(2, workers)
+    data = {
+        "name": "simulated",
+        "model": {"name": "tests.tiny_model:sequential"},
+        "data": "digits",
+        "strategy": strategy,
+        "training": {"epochs": 1, "global_batch": batch, **training},
+        "resources": {"workers": workers, "device": "cpu"},
+    }
+    return make_plans(Document(data, "spec.yaml"), gpus=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "seconds"),
+    [
+        # the linear layer's 5160 bytes are sent from 4.992 on, the convolution's 320 after them
+        (plan_of(BUCKETS), {}, 4.992 + 5.160 + 0.320),
+        (plan_of(), {}, 3 * WHOLE + 5.480),  # both in a bucket
+        (plan_of(BUCKETS, accumulate=2), {}, 1.5 * WHOLE + 2.496 + 5.160 + 0.320),
+        (plan_of(BUCKETS), {"straggler": 2.0}, 2 * 4.992 + 5.160 + 0.320),
+        # 1 + 0.1 z, z = 0.5895 being the expected larger one of two normal values (Blom 1958)
+        (plan_of(), {"jitter": 0.1}, 3 * WHOLE * 1.05895 + 5.480),
+        (plan_of(workers=1), {}, 2 * 3 * WHOLE),  # 64 images, and nothing is sent
+        (plan_of(workers=1), {"straggler": 3.0}, 3 * 2 * 3 * WHOLE),
+        # forward passes until 1.152 and 3 * 1.280 later, backward ones of 2.560, 2.560 and 2.304
+        (plan_of(GPIPE), {}, 1.152 + 2 * 1.280 + 2 * 2.560 + 2.304),
+    ],
+)
+def test_a_step_at_a_rate_by_hand(plan: RunPlan, options: dict[str, float], seconds: float) -> None:
+    network = FAST if plan.schedule else SLOW
+    found = step_of(plan, None, RATE, network, **options).seconds
+    assert found == pytest.approx(seconds, rel=1e-5)
+
+
+def test_the_output_of_a_stage_is_sent_both_ways() -> None:
+    """32 images of 512 bytes take a second; the second of them waits for no other."""
+    link = Link(latency_us=0, gb_per_s=32 * 512 / 1e9)
+    network = SLOW.model_copy(update={"inside": link})
+    found = step_of(plan_of(GPIPE), None, RATE, network).seconds
+    assert found == pytest.approx(1 + 1.152 + 2 * 1.280 + 2 * 2.560 + 1 + 2.304)
+
+
+def costs_of(plan: RunPlan) -> dict[str, float]:
+    name = work_name(plan.model_dump(mode="json"))
+    return {
+        f"image/{name}": 0.01,
+        f"neighbour/{name}": 0.004,
+        f"pass/{name}": 0.5,
+        f"update/{name}": 0.25,
+        "load/native": 0.002,
+        "step/ddp": 0.125,
+        "copy/ddp": 1e-6,
+        "hook/ddp": 0.3,
+        "beside/ddp": 1e-7,
+        "byte/ddp": 1e-4,
+        "message/ddp": 0.05,
+    }
+
+
+@pytest.mark.parametrize(("workers", "images"), [(1, 64), (2, 32)])
+def test_a_step_has_the_costs_of_a_calibration(workers: int, images: int) -> None:
+    plan = plan_of(workers=workers)
+    name = work_name(plan.model_dump(mode="json"))
+    known = calibration_of(costs_of(plan), name, Work(1370, 5480, 2432))
+    found = step_of(plan, known, None, measured_network(plan, known)).seconds
+    passes = images * (0.01 + 0.002) + 0.5
+    update = 0.25 + 0.125 + 4 * 1370 * 1e-6
+    if workers == 1:
+        assert found == pytest.approx(passes + update)
+        return
+    passes += images * 0.004 / 2 + 0.3 + images * 2432 * 1e-7
+    sent = 2 * (0.05 + 5480 / 2 * 1e-4)  # two messages of half the gradients
+    assert found == pytest.approx(passes + sent + update)
+
+
+def test_a_stage_has_its_part_of_the_costs_and_that_of_each_operation() -> None:
+    plan = plan_of(GPIPE)
+    name = work_name(plan.model_dump(mode="json"))
+    costs = {**costs_of(plan), f"neighbour/{name}": 0.0}
+    known = calibration_of(costs, name, Work(1370, 5480, 2432))
+    whole = (0.5 + 32 * 0.012) * (1.152 + 2 * 1.280 + 2 * 2.560 + 2.304) / (3 * WHOLE)
+    for operations, each in (({}, 0.01), ({"gpipe": 0.02, "1f1b": 0.04}, 0.02)):
+        costly = known.model_copy(update={"operation": 0.01, "operations": operations})
+        found = step_of(plan, costly, None, FAST).seconds
+        # six operations follow one another; each of two stages makes half of the update
+        assert found == pytest.approx(whole + 6 * each + 0.25 / 2)
+
+
+def test_a_measured_link_has_the_units_of_networks() -> None:
+    for plan in (plan_of(), plan_of(GPIPE)):  # transfers of a pipeline cost what gradients do
+        found = measured_network(plan, calibration_of(costs_of(plan)))
+        assert found.inside.seconds(1000) == pytest.approx(0.05 + 1000 * 1e-4)
+        assert found.inside == found.between
+
+
+def test_lanes_share_processors_and_slow_each_other() -> None:
+    """Three workers on two processors; a neighbour costs 0.4 of a pass alone."""
+    assert _pace(3, 0.0, 3) == 1
+    assert _pace(2, 0.0, 3) == pytest.approx(2 / 3)
+    assert _pace(2, 0.4, 3) == pytest.approx(2 / 3 / (1 + 0.4 / 2))
+    assert _pace(4, 0.4, 3) == pytest.approx(1 / (1 + 0.4 * 2 / 3))
+
+
+def test_failures_are_those_of_all_nodes() -> None:
+    """Of four nodes with a failure in 40 hours each: one in 36,000 seconds."""
+    plan = plan_of(workers=8)
+    found = with_failures(plan, SLOW, 1e5, mtbf_hours=40, write=2, restart=0)
+    assert found["checkpoint_every_s"] == pytest.approx(379.473)  # sqrt(2 * 2 * 36000)
+    # about write / every + (every + write) / (2 * mtbf) is lost (Young 1974)
+    assert found["expected_s"] == pytest.approx(1e5 * (1 + 0.00527 + 0.00530), rel=1e-4)
+    short = with_failures(plan, SLOW, 100, mtbf_hours=40, write=2, restart=0)
+    assert short["checkpoint_every_s"] == 100
+    never = with_failures(plan, SLOW, 1e5, mtbf_hours=1e-9, write=2, restart=0)
+    assert never["expected_s"] is None
+
+
+def test_what_a_pipeline_loses_to_its_bubble_and_to_unequal_stages() -> None:
+    bubble, imbalance = idle_of(plan_of(GPIPE).model_dump(mode="json"))
+    equal, real = 3 * 3 * WHOLE / 2, 1.152 + 2 * 1.280 + 2 * 2.560 + 2.304
+    assert imbalance == pytest.approx(1 - equal / real)
+    assert bubble == pytest.approx(equal / real / 3)  # of equal stages a third
