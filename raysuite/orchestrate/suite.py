@@ -99,8 +99,6 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
         records = results.records(plan.run_id)
         if isinstance(results.end_of(plan.run_id), RunFailed):
             remove_checkpoint(checkpoint_folder(results, plan.run_id))
-            if stopping.asked_to_prune(results, plan.run_id):
-                stopping.prune(results, plan.run_id, None)
             file = results.journal_file(plan.run_id)
             file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
             for record in records:

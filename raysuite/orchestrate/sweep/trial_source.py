@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter, deque
@@ -18,12 +19,12 @@ from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep.population import Population
-from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
+from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.search_algorithms import (
     draws_replacements,
     search_algorithm_of,
 )
-from raysuite.orchestrate.sweep.trial import record_deadline
+from raysuite.orchestrate.sweep.trial import Request, as_text, record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.dry_batch import unknown_model
@@ -83,7 +84,7 @@ is infeasible."""
 
 
 class TrialSource(Searcher):
-    """Suggests `{"run_id": ...}` of a run, whose plan it has added to the results."""
+    """Suggests `{"request": ...}`, a Request as JSON, for a run whose plan is in the results."""
 
     def __init__(
         self,
@@ -147,20 +148,26 @@ class TrialSource(Searcher):
         plan = self._pending.popleft()
         self._begin(plan)
         self._running[trial_id] = plan
-        return {"run_id": plan.run_id}
+        return {"request": as_text(self._request(plan))}
+
+    def _request(self, plan: RunPlan) -> Request:
+        limit = self._search.deadline_s
+        if limit is not None:  # over all attempts
+            limit -= wall_seconds(self._results.records(plan.run_id))
+        plan, segment = self._population.next_segment(plan)
+        return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A trial reports the batch that it found; epochs are read from the journal."""
+        """A trial reports the batch that it found; its epochs are the scheduler's."""
         if "plan" not in result:
             return
-        made = RunPlan.model_validate_json(result["plan"])
+        before, made = self._running[trial_id], RunPlan.model_validate(json.loads(result["plan"]))
         self._results.write_plans(
             [
-                made.model_dump(mode="json") if plan["run_id"] == result["run_id"] else plan
+                made.model_dump(mode="json") if plan["run_id"] == before.run_id else plan
                 for plan in self._results.plans()
             ]
         )
-        stopping.prune(self._results, made.run_id, None)
         self._running[trial_id] = made
         self._scheduler.add(made)
         self._tell(made)
@@ -172,8 +179,9 @@ class TrialSource(Searcher):
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
+        self._scheduler.replay([plan])  # epochs whose report was lost with the process
         if not stopped:
-            settle_pruned([plan], self._results)  # its scheduler ended it: it is not made again
+            self._scheduler.settle(plan)  # its scheduler ended it: it is not made again
         if self._results.end_of(plan.run_id) is not None:
             return
         if stopped:
@@ -221,7 +229,6 @@ class TrialSource(Searcher):
         return not fits(self._nodes(), needs, Need(1, 1, False))
 
     def _begin(self, plan: RunPlan) -> None:
-        stopping.prune(self._results, plan.run_id, None)
         if plan.index >= self._count:
             self._count = plan.index + 1
             self._results.add_plan(plan.model_dump(mode="json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
 from raysuite.orchestrate.sweep import population, trial_source
-from raysuite.orchestrate.sweep.population import next_segment
+from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
+from raysuite.orchestrate.sweep.trial import Request
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import write_sweep
@@ -89,14 +91,15 @@ class Sweep:
             if suggested is None or suggested == Searcher.FINISHED:
                 return
             plan = self.source._running[str(self.steps)]
-            self.work(plan)
+            self.work(suggested)
             self.source.on_trial_complete(str(self.steps))
             yield plan
 
-    def work(self, drawn: RunPlan) -> None:
-        plan, segment = next_segment(drawn, self.results)
+    def work(self, suggested: dict[str, str]) -> None:
+        request = Request.model_validate(json.loads(suggested["request"]))
+        plan, segment = request.plan, request.segment
         assert segment is not None
-        folder = checkpoint_folder(self.results, segment.name)
+        folder = checkpoint_folder(self.results, segment.name or plan.run_id)
         begin = folder if folder.exists() else Path(segment.taken) if segment.taken else None
         first = 0 if begin is None else LoopState.read(begin).epoch
         weights = str(plan.index) if begin is None else (begin / "weights").read_text()
@@ -151,8 +154,7 @@ def test_nobody_is_judged_whose_driver_has_not_left(tmp_path: Path) -> None:
     stand last."""
     sweep = Sweep(tmp_path)
     assert len(list(sweep.legs(3))) == 3
-    assert sweep.source.suggest("last") is not None
-    sweep.work(sweep.source._running["last"])
+    sweep.work(sweep.source.suggest("last"))
     assert sweep.source.suggest("next") is None
     assert not any(sweep.turns())
     sweep.source.on_trial_complete("last")
@@ -312,7 +314,7 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
 
 def test_other_sweeps_have_no_legs(tmp_path):
     data = {**DATA, "search": {**DATA["search"], "scheduler": "asha"}}
-    results = Results(tmp_path)
-    write_sweep(Document(data, "sweep.yaml"), results)
-    plan = next(Sweep(tmp_path / "population").legs(1))
-    assert next_segment(plan, results) == (plan, None)
+    document = Document(data, "sweep.yaml")
+    plan = next(Sweep(tmp_path).legs(1))
+    others = Population(document, read_search(document), Results(tmp_path))
+    assert others.next_segment(plan) == (plan, None)

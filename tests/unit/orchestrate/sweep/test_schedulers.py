@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.schedulers import HEARD, JournaledScheduler, settle_pruned
+from raysuite.orchestrate.stopping import requested_end
+from raysuite.orchestrate.sweep.schedulers import ORDER, JournaledScheduler
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
+from raysuite.records.base import checked_line
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
+from raysuite.train.stopping import Prune
 
 EPOCHS = 9
 
@@ -81,8 +83,8 @@ class Sweep:
             elapsed_seconds=1.0,
         )
         Journal(self.results.journal_file(plan.run_id)).write(record)
-        self.scheduler.on_trial_result(None, None, {"run_id": plan.run_id, "epoch": epoch})
-        return asked_to_prune(self.results, plan.run_id) is not None
+        self.scheduler.on_trial_result(None, None, {"epoch": checked_line(record).decode()})
+        return requested_end(self.results.folder, plan.run_id) is not None
 
 
 ASHA = {"name": "asha", "grace_epochs": 1, "reduction_factor": 3}
@@ -93,8 +95,8 @@ def test_asha_ends_all_but_the_best_third_at_each_rung(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     asked = [sweep.epoch(sweep.begin(), 0, accuracy) for accuracy in (0.5, 0.4, 0.6, 0.1, 0.59)]
     assert asked == [False, True, False, True, False]
-    told = asked_to_prune(sweep.results, sweep.plans[1].run_id)
-    assert told is not None
+    told = requested_end(tmp_path, sweep.plans[1].run_id)
+    assert isinstance(told, Prune)
     assert (told.by, told.value) == ("asha", 0.4)
 
 
@@ -121,7 +123,7 @@ def test_its_rungs_are_as_they_were_when_a_sweep_is_taken_up_again(tmp_path, bra
     before = again._scheduler.debug_string()
     sweep.epoch(sweep.plans[2], 2, 0.1)
     assert again._scheduler.debug_string() == before
-    assert asked_to_prune(sweep.results, sweep.plans[2].run_id) is None
+    assert requested_end(tmp_path, sweep.plans[2].run_id) is None
 
 
 def test_a_run_that_was_let_go_on_is_not_ended_by_its_past(tmp_path):
@@ -133,14 +135,28 @@ def test_a_run_that_was_let_go_on_is_not_ended_by_its_past(tmp_path):
     assert not sweep.epoch(first, 0, 0.5)
     again = sweep.new_rule()
     again.replay(sweep.plans)
-    assert asked_to_prune(sweep.results, second.run_id) is None
+    assert requested_end(tmp_path, second.run_id) is None
     assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
+
+
+def test_the_order_is_read_by_its_earlier_name(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    first, second = sweep.begin(), sweep.begin()
+    sweep.clock += 10.0
+    assert not sweep.epoch(second, 0, 0.4)
+    sweep.clock -= 10.0
+    assert not sweep.epoch(first, 0, 0.5)
+    (tmp_path / ORDER).rename(tmp_path / "heard.jsonl")
+    again = sweep.new_rule()
+    again.replay(sweep.plans)
+    assert requested_end(tmp_path, second.run_id) is None
+    assert not (tmp_path / ORDER).exists()
 
 
 def test_a_line_that_was_cut_off_loses_no_other(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
-    with (tmp_path / HEARD).open("a", encoding="utf-8") as stream:
+    with (tmp_path / ORDER).open("a", encoding="utf-8") as stream:
         stream.write('["half')
     again = sweep.new_rule()
     again.replay(sweep.plans)
@@ -151,12 +167,15 @@ def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
     assert sweep.epoch(sweep.begin(), 0, 0.4)
-    settle_pruned(sweep.plans, sweep.results)
+    again = sweep.new_rule()
+    again.replay(sweep.plans)
+    for plan in sweep.plans:
+        again.settle(plan)
     assert sweep.results.end_of(sweep.plans[0].run_id) is None
     end = sweep.results.end_of(sweep.plans[1].run_id)
     assert isinstance(end, RunPruned)
     assert (end.by, end.epoch, end.value, end.settled) == ("asha", 0, 0.4, True)
-    settle_pruned(sweep.plans, sweep.results)
+    again.settle(sweep.plans[1])
     assert len(sweep.results.records(sweep.plans[1].run_id)) == 2
 
 
@@ -178,8 +197,8 @@ def test_an_epoch_after_the_word_to_end_is_not_judged_now_or_later(tmp_path):
     poor = sweep.begin()
     assert [sweep.epoch(poor, epoch, 0.1) for epoch in range(3)] == [False, True, True]
     sweep.new_rule().replay(sweep.plans)
-    told = asked_to_prune(sweep.results, poor.run_id)
-    assert told is not None
+    told = requested_end(tmp_path, poor.run_id)
+    assert isinstance(told, Prune)
     assert told.message.endswith("after epoch 2")
 
 

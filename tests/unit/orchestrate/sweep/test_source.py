@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
-from raysuite.train.stopping import Prune, Stop
+from raysuite.train.stopping import Stop
+from tests.unit.orchestrate.sweep.test_population import Sweep as Population
 
 TWO = Capacity((Node(2, 0),))
 
@@ -63,8 +65,7 @@ class Sweep:
         suggested = self.source.suggest(name)
         if suggested is None or suggested == Searcher.FINISHED:
             return None
-        plan = next(p for p in self.results.plans() if p["run_id"] == suggested["run_id"])
-        label: dict[str, Any] = plan["label"]
+        label: dict[str, Any] = json.loads(suggested["request"])["plan"]["label"]
         return label
 
     def end(self, name: str) -> None:
@@ -216,15 +217,19 @@ def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypa
 
 
 def test_one_that_was_to_end_and_died_is_not_made_again(tmp_path):
-    sweep = Sweep(tmp_path, LRS)
-    sweep.begin("a")
-    run_id = sweep.source._running["a"].run_id
-    stopping.prune(sweep.results, run_id, Prune("asha", 0.5, "it was behind"))
-    sweep.source.on_trial_complete("a", error=True)
-    end = sweep.results.end_of(run_id)
+    """Nor where the report of the epoch that it was to end after died with it."""
+    sweep = Sweep(tmp_path, LRS, scheduler={"name": "asha", "grace_epochs": 1})
+    for name, accuracy in (("a", 0.5), ("b", 0.4)):
+        sweep.begin(name)
+        epoch = Population.epoch(sweep.source._running[name], 0, accuracy)
+        Journal(sweep.results.journal_file(epoch.run_id)).write(epoch)
+    sweep.end("a")
+    sweep.source.on_trial_complete("b", error=True)
+    end = sweep.results.end_of(epoch.run_id)
     assert isinstance(end, RunPruned)
-    assert (end.by, end.value, end.message) == ("asha", 0.5, "it was behind")
-    assert sweep.begin("b") == {"optimizer.lr": 0.2}
+    assert (end.by, end.value, end.settled) == ("asha", 0.4, True)
+    assert sweep.begin("c") == {"optimizer.lr": 0.3}
+    assert sweep.begin("d") is None
 
 
 def test_others_are_drawn_for_them(tmp_path):
