@@ -275,7 +275,7 @@ def _on_nodes(
         progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=bool(say)) as count,
     ):
         ends = make_on_nodes(synthetic, folder, workers, force, count)
-    _tell_nodes(synthetic, ends, say)
+    _print_nodes(synthetic, ends, say)
     failed = [end for end in ends if end.made is None]
     if failed:
         raise RunError(
@@ -290,7 +290,7 @@ def _on_nodes(
         )
 
 
-def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
+def _print_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
     if say:
         nodes = [
             {
@@ -543,10 +543,10 @@ def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
         f"{conversion.bytes / 1e6:,.1f} MB of images, {len(conversion.classes)} classes from label "
         f"{conversion.first_label}; nothing was written"
     )
-    _tell_passed_over(conversion)
+    _print_passed_over(conversion)
 
 
-def _tell_passed_over(conversion: Conversion) -> None:
+def _print_passed_over(conversion: Conversion) -> None:
     if conversion.passed_over:
         print_text(
             f"passed over, as they are no images: {conversion.passed_over} files or folders; "
@@ -572,7 +572,7 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
             print_text(f"  {one.path}: {one.reason}")
         if len(summary.skipped) > shown:
             print_text(f"  and {len(summary.skipped) - shown} more, in {target / 'manifest.json'}")
-    _tell_passed_over(conversion)
+    _print_passed_over(conversion)
     print_text(f"in a spec: data: {_spec(conversion)}")
 
 

@@ -97,7 +97,7 @@ def _search(
 
     with reporting(nodes, listener.say):
         while left := [plan for plan in group if _goes_on(plan, folder)]:
-            if stop := listener.asked_to_stop():
+            if stop := listener.requested_stop():
                 return stop
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:

@@ -22,14 +22,14 @@ from typing import Any, Self, get_args
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import Suite, is_to_be_resumed, register, unregister
 from raysuite.errors import UserError
-from raysuite.orchestrate.cluster import knock
+from raysuite.orchestrate.cluster import check_listening
 from raysuite.records import StopReason
 from raysuite.train.stopping import Prune, Signals, Stop
 
 FILE = "stop.json"
 _PRUNED = "pruned"
 """Its key of the runs that are to end: run id -> Prune."""
-_KNOCK_S = 3.0
+_CONNECT_S = 3.0
 _AGENT_S = 1.0
 """From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
 leaves a driver 3 s."""
@@ -49,7 +49,7 @@ class StopWatch:
         self._began = time.time()
         self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
-        self._heard = 0.0
+        self._seen_at = 0.0
         """When it was first seen, by the monotonic clock."""
         self.on_last_word: Callable[[], None] = lambda: None
         """Called once a person has ended the suite, who may kill this process next."""
@@ -61,11 +61,11 @@ class StopWatch:
     def __exit__(self, *error: Any) -> None:
         self._signals.__exit__(*error)
 
-    def asked(self) -> Stop | None:
+    def request(self) -> Stop | None:
         """The first request to stop; the cluster's own has priority over a simultaneous signal."""
         if self._stop is None:
-            self._stop = self._of_cluster() or self._signals.asked()
-            self._heard = time.monotonic()
+            self._stop = self._of_cluster() or self._signals.request()
+            self._seen_at = time.monotonic()
             if self.is_last_word():
                 self.on_last_word()
         return self._stop
@@ -81,15 +81,15 @@ class StopWatch:
             yield
             return
         register(cluster, suite)
-        forget = self.on_last_word = partial(unregister, cluster, suite.results)
+        withdraw = self.on_last_word = partial(unregister, cluster, suite.results)
         try:
             yield
         except BaseException as error:
             if not is_to_be_resumed(error):
-                forget()
+                withdraw()
             raise
-        if self.asked() is None or self.is_last_word():
-            forget()
+        if self.request() is None or self.is_last_word():
+            withdraw()
         else:  # it was forgotten if the cluster's end was seen only after the signal
             register(cluster, suite)
 
@@ -107,7 +107,7 @@ class StopWatch:
         while not self._cluster.ending.exists():
             if not self._head_answers():
                 return True
-            if time.monotonic() > self._heard + _AGENT_S:
+            if time.monotonic() > self._seen_at + _AGENT_S:
                 return False
             time.sleep(_AGENT_S / 10)
         return True
@@ -117,7 +117,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                knock(head.gcs, _KNOCK_S)
+                check_listening(head.gcs, _CONNECT_S)
             return head is not None
         except (UserError, OSError):
             return False

@@ -249,7 +249,7 @@ def _write_all(
             folder,
             resume=resume,
             model_file=file.with_name("model.pt"),
-            asked_to_stop=lambda: requested_end(results.folder, plan.run_id),
+            requested_end=lambda: requested_end(results.folder, plan.run_id),
             until=until,
             unread=unread,
         ):

@@ -71,7 +71,7 @@ def run(
         tuner = _tuner(search, results, source, scheduler, tune_shutdown, str(folder))
 
         def shut_down() -> None:
-            tune_shutdown.asked = source.stopped = True
+            tune_shutdown.requested = source.stopped = True
 
         listener = _with_events(listener, events)
         error, stop = fit(tuner, results, listener, shut_down)

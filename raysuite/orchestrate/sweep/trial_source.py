@@ -69,15 +69,15 @@ class TuneShutdown(Callback):
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Ray Tune's call, several times a second. Raises SystemExit."""
-        if self.asked:
+        if self.requested:
             raise SystemExit
 
 
-_LOOK_S = 2.0
+_READ_EACH_S = 2.0
 _MOST_LEFT_OUT = 100
 """Infeasible values in a row after which a sweep ends that draws others for them: most of its space
 is infeasible."""
@@ -93,11 +93,11 @@ class TrialSource(Searcher):
         results: Results,
         capacity: Capacity,
         scheduler: JournaledScheduler,
-        tell: Callable[[RunPlan | str], None],
+        notify: Callable[[RunPlan | str], None],
     ) -> None:
         super().__init__()
         self._document, self._search, self._results = document, search, results
-        self._capacity, self._scheduler, self._tell = capacity, scheduler, tell
+        self._capacity, self._scheduler, self._notify = capacity, scheduler, notify
         self._decider = search_algorithm_of(search)
         self._seen = Datasets()
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
@@ -116,7 +116,7 @@ class TrialSource(Searcher):
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
         self._known_nodes: Sequence[Node] = ()
-        self._looked_at = -math.inf
+        self._read_at = -math.inf
         self.stopped = False
         """Whether no further trial begins, because the driver ends."""
 
@@ -170,7 +170,7 @@ class TrialSource(Searcher):
         )
         self._running[trial_id] = made
         self._scheduler.add(made)
-        self._tell(made)
+        self._notify(made)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -215,8 +215,8 @@ class TrialSource(Searcher):
 
     def _nodes(self) -> Sequence[Node]:
         """The resources of each node; called several times a second, read from Ray less often."""
-        if time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at, self._known_nodes = time.monotonic(), Capacity.now().each
+        if time.monotonic() > self._read_at + _READ_EACH_S:
+            self._read_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:
@@ -232,7 +232,7 @@ class TrialSource(Searcher):
         if plan.index >= self._count:
             self._count = plan.index + 1
             self._results.add_plan(plan.model_dump(mode="json"))
-            self._tell(plan)
+            self._notify(plan)
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
@@ -262,11 +262,11 @@ class TrialSource(Searcher):
             except SpecError as error:
                 self._left_out.append(values)
                 self._write_down()
-                told = ", ".join(f"{key}={value}" for key, value in values.items())
-                self._tell(f"no trial of {told}: {'; '.join(str(error).splitlines())}")
+                text = ", ".join(f"{key}={value}" for key, value in values.items())
+                self._notify(f"no trial of {text}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
-                    self._tell(f"no further trials: {left_out} in a row make no spec")
+                    self._notify(f"no further trials: {left_out} in a row make no spec")
                     break
                 continue
             if self._can_be(plan):

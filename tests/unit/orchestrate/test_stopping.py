@@ -44,20 +44,20 @@ def cluster(tmp_path: Path) -> ClusterFolder:
 def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     before = signal.getsignal(number)
     with StopWatch(None, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
         assert not watch.is_last_word()
         heard: list[int] = []
         watch.on_last_word = lambda: heard.append(1)
         sent = time.time()
         os.kill(os.getpid(), number)
-        stop = watch.asked()
+        stop = watch.request()
         assert stop is not None
         assert stop.reason == reason
         assert stop.deadline is not None
         assert sent + 29 < stop.deadline < time.time() + 31
         assert watch.is_last_word() == last
         os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.asked() == stop, "the first one counts"
+        assert watch.request() == stop, "the first one counts"
         assert heard == [1] * last
     assert signal.getsignal(number) == before
 
@@ -67,10 +67,10 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
 )
 def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: bool) -> None:
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
         deadline = time.time() + 100
         cluster.write(ClustersStop.model_validate({"reason": reason, "deadline": deadline}))
-        assert watch.asked() == Stop(reason, deadline)  # type: ignore[arg-type]
+        assert watch.request() == Stop(reason, deadline)  # type: ignore[arg-type]
         assert watch.is_last_word() == last
 
 
@@ -96,11 +96,11 @@ def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
 ) -> None:
     with StopWatch(cluster, 30.0) as watch:
         os.kill(os.getpid(), signal.SIGTERM)
-        stop = watch.asked()
+        stop = watch.request()
         assert stop is not None
         assert watch.is_last_word()
         cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
-        assert watch.asked() == stop
+        assert watch.request() == stop
         assert not watch.is_last_word(), "the cluster comes back, and the suite with it"
 
 
@@ -112,7 +112,7 @@ def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
         heard: list[int] = []
         watch.on_last_word = lambda: heard.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.asked() is not None
+        assert watch.request() is not None
         (cluster.path / "head.json").unlink()
         assert not watch.is_last_word(), "between two starts of the head"
     assert heard == []
@@ -127,7 +127,7 @@ def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
         os.kill(os.getpid(), signal.SIGTERM)
         told = threading.Timer(0.3, cluster.ending.touch)
         told.start()
-        assert watch.asked() is not None
+        assert watch.request() is not None
         assert not watch.is_last_word()
         told.join()
     assert heard == []
@@ -136,10 +136,10 @@ def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:
     cluster.write(ClustersStop(reason="time_limit", deadline=time.time() - 1))
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
     (cluster.path / "stop.json").write_text("{")
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
 
 
 def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.suite import Listener, fit, forget_failures
+from raysuite.orchestrate.suite import Listener, fit, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
@@ -44,7 +44,7 @@ def failed(tmp_path: Path) -> Results:
 def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_path: Path) -> None:
     results = failed(tmp_path)
     own, other = (keep_checkpoint(results, plan) for plan in (FAILED, STOPPED))
-    forget_failures([FAILED, STOPPED], results)
+    reset_failures([FAILED, STOPPED], results)
     assert not own.exists()
     assert latest_checkpoint(other, STOPPED.run_id, 8) == (other, "")
     assert results.records(FAILED.run_id) == []
