@@ -21,10 +21,12 @@ from raysuite.orchestrate.stopping import (
     FILE,
     StopWatch,
     is_late,
+    request_prune,
     request_stop,
+    requested_end,
     requested_stop,
 )
-from raysuite.train.stopping import Stop
+from raysuite.train.stopping import Prune, Stop
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder
         assert watch.request() is None
 
 
-def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> None:
+def test_requests_are_in_a_file_that_exists_before_the_runs(tmp_path: Path) -> None:
     assert requested_stop(tmp_path) is None
     request_stop(tmp_path, None)
     assert requested_stop(tmp_path) is None
@@ -151,6 +153,21 @@ def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> Non
         request_stop(tmp_path, stop)
         assert requested_stop(tmp_path) == stop
     assert (tmp_path / FILE).stat().st_ino == inode
+
+
+def test_a_run_is_pruned_and_others_are_not_until_all_are_stopped(tmp_path: Path) -> None:
+    request_stop(tmp_path, None)
+    prunes = {run_id: Prune("asha", 0.5, f"behind {run_id}") for run_id in "ab"}
+    for run_id, prune in prunes.items():
+        request_prune(tmp_path, run_id, prune)
+    assert [requested_end(tmp_path, run_id) for run_id in "abc"] == [*prunes.values(), None]
+    assert requested_stop(tmp_path) is None
+    stop = Stop("preempted", 12.5)
+    request_stop(tmp_path, stop)
+    request_prune(tmp_path, "c", prunes["a"])
+    assert [requested_end(tmp_path, run_id) for run_id in "abc"] == [stop] * 3
+    request_stop(tmp_path, None)
+    assert requested_end(tmp_path, "c") is None
 
 
 @pytest.mark.parametrize("text", ["", '{"reason": "time', "[]", "{}", '{"reason": "x"}'])

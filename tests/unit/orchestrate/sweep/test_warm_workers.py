@@ -116,7 +116,7 @@ def test_a_trial_ends_with_its_workers_and_after_their_last_epoch(
     assert not workers.start(plan, None, None)
 
 
-def test_workers_without_a_trial_make_room(
+def test_idle_workers_end(
     made: list[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "_IDLE_S", 0.1)
