@@ -33,7 +33,7 @@ _CONNECT_S = 3.0
 _AGENT_S = 1.0
 """From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
 leaves a driver 3 s."""
-LAST_WORDS_S = 3.0
+RESERVED_S = 3.0
 """Seconds before the deadline that the driver reserves to end by itself."""
 
 
@@ -51,7 +51,7 @@ class StopWatch:
         self._stop: Stop | None = None
         self._seen_at = 0.0
         """When it was first seen, by the monotonic clock."""
-        self.on_last_word: Callable[[], None] = lambda: None
+        self.on_final: Callable[[], None] = lambda: None
         """Called once a person has ended the suite, who may kill this process next."""
 
     def __enter__(self) -> Self:
@@ -66,8 +66,8 @@ class StopWatch:
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
-            if self.is_last_word():
-                self.on_last_word()
+            if self.is_final():
+                self.on_final()
         return self._stop
 
     @contextmanager
@@ -81,19 +81,19 @@ class StopWatch:
             yield
             return
         register(cluster, suite)
-        withdraw = self.on_last_word = partial(unregister, cluster, suite.results)
+        withdraw = self.on_final = partial(unregister, cluster, suite.results)
         try:
             yield
         except BaseException as error:
             if not is_to_be_resumed(error):
                 withdraw()
             raise
-        if self.request() is None or self.is_last_word():
+        if self.request() is None or self.is_final():
             withdraw()
         else:  # it was forgotten if the cluster's end was seen only after the signal
             register(cluster, suite)
 
-    def is_last_word(self) -> bool:
+    def is_final(self) -> bool:
         """Whether a person ended the suite: it is not to be resumed by itself. One that ended
         with its cluster is: by the next start of its head, or by `raysuite cluster up --resume`."""
         stop = self._of_cluster() or self._stop
@@ -184,4 +184,4 @@ def _read(results: Path) -> dict[str, Any] | None:
 
 def is_late(stop: Stop) -> bool:
     """Whether the time for workers to stop is over."""
-    return stop.deadline is not None and time.time() > stop.deadline - LAST_WORDS_S
+    return stop.deadline is not None and time.time() > stop.deadline - RESERVED_S

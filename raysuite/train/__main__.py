@@ -201,7 +201,7 @@ def _print(plan: RunPlan, record: Record) -> None:
             print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
 
 
-_LAST_WORDS_SECONDS = 10.0
+_ENDING_S = 10.0
 """A rank that fails leaves its group first, and then writes why."""
 
 
@@ -219,7 +219,7 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         return failed[-1] if failed and failed[-1].time >= began else None
 
     if is_peer_loss(error):
-        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        deadline = time.monotonic() + _ENDING_S
         while (found := known()) is None and time.monotonic() < deadline:
             time.sleep(0.1)
         return found.message if found else ""

@@ -47,9 +47,9 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     before = signal.getsignal(number)
     with StopWatch(None, 30.0) as watch:
         assert watch.request() is None
-        assert not watch.is_last_word()
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        assert not watch.is_final()
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         sent = time.time()
         os.kill(os.getpid(), number)
         stop = watch.request()
@@ -57,10 +57,10 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
         assert stop.reason == reason
         assert stop.deadline is not None
         assert sent + 29 < stop.deadline < time.time() + 31
-        assert watch.is_last_word() == last
+        assert watch.is_final() == last
         os.kill(os.getpid(), signal.SIGTERM)
         assert watch.request() == stop, "the first one counts"
-        assert heard == [1] * last
+        assert calls == [1] * last
     assert signal.getsignal(number) == before
 
 
@@ -73,7 +73,7 @@ def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: boo
         deadline = time.time() + 100
         cluster.write(ClustersStop.model_validate({"reason": reason, "deadline": deadline}))
         assert watch.request() == Stop(reason, deadline)  # type: ignore[arg-type]
-        assert watch.is_last_word() == last
+        assert watch.is_final() == last
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
         os.kill(os.getpid(), signal.SIGTERM)
         stop = watch.request()
         assert stop is not None
-        assert watch.is_last_word()
+        assert watch.is_final()
         cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
         assert watch.request() == stop
-        assert not watch.is_last_word(), "the cluster comes back, and the suite with it"
+        assert not watch.is_final(), "the cluster comes back, and the suite with it"
 
 
 def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
@@ -111,28 +111,28 @@ def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
 ) -> None:
     gcs.close()
     with StopWatch(cluster, 30.0) as watch:
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert watch.request() is not None
         (cluster.path / "head.json").unlink()
-        assert not watch.is_last_word(), "between two starts of the head"
-    assert heard == []
+        assert not watch.is_final(), "between two starts of the head"
+    assert calls == []
 
 
 def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
     cluster: ClusterFolder, gcs: socket.socket
 ) -> None:
     with StopWatch(cluster, 30.0) as watch:
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
         told = threading.Timer(0.3, cluster.ending.touch)
         told.start()
         assert watch.request() is not None
-        assert not watch.is_last_word()
+        assert not watch.is_final()
         told.join()
-    assert heard == []
+    assert calls == []
 
 
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:
