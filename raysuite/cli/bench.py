@@ -345,7 +345,7 @@ def batch(
         return
     console = stdout()
     for plan, each in zip(decision.plans, found, strict=True):
-        for part in told(plan, each):
+        for part in search_summary(plan, each):
             console.print(part)
     print_text(f"\n{folder / 'batches.json'}")
 
@@ -399,7 +399,7 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
     }
 
 
-def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
+def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """What was found for a plan, as a person reads it."""
     from raysuite.records.batches import size_figures
 

@@ -213,7 +213,7 @@ def make(
 
 
 _Say = Callable[[dict[str, Any]], None] | None
-"""Takes what would be told to a person, as data."""
+"""Takes what would be shown to a person, as data."""
 
 
 def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:
@@ -240,10 +240,10 @@ def _here(synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, 
     if say:
         say(_as_data(synthetic, made))
     else:
-        print_text(f"{made.path}: {_told(synthetic, made)}")
+        print_text(f"{made.path}: {_summary(synthetic, made)}")
 
 
-def _told(synthetic: SyntheticSet, made: Made) -> str:
+def _summary(synthetic: SyntheticSet, made: Made) -> str:
     what = f"{synthetic.told()}, as {synthetic.form}, {human_bytes(made.bytes)}"
     if not made.written:
         return f"{what}; complete already, nothing was written"
@@ -303,8 +303,10 @@ def _print_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> Non
         say({"synthetic": synthetic.parameters, "nodes": nodes})
         return
     for end in ends:
-        told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
-        print_text(f"{end.node}  {told}")
+        shown = (
+            end.error if end.made is None else f"{end.made.path}: {_summary(synthetic, end.made)}"
+        )
+        print_text(f"{end.node}  {shown}")
 
 
 def check(
@@ -365,8 +367,8 @@ def check(
 
             reports.append(look(target, decode, write_index, workers or cpus(), begin))
     if as_json:
-        told = [_report_as_data(report) for report in reports]
-        print_json(told[0] if len(told) == 1 else told)
+        shown = [_report_as_data(report) for report in reports]
+        print_json(shown[0] if len(shown) == 1 else shown)
     else:
         for report in reports:
             _print_report(report, limit_shown)
@@ -532,8 +534,8 @@ def convert(
 
 def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
     if as_json:
-        told = {**conversion.document, "first_label": conversion.first_label}
-        print_json({**told, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
+        shown = {**conversion.document, "first_label": conversion.first_label}
+        print_json({**shown, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
         return
     counts = conversion.document["shards"]
     for split in ("train", "val"):

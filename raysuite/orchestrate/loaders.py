@@ -387,7 +387,7 @@ def compare(
     threads: int,
     named: bool,
     begun: Callable[[str, int], None],
-    told: Callable[[Fact], None],
+    on_fact: Callable[[Fact], None],
 ) -> LoadingBench:
     """Measure, and write what there is into `folder` after each timing.
 
@@ -411,7 +411,7 @@ def compare(
     for fact in measure(plan, prepared, folder / "messages.log", begun):
         bench = bench.grown(fact)
         bench.save(folder)
-        told(fact)
+        on_fact(fact)
     bench = bench.model_copy(update={"complete": True})
     bench.save(folder)
     return bench

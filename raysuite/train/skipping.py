@@ -76,8 +76,8 @@ def check_samples(
             found, was_known = look(prepared, source, ids, pool) if ids else ({}, True)
             faults |= found
             counts = torch.tensor([len(found), len(ids) if was_known else 0])
-            more, knew = comm.all_reduce(counts, "sum").tolist()
-            bad, known = bad + more, known + knew
+            more_bad, more_known = comm.all_reduce(counts, "sum").tolist()
+            bad, known = bad + more_bad, known + more_known
             if bad > MOST_BAD * samples:
                 break
     mask = _shared_mask(comm, samples, faults)

@@ -62,10 +62,10 @@ class Population:
         RunError where a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
-        going_on = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
+        unfinished = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
         waiting = [at for run in journals.values() if (at := held_after(run)) is not None]
         epochs = min(waiting, default=0)
-        if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in going_on):
+        if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in unfinished):
             return set()
         held = {run_id for run_id, run in journals.items() if held_after(run) == epochs}
         if not held <= left:
