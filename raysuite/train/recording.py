@@ -35,7 +35,7 @@ def recorded(
     journal = Journal(file) if world.rank == 0 else None
 
     def checkpoint(loop: TrainingLoop) -> None:
-        keep_checkpoint(loop, folder)
+        keep_checkpoint(folder, loop.save, world, loop.engine.comm)
 
     for record in execute(
         plan,

@@ -100,16 +100,15 @@ class TrialSource(Searcher):
         self._capacity, self._scheduler, self._notify = capacity, scheduler, notify
         self._decider = search_algorithm_of(search)
         self._seen = Datasets()
-        plans = [RunPlan.model_validate(plan) for plan in results.plans()]
-        self._count = len(plans)
+        self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
         # drawn values are indexed by the number of draws; values of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
-        left = [plan for plan in plans if results.end_of(plan.run_id) is None]
+        left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
         """Trials that wait at an interval for the others of their population."""
-        self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in plans)
+        self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether all of that population are decided, as they are after its first PBT step."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
@@ -161,13 +160,9 @@ class TrialSource(Searcher):
         """A trial reports the batch that it found; its epochs are the scheduler's."""
         if "plan" not in result:
             return
-        before, made = self._running[trial_id], RunPlan.model_validate(json.loads(result["plan"]))
-        self._results.write_plans(
-            [
-                made.model_dump(mode="json") if plan["run_id"] == before.run_id else plan
-                for plan in self._results.plans()
-            ]
-        )
+        made = RunPlan.model_validate(json.loads(result["plan"]))
+        self._plans[made.index] = made
+        self._results.write_plans([plan.model_dump(mode="json") for plan in self._plans])
         self._running[trial_id] = made
         self._scheduler.add(made)
         self._notify(made)
@@ -208,8 +203,7 @@ class TrialSource(Searcher):
         if not (self._held and self._is_whole and self._has_changed):
             return
         self._has_changed = False
-        plans = [RunPlan.model_validate(plan) for plan in self._results.plans()]
-        ready = self._population.ready(plans, self._held.keys())
+        ready = self._population.ready(self._plans, self._held.keys())
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
@@ -229,8 +223,8 @@ class TrialSource(Searcher):
         return not fits(self._nodes(), needs, Need(1, 1, False))
 
     def _begin(self, plan: RunPlan) -> None:
-        if plan.index >= self._count:
-            self._count = plan.index + 1
+        if plan.index >= len(self._plans):
+            self._plans.append(plan)
             self._results.add_plan(plan.model_dump(mode="json"))
             self._notify(plan)
         self._scheduler.add(plan)
@@ -257,7 +251,7 @@ class TrialSource(Searcher):
                 break
             try:
                 plan = trial_plan(
-                    self._document, values, self._count, int(self._capacity.gpus), self._seen
+                    self._document, values, len(self._plans), int(self._capacity.gpus), self._seen
                 )
             except SpecError as error:
                 self._left_out.append(values)
