@@ -69,7 +69,7 @@ def _folder(out: Path | None, name: str) -> Path:
 # A comparison of loaders on its way: the table, the files, MLflow.
 
 
-def tell_plan(plan: LoadingPlan, as_json: bool) -> None:
+def print_plan(plan: LoadingPlan, as_json: bool) -> None:
     """What would be timed."""
     if as_json:
         print_text(plan.model_dump_json(indent=2))
@@ -82,10 +82,10 @@ def tell_plan(plan: LoadingPlan, as_json: bool) -> None:
     print_text(f"{timings} timings of {length} each on {plan.title}{least}")
 
 
-def measure_and_tell(
+def measure_and_print(
     plan: LoadingPlan,
     folder: Path,
-    asked: bool,
+    named: bool,
     as_json: bool,
     mlflow: bool,
     tracking_uri: str | None,
@@ -100,7 +100,7 @@ def measure_and_tell(
     interrupted, total = False, plan.repeats * len(plan.candidates)
     with progress("looking at the images", total, "", hidden=as_json) as advance:
         try:
-            measured = compare(plan, folder, cpus(), asked, begun, lambda fact: advance(1))
+            measured = compare(plan, folder, cpus(), named, begun, lambda fact: advance(1))
         except KeyboardInterrupt:
             if not (folder / FILE).exists():
                 raise
@@ -229,12 +229,12 @@ def loaders(
         candidates=tuple(candidates(blocks, several, [each for each in loading if each])),
     )
     if dry_run:
-        tell_plan(plan, as_json)
+        print_plan(plan, as_json)
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
-    measured = measure_and_tell(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
+    measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
         raise typer.Exit(1)
@@ -323,7 +323,7 @@ def batch(
 
     first = wishes(gpus_before(address))
     if dry_run:
-        _tell_plan(first, as_json)
+        _print_sizes(first, as_json)
         return
     folder = _folder(out, f"batches-{first[0].spec.name}")
     with (
@@ -345,7 +345,7 @@ def batch(
         return
     console = stdout()
     for plan, each in zip(decision.plans, found, strict=True):
-        for part in told(plan, each):
+        for part in search_summary(plan, each):
             console.print(part)
     print_text(f"\n{folder / 'batches.json'}")
 
@@ -357,7 +357,7 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
     return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
 
 
-def _tell_plan(plans: Sequence[RunPlan], as_json: bool) -> None:
+def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
     from raysuite.plan.batches import sizes_of
 
     tried = {_name(plan): sizes_of(plan).sizes for plan in plans}
@@ -399,7 +399,7 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
     }
 
 
-def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
+def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """What was found for a plan, as a person reads it."""
     from raysuite.records.batches import size_figures
 

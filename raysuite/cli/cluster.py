@@ -392,7 +392,7 @@ def up(
     from raysuite.cluster.sites import secrets_in
     from raysuite.spec.site_values import secret_like
 
-    cluster = _asked(site, nodes, name)
+    cluster = _requested(site, nodes, name)
     if names := secret_like(cluster.site.environment):
         print_text(f"warning: environment: {'; '.join(secrets_in(names))}", error=True)
     folder = folder_of(cluster.name)
@@ -413,7 +413,7 @@ def up(
     print_text(_how_to_go_on(cluster, wait), error=not wait)
 
 
-def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
+def _requested(site_name: str, nodes: str | None, name: str | None) -> Cluster:
     from raysuite.cluster.files import Cluster
     from raysuite.cluster.sites import find_site
     from raysuite.spec.site import LocalSite
@@ -490,8 +490,8 @@ def _wait(folder: ClusterFolder) -> None:
     from raysuite.cluster.client import NotStartedError, down, wait
 
     try:
-        tell = _teller(folder.name)
-        wait(folder, lambda progress: tell(_progress_text(progress)))
+        write = _printer(folder.name)
+        wait(folder, lambda progress: write(_progress_text(progress)))
     except NotStartedError:
         for line in down(folder, grace_s=0.0):
             print_text(line, error=True)
@@ -699,7 +699,7 @@ def down(
     for each in names:
         folder = find_folder(each)
         try:
-            lines = take_down(folder, grace, _teller(each), remove)
+            lines = take_down(folder, grace, _printer(each), remove)
         except RaysuiteError as error:
             if not everything:
                 raise
@@ -714,16 +714,16 @@ def down(
         raise typer.Exit(1)
 
 
-def _teller(name: str) -> Callable[[str], None]:
+def _printer(name: str) -> Callable[[str], None]:
     last = ""
 
-    def tell(text: str) -> None:
+    def write(text: str) -> None:
         nonlocal last
         if text != last:
             last = text
             print_text(f"{name}: {text}", error=True)
 
-    return tell
+    return write
 
 
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."

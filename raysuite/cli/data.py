@@ -213,7 +213,7 @@ def make(
 
 
 _Say = Callable[[dict[str, Any]], None] | None
-"""Takes what would be told to a person, as data."""
+"""Takes what would be shown to a person, as data."""
 
 
 def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:
@@ -240,10 +240,10 @@ def _here(synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, 
     if say:
         say(_as_data(synthetic, made))
     else:
-        print_text(f"{made.path}: {_told(synthetic, made)}")
+        print_text(f"{made.path}: {_summary(synthetic, made)}")
 
 
-def _told(synthetic: SyntheticSet, made: Made) -> str:
+def _summary(synthetic: SyntheticSet, made: Made) -> str:
     what = f"{synthetic.told()}, as {synthetic.form}, {human_bytes(made.bytes)}"
     if not made.written:
         return f"{what}; complete already, nothing was written"
@@ -275,7 +275,7 @@ def _on_nodes(
         progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=bool(say)) as count,
     ):
         ends = make_on_nodes(synthetic, folder, workers, force, count)
-    _tell_nodes(synthetic, ends, say)
+    _print_nodes(synthetic, ends, say)
     failed = [end for end in ends if end.made is None]
     if failed:
         raise RunError(
@@ -290,7 +290,7 @@ def _on_nodes(
         )
 
 
-def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
+def _print_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
     if say:
         nodes = [
             {
@@ -303,8 +303,10 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None
         say({"synthetic": synthetic.parameters, "nodes": nodes})
         return
     for end in ends:
-        told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
-        print_text(f"{end.node}  {told}")
+        shown = (
+            end.error if end.made is None else f"{end.made.path}: {_summary(synthetic, end.made)}"
+        )
+        print_text(f"{end.node}  {shown}")
 
 
 def check(
@@ -365,8 +367,8 @@ def check(
 
             reports.append(look(target, decode, write_index, workers or cpus(), begin))
     if as_json:
-        told = [_report_as_data(report) for report in reports]
-        print_json(told[0] if len(told) == 1 else told)
+        shown = [_report_as_data(report) for report in reports]
+        print_json(shown[0] if len(shown) == 1 else shown)
     else:
         for report in reports:
             _print_report(report, limit_shown)
@@ -532,8 +534,8 @@ def convert(
 
 def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
     if as_json:
-        told = {**conversion.document, "first_label": conversion.first_label}
-        print_json({**told, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
+        shown = {**conversion.document, "first_label": conversion.first_label}
+        print_json({**shown, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
         return
     counts = conversion.document["shards"]
     for split in ("train", "val"):
@@ -543,10 +545,10 @@ def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
         f"{conversion.bytes / 1e6:,.1f} MB of images, {len(conversion.classes)} classes from label "
         f"{conversion.first_label}; nothing was written"
     )
-    _tell_passed_over(conversion)
+    _print_passed_over(conversion)
 
 
-def _tell_passed_over(conversion: Conversion) -> None:
+def _print_passed_over(conversion: Conversion) -> None:
     if conversion.passed_over:
         print_text(
             f"passed over, as they are no images: {conversion.passed_over} files or folders; "
@@ -572,7 +574,7 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
             print_text(f"  {one.path}: {one.reason}")
         if len(summary.skipped) > shown:
             print_text(f"  and {len(summary.skipped) - shown} more, in {target / 'manifest.json'}")
-    _tell_passed_over(conversion)
+    _print_passed_over(conversion)
     print_text(f"in a spec: data: {_spec(conversion)}")
 
 

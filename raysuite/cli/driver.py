@@ -25,7 +25,7 @@ from raysuite.cli.console import print_text, stdout
 from raysuite.cli.progress import LiveView, Progress
 from raysuite.cli.request import Request, RunRequest, SweepRequest
 from raysuite.cli.run_options import gpus_before
-from raysuite.cli.sweep_progress import SweepProgress, foresee
+from raysuite.cli.sweep_progress import SweepProgress, planned_trials
 from raysuite.cluster.folder import current_folder
 from raysuite.cluster.suites import (
     Suite,
@@ -139,7 +139,7 @@ def search_batches(
 
     if any(plan.undecided for plan in plans):
         say("finding by trial what the spec leaves to auto")
-    decision = decide(plans, folder, nodes, Listener(watch.asked, say=say))
+    decision = decide(plans, folder, nodes, Listener(watch.request, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
         print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
@@ -176,12 +176,12 @@ class Work(ABC, Generic[AnyRequest]):
     def plan(self) -> None:
         """Plan, or read what is to be resumed: mistakes are reported before Ray starts."""
 
-    def forget_failures(self) -> None:
+    def reset_failures(self) -> None:
         """Let the runs that failed be repeated."""
         from raysuite.orchestrate import suite
 
         with sole_driver(self.results.folder):
-            suite.forget_failures(suite.planned(self.results), self.results)
+            suite.reset_failures(suite.planned(self.results), self.results)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         """What runs beside Ray's start; its call waits for it, and raises SpecError."""
@@ -355,7 +355,7 @@ class SweepWork(Work[SweepRequest]):
         if self.opened is None:
             search_algorithm_of(self.search)
             check_space(self.document, self.search)
-            foresee(self.document, self.search, gpus_before(request.address))
+            planned_trials(self.document, self.search, gpus_before(request.address))
         elif request.retry_failed:
             check_retry(self.document)
 
@@ -371,7 +371,7 @@ class SweepWork(Work[SweepRequest]):
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:
             if self.request.address:  # any number of GPUs was counted on
-                foresee(self.document, self.search, int(capacity.gpus))
+                planned_trials(self.document, self.search, int(capacity.gpus))
             self.opened = create_sweep(self.document, self.request.root)
 
     def view(self) -> LiveView:
@@ -422,7 +422,7 @@ def drive(work: Work[Any]) -> None:
 
     work.plan()
     if request.retry_failed:
-        work.forget_failures()
+        work.reset_failures()
     timings = work.timings
     tracking = Tracking(request.tracking_uri, print_text) if request.mlflow else None
     timings.seconds["driver"] = time.time() - timings.began
@@ -495,7 +495,7 @@ def _execute(
 
         progress.poll(work.results)
         listener = Listener(
-            watch.asked,
+            watch.request,
             poll=poll,
             say=lambda line: print_text(line, error=True),
             added=progress.add,

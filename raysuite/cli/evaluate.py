@@ -148,5 +148,5 @@ def _show(found: Evaluation, split: str) -> None:
     order = wrong.argsort(axis=None, kind="stable")[::-1][:_MOST_CONFUSED]
     for row, column in zip(*divmod(order, len(wrong)), strict=True):
         if wrong[row, column]:
-            said = f"{found.classes[row]} taken for {found.classes[column]}"
-            print_text(f"{said}: {wrong[row, column]:,} of {found.confusion[row].sum():,}")
+            mistaken = f"{found.classes[row]} taken for {found.classes[column]}"
+            print_text(f"{mistaken}: {wrong[row, column]:,} of {found.confusion[row].sum():,}")

@@ -96,8 +96,8 @@ def ending(job: Job) -> str:
         return f"job {job.id} is {job.status.lower()}"
     if job.code == os.EX_TEMPFAIL:  # of `raysuite run`
         return f"job {job.id} was stopped and can continue later: exit code {job.code}"
-    said = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
-    return f"job {job.id} failed: {said}"
+    reason = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
+    return f"job {job.id} failed: {reason}"
 
 
 def submit(

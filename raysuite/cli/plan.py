@@ -172,7 +172,7 @@ def _open(each: RunPlan) -> tuple[str, ...]:
 def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
     still_open = _open(each)
 
-    def told(key: str, style: str = "") -> str:
+    def figure(key: str, style: str = "") -> str:
         return "auto" if key in still_open else format(getattr(each, key), style)
 
     micro = "auto" if still_open else f"{each.micro_batch} x {each.accumulate}"
@@ -182,11 +182,11 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
         "workers": _placement(each),
         "group": f"{group} warm" if warm else str(group),
         "seed": str(each.seed),
-        "batch": told("global_batch"),
+        "batch": figure("global_batch"),
         "micro x acc.": micro,
-        "peak rate": told("peak_lr", "g"),
-        "steps/epoch": told("steps_per_epoch"),
-        "steps": told("total_steps"),
+        "peak rate": figure("peak_lr", "g"),
+        "steps/epoch": figure("steps_per_epoch"),
+        "steps": figure("total_steps"),
         "epochs": str(each.spec.training.epochs),
     }
 

@@ -71,9 +71,9 @@ def calibrate(
         print_text(found.model_dump_json(indent=2))
         return
     print_text(f"{found.runs} of {len(runs)} runs")
-    _tell("time of an epoch", found.seconds)
+    _print_fit("time of an epoch", found.seconds)
     if found.bytes is not None:
-        _tell("peak memory of a worker", found.bytes)
+        _print_fit("peak memory of a worker", found.bytes)
     if found.repeats is not None:
         print_text(
             f"repeats differ from their mean by {found.repeats.median:.1%} in the median, "
@@ -93,7 +93,7 @@ def calibrate(
     print_text(str(out))
 
 
-def _tell(what: str, model: Model) -> None:
+def _print_fit(what: str, model: Model) -> None:
     used = sum(cost > 0 for cost in model.costs.values())
     print_text(
         f"{what}: {used} costs; error in the fit {model.fit.median:.1%} (median), "

@@ -118,7 +118,7 @@ class RunState:
             case RunStopped():
                 self.status = "paused" if record.reason == "interval" else "stopped"
 
-    def look(self, file: Path) -> bool:
+    def read_position(self, file: Path) -> bool:
         """Read the position that the run writes; whether it has changed."""
         if self.status != "running":
             return False
@@ -247,8 +247,8 @@ class LiveView(ABC):
                 run.take(record)
                 if self._began is not None or record.time >= self._made:
                     self.current = run
-                    self._tell(run, record)
-            if run.look(live_file(journal)):
+                    self._print(run, record)
+            if run.read_position(live_file(journal)):
                 self.current = run
         ended = self.ended
         if self._began is None:
@@ -261,7 +261,7 @@ class LiveView(ABC):
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
-    def _tell(self, run: RunState, record: Record) -> None:
+    def _print(self, run: RunState, record: Record) -> None:
         if self._json:  # not through rich, which would wrap it
             self._console.file.write(json_line(record) + "\n")
             self._console.file.flush()

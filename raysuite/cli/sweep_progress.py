@@ -222,12 +222,12 @@ def _in_one_line(text: str) -> Text:
 
 # `raysuite sweep --dry-run`: what would be tried, before anything is.
 
-_FORESEEN = ("random", "grid")
+_INDEPENDENT = ("random", "grid")
 """Search algorithms whose trials do not depend on the results of others."""
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class PlannedTrial:
     """What will be tried: a plan, or why there is none of these values."""
 
     values: Values
@@ -235,26 +235,28 @@ class Foreseen:
     why_not: str = ""
 
 
-def foresee(document: Document, search: SearchOptions, gpus: int | None = None) -> list[Foreseen]:
+def planned_trials(
+    document: Document, search: SearchOptions, gpus: int | None = None
+) -> list[PlannedTrial]:
     """The trials of `random` or `grid`, in their order; of other search algorithms none. `gpus` is
     the number of GPUs of the cluster; None counts those of this machine.
 
     Raises SpecError where all of them are invalid.
     """
-    found: list[Foreseen] = []
+    found: list[PlannedTrial] = []
     first: SpecError | None = None
     seen, made = Datasets(), 0
-    if search.searcher.name not in _FORESEEN:
+    if search.searcher.name not in _INDEPENDENT:
         return found
     for values in drawn(search):
         try:
             plan = trial_plan(document, values, made, gpus, seen)
         except SpecError as error:
             first = first or error
-            found.append(Foreseen(values, None, "; ".join(str(error).splitlines())))
+            found.append(PlannedTrial(values, None, "; ".join(str(error).splitlines())))
             continue
         made += 1
-        found.append(Foreseen(values, plan))
+        found.append(PlannedTrial(values, plan))
     if first is not None and not made:
         raise first
     return found
@@ -262,10 +264,10 @@ def foresee(document: Document, search: SearchOptions, gpus: int | None = None) 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
     """Print the trials of a sweep, or how many there are at most where they are decided on the way;
-    `gpus` as `foresee`."""
+    `gpus` as `planned_trials`."""
     search = read_search(document)
     check_space(document, search)
-    trials = foresee(document, search, gpus)
+    trials = planned_trials(document, search, gpus)
     if as_json:
         print_json(
             {"search": search.model_dump(mode="json"), "trials": [_data(each) for each in trials]}
@@ -277,12 +279,12 @@ def print_expected(document: Document, as_json: bool, gpus: int | None = None) -
         print_text(line)
 
 
-def _data(trial: Foreseen) -> dict[str, Any]:
+def _data(trial: PlannedTrial) -> dict[str, Any]:
     plan = None if trial.plan is None else trial.plan.model_dump(mode="json")
     return {"values": trial.values, "plan": plan, "why_not": trial.why_not}
 
 
-def _trials(trials: list[Foreseen], keys: dict[str, str]) -> Table:
+def _trials(trials: list[PlannedTrial], keys: dict[str, str]) -> Table:
     rows = []
     for trial in trials:
         plan = trial.plan
@@ -297,7 +299,7 @@ def _trials(trials: list[Foreseen], keys: dict[str, str]) -> Table:
     return table(("Trial", *keys.values(), *figures), rows, ("Trial", *figures))
 
 
-def _summary(search: SearchOptions, trials: list[Foreseen]) -> list[str]:
+def _summary(search: SearchOptions, trials: list[PlannedTrial]) -> list[str]:
     made = sum(trial.plan is not None for trial in trials)
     by = f"{search.searcher.name}, scheduler {search.scheduler.name}"
     number = f"{made} trials" if trials else f"at most {search.trials} trials, decided on the way"

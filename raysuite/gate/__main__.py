@@ -39,13 +39,13 @@ def main(file: Path, request: dict[str, Any]) -> int:
     plans = dict(request.get("plans", []))
     for number, options in request["strategies"]:
         if world.rank == 0:
-            _tell(file, {"begin": number})
+            _append(file, {"begin": number})
         plan = RunPlan.model_validate(plans[number]) if number in plans else None
         answer = _examine(_OPTIONS.validate_python(options), world, settings, file, number, plan)
         if answer is None:
             return 1
         if world.rank == 0:
-            _tell(file, {"number": number, "verdict": answer.model_dump_json()})
+            _append(file, {"number": number, "verdict": answer.model_dump_json()})
     return 0
 
 
@@ -71,11 +71,11 @@ def _examine(
         except Exception as error:
             # before the group is left: the other ranks then fail too, with less information
             message = f"rank {world.rank}: {type(error).__name__}: {error}"
-            _tell(file, {"number": number, "error": message})
+            _append(file, {"number": number, "error": message})
             return None
 
 
-def _tell(file: Path, line: dict[str, Any]) -> None:
+def _append(file: Path, line: dict[str, Any]) -> None:
     with file.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
 

@@ -91,7 +91,7 @@ def _gradients(
     turns = [everyone] * _ALL_TURNS + np.array_split(everyone, min(replicas, _PARTS))
     with without_tf32():
         net = small_net(world, batch_norm)
-        judge = _Judge(net, lossy, replicas, settings.precision)
+        errors = _WorstErrors(net, lossy, replicas, settings.precision)
         plain = SgdOptions(momentum=0.0)
         engine = make_engine(
             strategy, world, settings, batch_norm, plain, _GRADIENT_BATCH, pause_s=pause_s
@@ -108,8 +108,8 @@ def _gradients(
                     engine.step([overflowing(batch, engine) for batch in own], rate)
                 engine.step(own, rate)
                 weights = engine.weights()
-                judge.take(before, weights, rate, _true_gradients(net, before, shares, settings))
-            worst = engine.comm.all_reduce(judge.worst, "max").tolist()
+                errors.take(before, weights, rate, _true_gradients(net, before, shares, settings))
+            worst = engine.comm.all_reduce(errors.worst, "max").tolist()
             return Gradients(same_on_all_ranks(engine.comm, weights), *worst)
         finally:
             engine.close()
@@ -162,7 +162,7 @@ def _true_gradients(
     return {name: (mean, absolute) for name, (mean, absolute) in found.items()}
 
 
-class _Judge:
+class _WorstErrors:
     """Holds every step's gradients to the bounds of `compare_gradients`."""
 
     def __init__(self, net: nn.Module, lossy: Lossy, replicas: int, precision: str) -> None:

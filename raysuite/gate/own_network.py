@@ -134,13 +134,15 @@ def compare(
         del engine
         # the step, from 1, and the number of the parameter that differs first; by how much; the
         # largest error; whether there is no reference
-        judged = torch.zeros(5, dtype=torch.float64)
+        compared = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             try:
-                judged[:4] = _judge(weights, _reference(plan, world, settings, rate), tolerance)
+                compared[:4] = _first_difference(
+                    weights, _reference(plan, world, settings, rate), tolerance
+                )
             except Exception:  # the other ranks wait
-                judged[4] = 1
-        step, number, by, worst, failed = comm.all_reduce(judged, "max").tolist()
+                compared[4] = 1
+        step, number, by, worst, failed = comm.all_reduce(compared, "max").tolist()
     seconds = time.perf_counter() - began
     if failed:
         return Found(None, ranks_equal, skipped="one process cannot train it", seconds=seconds)
@@ -337,7 +339,7 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
     return found if found.isfinite().all() else torch.zeros_like(found)
 
 
-def _judge(
+def _first_difference(
     weights: list[dict[str, Tensor]], reference: list[dict[str, Tensor]], tolerance: float
 ) -> Tensor:
     """The step, from 1, and the number of the first parameter that differs, by how much it does,

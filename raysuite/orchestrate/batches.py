@@ -86,18 +86,18 @@ def _search(
     """Search for the batches of plans that share workers; the request that ended it, if any."""
     results = Results(folder)
     stopping.request_stop(folder, None)
-    told = {plan.run_id: 0 for plan in group}
+    reported = {plan.run_id: 0 for plan in group}
 
-    def news() -> None:
+    def report_new() -> None:
         for plan in group:
             ended = tried_file(folder, plan).ended()
-            for each in ended[told[plan.run_id] :]:
+            for each in ended[reported[plan.run_id] :]:
                 listener.say(f"{plan.title}: {each.words}")
-            told[plan.run_id] = len(ended)
+            reported[plan.run_id] = len(ended)
 
     with reporting(nodes, listener.say):
-        while left := [plan for plan in group if _goes_on(plan, folder)]:
-            if stop := listener.asked_to_stop():
+        while left := [plan for plan in group if _has_next(plan, folder)]:
+            if stop := listener.requested_stop():
                 return stop
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
@@ -108,8 +108,8 @@ def _search(
             trainer = make_trainer(
                 [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
             )
-            error, stop = fit(trainer, results, replace(listener, poll=news))
-            news()
+            error, stop = fit(trainer, results, replace(listener, poll=report_new))
+            report_new()
             if stop is not None:
                 return stop
             if isinstance(error, DeadlineError):
@@ -121,7 +121,7 @@ def _search(
     return None
 
 
-def _goes_on(plan: RunPlan, folder: Path) -> bool:
+def _has_next(plan: RunPlan, folder: Path) -> bool:
     return search_of(plan, tried_file(folder, plan).read()).next() is not None
 
 

@@ -148,7 +148,7 @@ def search_path() -> Iterator[dict[str, Any] | None]:
 
 # a call of a thread after Ray has ended would join any cluster that it finds, or start one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
-_KNOCK_S = 10.0
+_CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
@@ -262,7 +262,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
 
 def _join(address: str) -> None:
     try:
-        knock(address, _KNOCK_S)  # Ray itself would try for ten minutes
+        check_listening(address, _CONNECT_S)  # Ray itself would try for ten minutes
         _initialize(address=address)
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
@@ -358,7 +358,7 @@ def interrupted_afterwards() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def knock(address: str, timeout_s: float) -> None:
+def check_listening(address: str, timeout_s: float) -> None:
     """Raise OSError where nothing listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()

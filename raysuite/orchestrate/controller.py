@@ -132,7 +132,7 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _VERDICT_S = 40.0
 """Ray counts a node that fell silent as dead after some 25 s (its gcs_server's health checks)."""
 
@@ -201,7 +201,7 @@ class NodeKeeper:
                     f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and nothing came back "
                     f"within {self._wait_s:g} s"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def check(self) -> None:
         """Raise LateError where the workers were asked to stop and did not, or DeadlineError where
@@ -224,4 +224,4 @@ class NodeKeeper:
             lost = sorted({host for node, host in hosts.items() if node not in alive})
             if lost or time.monotonic() >= deadline:
                 return lost
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)

@@ -28,8 +28,8 @@ _RAY = "ray-train"
 class Segment:
     """A part of a run, from one interval of a sweep to the next."""
 
-    name: str
-    """Of its checkpoint; checkpoints of other names are ignored."""
+    name: str | None
+    """Of its checkpoint; checkpoints of other names are ignored. None: the run's own."""
     until: int | None
     """The number of completed epochs at which it stops; None: it continues to its end."""
     taken: str | None

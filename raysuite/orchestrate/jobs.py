@@ -60,14 +60,14 @@ class JobServer:
 
     def __init__(self, url: str, token_file: Path) -> None:
         self._url, self._token_file = url, token_file
-        with self._told():
+        with self._named_errors():
             self._client = self._connect()
 
     def submit(self, entrypoint: str) -> str:
         """Have the cluster's head run a shell command in the cluster's working folder; its id."""
         name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         deadline = time.monotonic() + _PATIENCE_S
-        with self._told():
+        with self._named_errors():
             while True:
                 try:
                     return str(self._client.submit_job(entrypoint=entrypoint, submission_id=name))
@@ -78,7 +78,7 @@ class JobServer:
 
     def jobs(self) -> list[Job]:
         """All that were submitted, the oldest first."""
-        with self._told():
+        with self._named_errors():
             found = [job for job in self._client.list_jobs() if job.submission_id]
         return sorted(map(_job, found), key=lambda job: job.started or 0.0)
 
@@ -99,7 +99,7 @@ class JobServer:
 
     def logs(self, name: str) -> str:
         """What the job has printed so far."""
-        with self._told():
+        with self._named_errors():
             return str(self._client.get_job_logs(name))
 
     def follow(self, name: str) -> Iterator[str]:
@@ -108,16 +108,16 @@ class JobServer:
         A connection that breaks is made again. Raises RunError when that fails for a minute.
         """
         self.job(name)
-        told, failing_since = 0, None
+        yielded, failing_since = 0, None
         while True:
             seen = 0
             try:
                 ended = self.job(name).ended_already  # asked first: its last lines come after
                 for text in _read(self._client.tail_job_logs(name)):
                     seen += len(text)
-                    if seen > told:
-                        yield text[told - seen :]
-                        told = seen
+                    if seen > yielded:
+                        yield text[yielded - seen :]
+                        yielded = seen
                 failing_since = None
                 if ended:
                     return
@@ -130,7 +130,7 @@ class JobServer:
     def cancel(self, name: str, patience_s: float) -> Job:
         """Ask the job to end, and wait until it has, for `patience_s` seconds at most."""
         if not self.job(name).ended_already:
-            with self._told():
+            with self._named_errors():
                 self._client.stop_job(name)
         deadline = time.monotonic() + patience_s
         while not (job := self.job(name)).ended_already and time.monotonic() < deadline:
@@ -148,7 +148,7 @@ class JobServer:
         return JobSubmissionClient(self._url, headers={"Authorization": f"Bearer {token}"})
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         from ray.exceptions import AuthenticationError
 
         try:

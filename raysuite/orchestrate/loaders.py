@@ -197,10 +197,10 @@ def _limit(trial: Trial, stack: ExitStack) -> Timing:
             break
     images, watch = 0, _Watch(torch.device("cpu"))
     for epoch in itertools.count(trial.seed + 1):
-        asked = time.perf_counter()
+        waits_since = time.perf_counter()
         images += subject.run(part, epoch)
         # more at a time where little time passes: threads wait for each other at the end of each
-        if time.perf_counter() - asked < plan.seconds / 10:
+        if time.perf_counter() - waits_since < plan.seconds / 10:
             part *= 2
         if _enough(plan, images, time.perf_counter() - watch.began):
             break
@@ -327,15 +327,15 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-# A look at the images, and one pass over their files, before anything is timed.
+# The sizes of the images, and one pass over their files, before anything is timed.
 
-_LOOKED_AT = 128
+_INSPECTED = 128
 LARGEST_SHARE = 0.5
 """Of the memory that is free: a set that takes more is not expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 
-def look(prepared: Prepared, split: Split, threads: int) -> Material:
+def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
     """Sizes of some images; then read the whole split once, if it fits in the page cache.
 
     Else the first timings would find their files on the disk and the later ones in memory.
@@ -345,7 +345,7 @@ def look(prepared: Prepared, split: Split, threads: int) -> Material:
     ids = permutation(samples, 0, 0)
     with closing(open_source(prepared, split)) as source:
         sizes, areas, jpegs = [], [], 0
-        for number in ids[:_LOOKED_AT].tolist():
+        for number in ids[:_INSPECTED].tolist():
             sample, _ = source.read(number)
             place = source.place(number)
             width, height = size_of(sample, place)
@@ -385,19 +385,19 @@ def compare(
     plan: LoadingPlan,
     folder: Path,
     threads: int,
-    asked: bool,
+    named: bool,
     begun: Callable[[str, int], None],
-    told: Callable[[Fact], None],
+    on_fact: Callable[[Fact], None],
 ) -> LoadingBench:
     """Measure, and write what there is into `folder` after each timing.
 
-    threads: what the set is read with before the first timing. asked: whether the loaders were
+    threads: what the set is read with before the first timing. named: whether the loaders were
     named by the user. Raises DataError where the data set cannot be read at all.
     """
     prepared = prepare(plan.data, plan.facts)
-    material = look(prepared, plan.split, threads)
+    material = inspect_split(prepared, plan.split, threads)
     plan = plan.model_copy(
-        update={"candidates": tuple(_excused(each, material, asked) for each in plan.candidates)}
+        update={"candidates": tuple(_excused(each, material, named) for each in plan.candidates)}
     )
     bench = LoadingBench(
         name=plan.title,
@@ -411,17 +411,17 @@ def compare(
     for fact in measure(plan, prepared, folder / "messages.log", begun):
         bench = bench.grown(fact)
         bench.save(folder)
-        told(fact)
+        on_fact(fact)
     bench = bench.model_copy(update={"complete": True})
     bench.save(folder)
     return bench
 
 
-def _excused(candidate: Candidate, material: Material, asked: bool) -> Candidate:
+def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
     """The candidate, with the reason why it cannot or should not be tried."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
-    if asked or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:
+    if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:
         return candidate
     size = material.pixel_bytes * material.samples
     if size <= min(MOST_DECODED, 0.5 * psutil.virtual_memory().available):

@@ -168,9 +168,9 @@ def _raise_all(found: Sequence[Mistake]) -> None:
 
 
 @cache
-def _error(look: Callable[[str], object], name: str) -> str:
+def _error(check: Callable[[str], object], name: str) -> str:
     try:
-        look(name)
+        check(name)
     except UserError as error:
         return str(error)
     return ""

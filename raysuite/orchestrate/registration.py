@@ -121,9 +121,9 @@ def only_run(results: Results) -> str:
         raise UserError(
             f"no run of {results.folder} kept its weights: they are written when a run finishes"
         )
-    told = "\n".join(
+    choices = "\n".join(
         f"  {run.run_id}  {run.name}"
         + (f"  {words}" if (words := run.task.main.words(run.final, 4)) else "")
         for run in kept
     )
-    raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{told}")
+    raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{choices}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 from datetime import timedelta
@@ -11,7 +10,6 @@ from typing import Any
 import ray
 from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
 
-from raysuite.errors import RunError
 from raysuite.parallel.comm import use_store
 
 _WAIT = timedelta(seconds=1800)
@@ -68,23 +66,3 @@ def awaited(store: TCPStore, key: str) -> Any:
         except DistStoreError as error:
             if "timeout" not in str(error).lower():
                 raise
-
-
-def signed(number: int, job: Any, secret: str) -> str:
-    """A job as text for the store, which has no authentication: a user who can connect could
-    otherwise have the workers import other modules. `secret` goes to them through Ray, which asks
-    for one."""
-    return json.dumps({"job": job, "signature": _signature(number, job, secret)})
-
-
-def verified(number: int, text: Any, secret: str) -> Any:
-    """The job of that number. Raises RunError where the signature is not that of its content."""
-    job = text["job"]
-    if not hmac.compare_digest(str(text["signature"]), _signature(number, job, secret)):
-        raise RunError(f"job {number} in the store of these workers is not from their driver")
-    return job
-
-
-def _signature(number: int, job: Any, secret: str) -> str:
-    content = json.dumps([number, job], sort_keys=True)
-    return hmac.new(secret.encode(), content.encode(), "sha256").hexdigest()

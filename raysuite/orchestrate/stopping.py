@@ -3,13 +3,14 @@
 The driver reads its cluster's folder and receives signals. It notifies rank 0 through
 RESULTS/stop.json, which it creates before the first run: on a network file system a reader sees new
 content of a file when it opens it, but may not see for a minute that a new file exists.
-A single run of a sweep is ended by a file of its own, in the same way.
+The same file names the runs of a sweep that are to end for good.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,18 +22,18 @@ from typing import Any, Self, get_args
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import Suite, is_to_be_resumed, register, unregister
 from raysuite.errors import UserError
-from raysuite.orchestrate.cluster import knock
-from raysuite.records import Results, StopReason
+from raysuite.orchestrate.cluster import check_listening
+from raysuite.records import StopReason
 from raysuite.train.stopping import Prune, Signals, Stop
 
 FILE = "stop.json"
-PRUNE_FILE = "prune.json"
-"""In a run's own folder."""
-_KNOCK_S = 3.0
+_PRUNED = "pruned"
+"""Its key of the runs that are to end: run id -> Prune."""
+_CONNECT_S = 3.0
 _AGENT_S = 1.0
 """From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
 leaves a driver 3 s."""
-LAST_WORDS_S = 3.0
+RESERVED_S = 3.0
 """Seconds before the deadline that the driver reserves to end by itself."""
 
 
@@ -48,9 +49,9 @@ class StopWatch:
         self._began = time.time()
         self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
-        self._heard = 0.0
+        self._seen_at = 0.0
         """When it was first seen, by the monotonic clock."""
-        self.on_last_word: Callable[[], None] = lambda: None
+        self.on_final: Callable[[], None] = lambda: None
         """Called once a person has ended the suite, who may kill this process next."""
 
     def __enter__(self) -> Self:
@@ -60,13 +61,13 @@ class StopWatch:
     def __exit__(self, *error: Any) -> None:
         self._signals.__exit__(*error)
 
-    def asked(self) -> Stop | None:
+    def request(self) -> Stop | None:
         """The first request to stop; the cluster's own has priority over a simultaneous signal."""
         if self._stop is None:
-            self._stop = self._of_cluster() or self._signals.asked()
-            self._heard = time.monotonic()
-            if self.is_last_word():
-                self.on_last_word()
+            self._stop = self._of_cluster() or self._signals.request()
+            self._seen_at = time.monotonic()
+            if self.is_final():
+                self.on_final()
         return self._stop
 
     @contextmanager
@@ -80,19 +81,19 @@ class StopWatch:
             yield
             return
         register(cluster, suite)
-        forget = self.on_last_word = partial(unregister, cluster, suite.results)
+        withdraw = self.on_final = partial(unregister, cluster, suite.results)
         try:
             yield
         except BaseException as error:
             if not is_to_be_resumed(error):
-                forget()
+                withdraw()
             raise
-        if self.asked() is None or self.is_last_word():
-            forget()
+        if self.request() is None or self.is_final():
+            withdraw()
         else:  # it was forgotten if the cluster's end was seen only after the signal
             register(cluster, suite)
 
-    def is_last_word(self) -> bool:
+    def is_final(self) -> bool:
         """Whether a person ended the suite: it is not to be resumed by itself. One that ended
         with its cluster is: by the next start of its head, or by `raysuite cluster up --resume`."""
         stop = self._of_cluster() or self._stop
@@ -106,7 +107,7 @@ class StopWatch:
         while not self._cluster.ending.exists():
             if not self._head_answers():
                 return True
-            if time.monotonic() > self._heard + _AGENT_S:
+            if time.monotonic() > self._seen_at + _AGENT_S:
                 return False
             time.sleep(_AGENT_S / 10)
         return True
@@ -116,7 +117,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                knock(head.gcs, _KNOCK_S)
+                check_listening(head.gcs, _CONNECT_S)
             return head is not None
         except (UserError, OSError):
             return False
@@ -132,40 +133,55 @@ class StopWatch:
         return None
 
 
+_writing = threading.Lock()
+"""A sweep's scheduler prunes in a thread of its own."""
+
+
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Tell the workers of these results to stop; None, before the first run, not to."""
-    (results / FILE).write_text(json.dumps(None if stop is None else asdict(stop)), "utf-8")
+    """Ask the workers of these results to stop; None, before the first run, nothing of them."""
+    with _writing:
+        _write(results, None if stop is None else asdict(stop))
+
+
+def request_prune(results: Path, run_id: str, prune: Prune) -> None:
+    """Ask the workers of one run of a sweep to end it."""
+    with _writing:
+        found = _read(results) or {}
+        _write(results, {**found, _PRUNED: {**found.get(_PRUNED, {}), run_id: asdict(prune)}})
 
 
 def requested_stop(results: Path) -> Stop | None:
     """The request of the driver of these results to its workers; None without one."""
-    found = _read(results / FILE)
-    if found is None or found.get("reason") not in get_args(StopReason):
+    return _stop_of(_read(results) or {})
+
+
+def requested_end(results: Path, run_id: str) -> Stop | Prune | None:
+    """What the driver of these results asks of the workers of a run, if anything."""
+    found = _read(results) or {}
+    if (stop := _stop_of(found)) is not None:
+        return stop
+    prune = found.get(_PRUNED, {}).get(run_id)
+    return None if prune is None else Prune(**prune)
+
+
+def _stop_of(found: dict[str, Any]) -> Stop | None:
+    if found.get("reason") not in get_args(StopReason):
         return None
     return Stop(found["reason"], found["deadline"])
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _write(results: Path, content: dict[str, Any] | None) -> None:
+    (results / FILE).write_text(json.dumps(content), "utf-8")
+
+
+def _read(results: Path) -> dict[str, Any] | None:
     """What the driver wrote; None for null, and where it is not there, or being written."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(file.read_text("utf-8"))
+        found = json.loads((results / FILE).read_text("utf-8"))
         return found if isinstance(found, dict) else None
     return None
 
 
-def prune(results: Results, run_id: str, asked: Prune | None) -> None:
-    """Tell the workers of one run of a sweep to end it; None, before it begins, not to."""
-    file = results.journal_file(run_id).with_name(PRUNE_FILE)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(None if asked is None else asdict(asked)), "utf-8")
-
-
-def asked_to_prune(results: Results, run_id: str) -> Prune | None:
-    """What `prune` asked of the workers of a run."""
-    found = _read(results.journal_file(run_id).with_name(PRUNE_FILE))
-    return None if found is None else Prune(**found)
-
-
 def is_late(stop: Stop) -> bool:
     """Whether the time for workers to stop is over."""
-    return stop.deadline is not None and time.time() > stop.deadline - LAST_WORDS_S
+    return stop.deadline is not None and time.time() > stop.deadline - RESERVED_S

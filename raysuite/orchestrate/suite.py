@@ -13,7 +13,7 @@ from typing import Any
 from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, knock
+from raysuite.orchestrate.cluster import Capacity, check_listening
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.nodes import reporting, with_fewer
@@ -31,7 +31,7 @@ from raysuite.train.stopping import Stop
 
 PATIENCE_S = 10.0
 """How long the head may take to end after the first of its processes."""
-_KNOCK_S = 3.0
+_CONNECT_S = 3.0
 
 
 def check_head() -> None:
@@ -46,7 +46,7 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
     end = time.monotonic() + patience_s
     while True:
         try:
-            knock(address, _KNOCK_S)
+            check_listening(address, _CONNECT_S)
         except OSError as error:
             raise HeadLostError(
                 f"Ray's head at {address} is gone ({error}); the suite resumes when the "
@@ -90,7 +90,7 @@ def planned(results: Results) -> list[RunPlan]:
     return [RunPlan.model_validate(plan) for plan in results.plans()]
 
 
-def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
+def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Let runs that failed be run again from the beginning; their journals are kept beside the new
     ones, which begin with how the batch was found, where it was."""
     from raysuite.train.checkpoint import remove_checkpoint  # and torch
@@ -99,8 +99,6 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
         records = results.records(plan.run_id)
         if isinstance(results.end_of(plan.run_id), RunFailed):
             remove_checkpoint(checkpoint_folder(results, plan.run_id))
-            if stopping.asked_to_prune(results, plan.run_id):
-                stopping.prune(results, plan.run_id, None)
             file = results.journal_file(plan.run_id)
             file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
             for record in records:
@@ -112,7 +110,7 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
 class Listener:
     """Callbacks of a suite or a sweep under way."""
 
-    asked_to_stop: Callable[[], Stop | None]
+    requested_stop: Callable[[], Stop | None]
     """About twice a second."""
     poll: Callable[[], None] = lambda: None
     """About twice a second while runs are under way."""
@@ -138,7 +136,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             unfinished = _unfinished(group, results)
             if not unfinished:
                 continue
-            if stop := listener.asked_to_stop():
+            if stop := listener.requested_stop():
                 return stop
             # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
@@ -223,7 +221,7 @@ def fit(
         while not over:
             over = is_over.wait(_POLL_SECONDS)
             listener.poll()
-            if stop is None and (stop := listener.asked_to_stop()):
+            if stop is None and (stop := listener.requested_stop()):
                 stopping.request_stop(results.folder, stop)
             if stop and late_at is None and stopping.is_late(stop):
                 late_at = time.monotonic()

@@ -90,7 +90,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
                 read = len(lines)
                 if left and (ended or time.monotonic() > deadline):
                     why = (
-                        f"its processes ended without a result: {_last_words(log)}"
+                        f"its processes ended without a result: {_last_line(log)}"
                         if ended
                         else f"no result within {request.timeout_s:g} s: a rank hangs, or waits "
                         "for one that died"
@@ -145,8 +145,8 @@ def _failure(request: Request, number: int, message: str) -> GateVerdict:
     )
 
 
-def _last_words(log: Path) -> str:
+def _last_line(log: Path) -> str:
     """The last line of a crashed process, before torchrun's own report of it."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
-    telling = [line.strip() for line in lines if "Error" in line or "Signal" in line]
-    return (telling or lines or ["no output"])[-1][:300]
+    errors = [line.strip() for line in lines if "Error" in line or "Signal" in line]
+    return (errors or lines or ["no output"])[-1][:300]

@@ -35,7 +35,7 @@ class Tracking:
         self, uri: str | None, show: Show, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._uri, self._show, self._clock = uri, show, clock
-        self._told = False
+        self._is_shown = False
         self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
         self._beside: threading.Thread | None = None
@@ -63,7 +63,7 @@ class Tracking:
         if self._beside is not None:
             self._beside.join()
         summary = sync(results, self._uri, status=status)
-        self._tell("" if summary.ok else str(summary))
+        self._show_once("" if summary.ok else str(summary))
 
     def follow(self, results: Results) -> None:
         """Send what the journals gained beside the runs, one time after the other, with rests.
@@ -74,7 +74,7 @@ class Tracking:
             if self._beside.is_alive():
                 return
             self._beside = None
-            self._tell(self._outage)
+            self._show_once(self._outage)
         if self._clock() < self._rests_until:
             return
         journals = results.folder.glob("runs/*/journal.jsonl")
@@ -98,10 +98,10 @@ class Tracking:
         now = self._clock()
         self._rests_until = now + max(_LEAST_REST_S, _REST * (now - began))
 
-    def _tell(self, outage: str) -> None:
-        if outage and not self._told:
+    def _show_once(self, outage: str) -> None:
+        if outage and not self._is_shown:
             self._show(outage, error=True)
-        self._told = bool(outage)
+        self._is_shown = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
         """Register a sweep's best network; why there is none is printed, and is no failure."""
@@ -116,5 +116,5 @@ class Tracking:
             self._show(note, error=True)
         if done.ok and not silent:
             self._show(str(done))
-        elif not done.ok and not self._told:
+        elif not done.ok and not self._is_shown:
             self._show(str(done), error=True)

@@ -145,10 +145,10 @@ def _marked(text: str) -> str:
 
 def _death(status: int, errors: str) -> str:
     lines = errors.strip().splitlines()
-    said = f": {lines[-1]}" if lines else ""
+    detail = f": {lines[-1]}" if lines else ""
     if status < 0:
-        return f"killed by {signal.Signals(-status).name}{said}"
-    return f"exit status {status}{said}"
+        return f"killed by {signal.Signals(-status).name}{detail}"
+    return f"exit status {status}{detail}"
 
 
 # How a trial passes its findings to the process that started it.

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,12 +21,14 @@ from raysuite.orchestrate import budget
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.rendezvous import awaited, decided, store_at, verified
-from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop
+from raysuite.orchestrate.mailbox import Mailbox
+from raysuite.orchestrate.rendezvous import decided
+from raysuite.orchestrate.stopping import FILE, requested_end, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
-from raysuite.records import Results, RunFinished
+from raysuite.records import EpochFinished, Results, RunFinished
+from raysuite.records.base import checked_line
 from raysuite.records.batches import TriedFile
 from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
@@ -89,7 +91,11 @@ _SHARED_S = 10.0
 """How long a network file system may take to show the driver's folder."""
 
 
-def run_group(config: dict[str, Any]) -> None:
+Report = Callable[[EpochFinished], None]
+"""Called on rank 0 with each epoch, once it is in the journal and before its checkpoint."""
+
+
+def run_group(config: dict[str, Any], report: Report | None = None) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
     Called again on fresh workers after each failure that Ray Train retries: runs that have ended
@@ -105,23 +111,37 @@ def run_group(config: dict[str, Any]) -> None:
         begin = decided(key, rank, partial(_decide, plan, results, config))
         world = place_of(plan) if begin is not None else None
         if world is not None:
-            _run(plan, world, results, config, **begin)
+            _run(plan, world, results, config, **begin, report=report)
 
 
 def serve(config: dict[str, Any]) -> None:
     """Do one job after the other, as `run_group` does, until the last one.
 
-    The jobs are configs that the trial's process sets in its own store, at `config["jobs"]`, signed
-    and numbered; `config["first"]` is the first for these workers.
+    `config["mailbox"]` is the address of the trial's Mailbox. It has each job, a config for
+    `run_group`, under `job/NUMBER`, and null after the last one; `config["first"]` is the number of
+    the first job for these workers. Rank 0 puts each epoch under `report/NUMBER/0`,
+    `report/NUMBER/1` and so on, and null where the job is done.
     """
-    rank, jobs = ray.train.get_context().get_world_rank(), store_at(*config["jobs"])
+    rank, mailbox = ray.train.get_context().get_world_rank(), Mailbox.at(*config["mailbox"])
     for number in count(config["first"]):
-        job = verified(number, awaited(jobs, f"job/{number}"), config["secret"])
+        job = mailbox.get(f"job/{number}")
         if job is None:
             return
-        run_group({**job, "job": number})
+        keys = (f"report/{number}/{place}" for place in count())
+        # the first ones may be of workers that were lost
+        free = (key for key in keys if not mailbox.has(key))
+        run_group({**job, "job": number}, partial(_report, mailbox, free))
         if rank == 0:
-            jobs.set(f"done/{number}", "true")
+            mailbox.put(next(free), None)
+
+
+_PER_STEP = ("losses", "learning_rates", "step_seconds")
+
+
+def _report(mailbox: Mailbox, keys: Iterator[str], epoch: EpochFinished) -> None:
+    """Put an epoch's line of the journal, without what grows with its steps."""
+    brief = epoch.model_copy(update={name: [] for name in _PER_STEP})
+    mailbox.put(next(keys), checked_line(brief).decode())
 
 
 def settle(config: dict[str, Any]) -> None:
@@ -194,6 +214,7 @@ def _run(
     config: dict[str, Any],
     resume: str | None,
     unread: str,
+    report: Report | None = None,
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
@@ -201,7 +222,7 @@ def _run(
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
             raise RunError(f"{resume} is no checkpoint of this run")
         taken_up = Path(resume) if resume else None
-        _write_all(plan, world, results, taken_up, unread, folder, config.get("until"))
+        _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
         # the other ranks may wait for this one: Ray Train ends them and continues with the rest
         raise _broken(error, partial(figures, plan, world)) from None
@@ -215,6 +236,7 @@ def _write_all(
     unread: str,
     folder: Path,
     until: int | None,
+    report: Report | None = None,
 ) -> None:
     file = results.journal_file(plan.run_id)
     # each host samples itself, into a file of its own
@@ -227,11 +249,13 @@ def _write_all(
             folder,
             resume=resume,
             model_file=file.with_name("model.pt"),
-            asked_to_stop=lambda: (
-                requested_stop(results.folder) or asked_to_prune(results, plan.run_id)
-            ),
+            requested_end=lambda: requested_end(results.folder, plan.run_id),
             until=until,
             unread=unread,
         ):
-            if world.rank == 0 and isinstance(record, RunFinished):
+            if world.rank != 0:
+                continue
+            if isinstance(record, EpochFinished) and report is not None:
+                report(record)
+            if isinstance(record, RunFinished):
                 remove_checkpoint(folder)

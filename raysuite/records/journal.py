@@ -4,7 +4,7 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
 RESULTS/decided.json                   of a sweep: what made no trial, and whether all are decided
-RESULTS/heard.jsonl                    of a sweep: epochs in the order in which its scheduler got
+RESULTS/epoch-order.jsonl              of a sweep: epochs in the order in which its scheduler got
 RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/predictions.jsonl              what was predicted of its runs, which is no measurement

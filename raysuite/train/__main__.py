@@ -48,7 +48,7 @@ from raysuite.train.checkpoint import (
 )
 from raysuite.train.recording import recorded
 from raysuite.train.resuming import left_alone
-from raysuite.train.stopping import AskedToStop, Signals
+from raysuite.train.stopping import RequestedEnd, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
 # A run's batch without Ray: what was tried is in the results folder.
@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
                 end: Record | None = ended
                 if is_left(ended, given.retry_failed):
                     resumes = given.resume and is_left(ended)
-                    end = _run(plan, results, resumes, signals.asked)
+                    end = _run(plan, results, resumes, signals.request)
                 if isinstance(end, RunStopped):
                     return os.EX_TEMPFAIL
                 failed |= not isinstance(end, RunFinished)
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> Record | None:
+def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd) -> Record | None:
     """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
@@ -165,10 +165,10 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     last, began = None, time.time()
     try:
         for record in recorded(
-            plan, world, results, kept, resume=taken_up, asked_to_stop=asked, unread=unread
+            plan, world, results, kept, resume=taken_up, requested_end=requested, unread=unread
         ):
             if world.rank == 0:
-                _tell(plan, record)
+                _print(plan, record)
             last = record
     except Exception as error:
         failed = _end(plan, results, world, error, began)
@@ -179,7 +179,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     return last
 
 
-def _tell(plan: RunPlan, record: Record) -> None:
+def _print(plan: RunPlan, record: Record) -> None:
     match record:
         case RunStarted(unread=unread) if unread:
             print(f"{plan.title}: {record.words}", file=sys.stderr)
@@ -201,7 +201,7 @@ def _tell(plan: RunPlan, record: Record) -> None:
             print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
 
 
-_LAST_WORDS_SECONDS = 10.0
+_ENDING_S = 10.0
 """A rank that fails leaves its group first, and then writes why."""
 
 
@@ -219,7 +219,7 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         return failed[-1] if failed and failed[-1].time >= began else None
 
     if is_peer_loss(error):
-        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        deadline = time.monotonic() + _ENDING_S
         while (found := known()) is None and time.monotonic() < deadline:
             time.sleep(0.1)
         return found.message if found else ""

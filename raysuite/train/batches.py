@@ -61,8 +61,8 @@ def search_batch(
         set_torch(plan)
         comm = comm_of(plan.spec.strategy, world, strategy)
         ranks = _Ranks(plan, world, strategy, comm)
-        while (asked := _asked_of_all(plan, world, comm, tried, stopped)) is not None:
-            stage, size = asked
+        while (wanted := _next_of_all(plan, world, comm, tried, stopped)) is not None:
+            stage, size = wanted
             found = ranks.alone(size) if stage == "alone" else ranks.together(size)
             if world.rank == 0:
                 tried.end(found)
@@ -71,16 +71,16 @@ def search_batch(
         return int(comm.all_reduce(torch.tensor([float(taken)]), "max").item())
 
 
-def _asked_of_all(
+def _next_of_all(
     plan: RunPlan, world: World, comm: Comm, file: TriedFile, stopped: Callable[[], bool]
 ) -> tuple[Stage, int] | None:
     """The next trial, as rank 0 decides it, on all ranks; None at the end."""
     word = torch.zeros(2, dtype=torch.float64)
     if world.rank == 0 and not stopped():
-        asked = _next(plan, world, file)
-        if asked is not None:
-            file.begin(*asked)
-            word = torch.tensor([1 + _STAGES.index(asked[0]), asked[1]], dtype=torch.float64)
+        wanted = _next(plan, world, file)
+        if wanted is not None:
+            file.begin(*wanted)
+            word = torch.tensor([1 + _STAGES.index(wanted[0]), wanted[1]], dtype=torch.float64)
     stage, size = comm.all_reduce(word, "max").tolist()
     return (_STAGES[int(stage) - 1], int(size)) if stage else None
 
@@ -89,13 +89,13 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
     """The next size that may be tried; those that would not fit a host are recorded as such."""
     while True:
         tried = file.read()
-        asked = search_of(plan, tried).next()
-        if asked is None or asked[0] == "together" or world.device.type != "cpu":
-            return asked
-        refused = too_much(tried, asked[1])
+        wanted = search_of(plan, tried).next()
+        if wanted is None or wanted[0] == "together" or world.device.type != "cpu":
+            return wanted
+        refused = too_much(tried, wanted[1])
         if refused is None:
-            return asked
-        file.begin(*asked)
+            return wanted
+        file.begin(*wanted)
         file.end(refused)
 
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,12 +22,10 @@ from torch import Tensor, nn
 
 from raysuite.files import flush_folder, flush_names, write_whole
 from raysuite.parallel.base import World, draws, read_state
+from raysuite.parallel.comm import Comm
 from raysuite.records.base import checked_line, content_of
 from raysuite.records.power import PowerUse
 from raysuite.spec.datasets import match_classes
-
-if TYPE_CHECKING:
-    from raysuite.train.loop import TrainingLoop
 
 _STATE, _FILES = "loop.json", "files.json"
 
@@ -152,19 +149,20 @@ def places(folder: Path) -> tuple[Path, Path]:
     return folder, _older(folder)
 
 
-def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
-    """Write a checkpoint to `folder`, replacing an older one; every rank calls it.
+def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, comm: Comm) -> None:
+    """Have `save` write a checkpoint, and put it at `folder` instead of an older one; every rank
+    calls it.
 
     A rank that dies meanwhile leaves the older one as it is.
     """
     partial = _partial(folder)
     partial.mkdir(parents=True, exist_ok=True)
-    loop.save(partial)
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
-    if loop.world.local_rank == 0:
+    save(partial)
+    comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
+    if world.local_rank == 0:
         flush_folder(partial)  # a node has what its ranks wrote
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # no rank looks at its files any more
-    if loop.world.rank == 0:  # which has opened them all: NFS gives no older sizes then
+    comm.all_reduce(torch.zeros(1), "max")  # no rank looks at its files any more
+    if world.rank == 0:  # which has opened them all: NFS gives no older sizes then
         write_sizes(partial)
         old = _older(folder)
         if folder.exists():
@@ -173,7 +171,7 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
         partial.rename(folder)
         flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
+    comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
 
 
 def write_sizes(folder: Path) -> None:

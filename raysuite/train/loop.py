@@ -48,7 +48,7 @@ from raysuite.tasks.base import Total
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
-from raysuite.train.stopping import Asked, Watch
+from raysuite.train.stopping import EndRequest, Watch
 from raysuite.train.waiting import layers_named
 
 
@@ -123,7 +123,7 @@ class TrainingLoop:
             np.float64
         )
 
-    def run_epoch(self, watch: Watch) -> EpochFinished | Asked:
+    def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
         """Train what is left of an epoch, and validate. The Record is the same on all ranks.
 
         The request, where it is to stop: `save` then keeps the finished part of the epoch.
@@ -144,7 +144,7 @@ class TrainingLoop:
             self.skipped.get("val"),
             watch,
         )
-        if isinstance(found, Asked):
+        if isinstance(found, EndRequest):
             return found
         validated = now(self.world.device)
         compiled = self.slowest([compiler.seconds - compiled])[0] if compiler.enabled else 0.0
@@ -427,7 +427,7 @@ def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.flo
 # The steps of one epoch, from where an earlier attempt stopped, and what they took.
 
 
-def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
+def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | None]:
     """Take the steps that are left of the loop's epoch, or those until it is asked to stop.
 
     The finished part of the epoch then is the same on all ranks, which all call it.
@@ -460,9 +460,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         if index == steady_from and index > 0:
             steady_began = now(device)
             steps_clock.restart()
-        asked = time.perf_counter()
+        waits_since = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - waits_since
         if loop.weighs_batches:
             micro_batches, weight = loop.weighed(micro_batches)
             weights.append(weight)
@@ -570,7 +570,7 @@ def validate(
     average: WeightAverage | None,
     skipped: NDArray[np.bool_] | None,
     watch: Watch,
-) -> Validated | Asked:
+) -> Validated | EndRequest:
     """Over every validation sample but `skipped`, from all ranks, unless asked to stop meanwhile.
 
     Of the averaged weights where there is an `average`. All ranks must call it.

@@ -12,7 +12,7 @@ from raysuite.records.live import live_file
 from raysuite.train.checkpoint import keep_checkpoint
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.run import TRACE, execute
-from raysuite.train.stopping import AskedToStop
+from raysuite.train.stopping import RequestedEnd
 
 
 def recorded(
@@ -22,7 +22,7 @@ def recorded(
     folder: Path,
     resume: Path | None,
     unread: str,
-    asked_to_stop: AskedToStop,
+    requested_end: RequestedEnd,
     until: int | None = None,
     model_file: Path | None = None,
 ) -> Iterator[Record]:
@@ -35,7 +35,7 @@ def recorded(
     journal = Journal(file) if world.rank == 0 else None
 
     def checkpoint(loop: TrainingLoop) -> None:
-        keep_checkpoint(loop, folder)
+        keep_checkpoint(folder, loop.save, world, loop.engine.comm)
 
     for record in execute(
         plan,
@@ -44,7 +44,7 @@ def recorded(
         checkpoint,
         model_file,
         file.with_name(TRACE),
-        asked_to_stop,
+        requested_end,
         until,
         live_file(file),
         unread,

@@ -37,7 +37,7 @@ from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
 from raysuite.train.stages import measure_stages
-from raysuite.train.stopping import AskedToStop, Prune, Stop, Watch, never
+from raysuite.train.stopping import Prune, RequestedEnd, Stop, Watch, never
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
@@ -63,7 +63,7 @@ def execute(
     checkpoint: Checkpoint | None = None,
     model_file: Path | None = None,
     trace_file: Path | None = None,
-    asked_to_stop: AskedToStop = never,
+    requested_end: RequestedEnd = never,
     until: int | None = None,
     progress_file: Path | None = None,
     unread: str = "",
@@ -75,10 +75,11 @@ def execute(
     and rank 0's trace, where the spec asks for a profile, into `trace_file`. A strategy that fails
     the gate ends the run with RunFailed before a single step is timed; so does a run at whose end
     the ranks hold different weights, and none of its figures is reported; and so does an epoch
-    after which losses or weights are not finite. Where rank 0 is `asked_to_stop`, `checkpoint` is
-    called and the last Record is RunStopped: the run can be resumed. Asked to prune it, there is
-    none, and the last Record is RunPruned. With `until`, it stops like that after so many of its
-    epochs, if it has more of them. Rank 0 writes its position inside an epoch into `progress_file`.
+    after which losses or weights are not finite. Where `requested_end` returns a Stop on rank 0,
+    `checkpoint` is called and the last Record is RunStopped: the run can be resumed. After a Prune
+    there is no checkpoint, and the last Record is RunPruned. With `until`, it stops as on a request
+    after so many of its epochs, if it has more of them. Rank 0 writes its position inside an epoch
+    into `progress_file`.
     `unread`: why a newer checkpoint is not resumed.
 
     Raises ValueError for a plan whose batch is still to be found.
@@ -94,7 +95,7 @@ def execute(
         attempt.load(resume)
         yield from (attempt.started(unread), verdict)
         yield from attempt.read_samples()
-        ended = yield from attempt.train(until, asked_to_stop, checkpoint, progress_file)
+        ended = yield from attempt.train(until, requested_end, checkpoint, progress_file)
         if ended is not None:
             yield ended
             return
@@ -189,7 +190,7 @@ class _Attempt:
     def train(
         self,
         until: int | None,
-        asked_to_stop: AskedToStop,
+        requested_end: RequestedEnd,
         checkpoint: Checkpoint | None,
         progress_file: Path | None,
     ) -> Generator[Record, None, Record | None]:
@@ -197,7 +198,7 @@ class _Attempt:
         loop, training, world = self.loop, self._plan.spec.training, self._world
         if progress_file is not None and world.rank == 0:
             loop.live.start(progress_file)
-        watch = Watch(asked_to_stop, world, loop.engine.comm)
+        watch = Watch(requested_end, world, loop.engine.comm)
         keep = checkpoint or (lambda _: None)
         goal = min(until or training.epochs, training.epochs)
         all_skipped = loop.epoch < goal and not loop.stops_early
@@ -283,11 +284,11 @@ def _diverged(step: int) -> str:
     )
 
 
-def _pruned(loop: TrainingLoop, asked: Prune) -> RunPruned:
+def _pruned(loop: TrainingLoop, prune: Prune) -> RunPruned:
     return RunPruned(
         run_id=loop.plan.run_id,
-        by=asked.by,
+        by=prune.by,
         epoch=loop.epoch - 1,
-        value=asked.value,
-        message=asked.message,
+        value=prune.value,
+        message=prune.message,
     )

@@ -44,18 +44,18 @@ class Skipped:
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
     """What a run leaves out of each split; nothing where its policy is that bad samples end it.
 
-    All ranks must call it. Raises as `look_through`.
+    All ranks must call it. Raises as `check_samples`.
     """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker
         for split in SPLITS:
-            yield look_through(prepared, split, plan.run_id, world, comm, threads)
+            yield check_samples(prepared, split, plan.run_id, world, comm, threads)
 
 
-def look_through(
+def check_samples(
     prepared: Prepared, split: Split, run_id: str, world: World, comm: Comm, threads: int
 ) -> Skipped:
-    """Look at every sample of a split, each rank at its share of them, on `threads` threads.
+    """Check every sample of a split, each rank at its share of them, on `threads` threads.
 
     All ranks must call it. They synchronise after each chunk: none waits long, and too many
     bad samples end it early.
@@ -75,9 +75,9 @@ def look_through(
             ids = range(min(start, samples), min(start + CHUNK, samples))
             found, was_known = look(prepared, source, ids, pool) if ids else ({}, True)
             faults |= found
-            told = torch.tensor([len(found), len(ids) if was_known else 0])
-            more, knew = comm.all_reduce(told, "sum").tolist()
-            bad, known = bad + more, known + knew
+            counts = torch.tensor([len(found), len(ids) if was_known else 0])
+            more_bad, more_known = comm.all_reduce(counts, "sum").tolist()
+            bad, known = bad + more_bad, known + more_known
             if bad > MOST_BAD * samples:
                 break
     mask = _shared_mask(comm, samples, faults)

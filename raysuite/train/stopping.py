@@ -53,26 +53,26 @@ class Signals:
         # under nohup SIGHUP is ignored
         self._before = {each: old for each, old in found.items() if old != signal.SIG_IGN}
         for each in self._before:
-            signal.signal(each, self._hear)
+            signal.signal(each, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 
-    def asked(self) -> Stop | None:
+    def request(self) -> Stop | None:
         """The request of the first signal; None before it."""
         return self._stop
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        heard = signal.Signals(number)
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        received = signal.Signals(number)
         if self._stop is None:
             deadline = None if self._within_s is None else time.time() + self._within_s
-            self._stop = Stop(SIGNALS[heard], deadline)
-        if heard is signal.SIGHUP:
+            self._stop = Stop(SIGNALS[received], deadline)
+        if received is signal.SIGHUP:
             _leave_terminal()
         if not self._kept:
-            signal.signal(heard, self._before[heard])
+            signal.signal(received, self._before[received])
 
 
 def _leave_terminal() -> None:
@@ -111,9 +111,9 @@ class Prune:
     message: str = ""
 
 
-Asked = Stop | Prune
+EndRequest = Stop | Prune
 
-AskedToStop = Callable[[], Asked | None]
+RequestedEnd = Callable[[], EndRequest | None]
 """Returns a request to stop, or None. Called on rank 0, between steps, at most twice a second:
 it may read a small file."""
 
@@ -126,8 +126,8 @@ def never() -> Stop | None:
 class Watch:
     """Distributes rank 0's request to stop, so that all ranks return it after the same step."""
 
-    def __init__(self, asked: AskedToStop, world: World, comm: Comm) -> None:
-        self._asked, self._asks, self._comm = asked, world.rank == 0, comm
+    def __init__(self, requested: RequestedEnd, world: World, comm: Comm) -> None:
+        self._requested, self._reads, self._comm = requested, world.rank == 0, comm
         self._pending: Pending | None = None
         self._prune = Prune()
         self._left = 1
@@ -142,7 +142,7 @@ class Watch:
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
 
-    def step(self) -> Asked | None:
+    def step(self) -> EndRequest | None:
         """After each step, on every rank: whether to stop now."""
         self._steps += 1
         if self._pending is not None:
@@ -169,15 +169,15 @@ class Watch:
         import torch
 
         word = torch.zeros(3, dtype=torch.float64)
-        if not self._asks:
+        if not self._reads:
             return word
         now = time.monotonic()
         seconds = max(now - self._met_at, 1e-6)
         word[2] = min(max(1, round(MEET_SECONDS * self._steps / seconds)), _MOST_STEPS)
-        asked = self._asked()
-        if isinstance(asked, Prune):
-            word[0], self._prune = _PRUNE, asked
-        elif asked is not None:
-            word[0], word[1] = 1 + _REASONS.index(asked.reason), asked.deadline or 0.0
+        request = self._requested()
+        if isinstance(request, Prune):
+            word[0], self._prune = _PRUNE, request
+        elif request is not None:
+            word[0], word[1] = 1 + _REASONS.index(request.reason), request.deadline or 0.0
         self._met_at, self._steps = now, 0
         return word

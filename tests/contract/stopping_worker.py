@@ -64,7 +64,7 @@ def plan_of(strategy: dict[str, Any], workers: int) -> RunPlan:
     return make_plans(Document(data, "test"), gpus=0)[0]
 
 
-def trained(loop: TrainingLoop, asked: stopping.AskedToStop) -> EpochFinished | Stop:
+def trained(loop: TrainingLoop, asked: stopping.RequestedEnd) -> EpochFinished | Stop:
     watch = Watch(asked, loop.world, loop.engine.comm)
     found = loop.run_epoch(watch)
     watch.end()

@@ -1,4 +1,4 @@
-"""Bad samples left out, through every loader: counted, told, and the epoch exact without them."""
+"""Bad samples left out, by every loader: counted, reported, and the epoch exact without them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raysuite.spec.loaders import (
     RayDataOptions,
 )
 from raysuite.train.run import execute
-from raysuite.train.skipping import Skipped, look_through
+from raysuite.train.skipping import Skipped, check_samples
 from tests import bad_sets, loading
 from tests.small_sets import COUNTS, SmallSet
 
@@ -87,7 +87,7 @@ def run(plan: RunPlan) -> list[Record]:
 def looked(small: SmallSet, split: str = "train") -> tuple[Prepared, Skipped]:
     plan = plan_of(small.data)
     prepared = prepare(plan.spec.data, plan.dataset)
-    return prepared, look_through(prepared, split, "run", ALONE, NoComm(), threads=2)
+    return prepared, check_samples(prepared, split, "run", ALONE, NoComm(), threads=2)
 
 
 @pytest.mark.parametrize("form", ["folder", "tfrecord"])

@@ -49,7 +49,7 @@ def run(
     search = SearchOptions.model_validate(found["search"])
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
-    from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
+    from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
     from raysuite.orchestrate.sweep.trial_source import TrialSource, TuneShutdown
 
     if not (results.folder / "plan.json").exists():
@@ -59,7 +59,8 @@ def run(
     scheduler = JournaledScheduler(search, results, most_epochs(document, search))
     if resume:
         scheduler.replay(plans)
-        settle_pruned(plans, results)
+        for plan in plans:
+            scheduler.settle(plan)
     events: SimpleQueue[RunPlan | str] = SimpleQueue()
     source = TrialSource(document, search, results, capacity, scheduler, events.put)
     with (
@@ -70,7 +71,7 @@ def run(
         tuner = _tuner(search, results, source, scheduler, tune_shutdown, str(folder))
 
         def shut_down() -> None:
-            tune_shutdown.asked = source.stopped = True
+            tune_shutdown.requested = source.stopped = True
 
         listener = _with_events(listener, events)
         error, stop = fit(tuner, results, listener, shut_down)
@@ -118,7 +119,6 @@ def _tuner(
     setting = Setting(
         results=str(results.folder.absolute()),
         path=os.getcwd(),
-        deadline_s=search.deadline_s,
         environment=own,
     )
     here = f"node:{ray.util.get_node_ip_address()}"

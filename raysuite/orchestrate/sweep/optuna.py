@@ -211,11 +211,11 @@ class OptunaAlgorithm:
         }
 
 
-def _suggest(trial: optuna.Trial, key: str, asked: BaseDistribution) -> Any:
-    match asked:
+def _suggest(trial: optuna.Trial, key: str, wanted: BaseDistribution) -> Any:
+    match wanted:
         case FloatDistribution():
-            return trial.suggest_float(key, asked.low, asked.high, log=asked.log)
+            return trial.suggest_float(key, wanted.low, wanted.high, log=wanted.log)
         case IntDistribution():
-            return trial.suggest_int(key, asked.low, asked.high, log=asked.log)
+            return trial.suggest_int(key, wanted.low, wanted.high, log=wanted.log)
         case CategoricalDistribution():
-            return trial.suggest_categorical(key, asked.choices)
+            return trial.suggest_categorical(key, wanted.choices)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
@@ -19,7 +20,6 @@ from raysuite.orchestrate.groups import Segment, checkpoint_folder
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
-from raysuite.plan.trials import sweep_document
 from raysuite.records import EpochFinished, Journal, Record, Results, RunJudged
 from raysuite.records.derive import current
 from raysuite.records.judged import held_after, turns_of
@@ -31,31 +31,27 @@ Journals = Mapping[str, Sequence[Record]]
 """Run id -> its Records."""
 
 
-def next_segment(plan: RunPlan, results: Results) -> tuple[RunPlan, Segment | None]:
-    """The next part of a trial, and its plan with the values that it has there; the whole of it
-    where the sweep has no population."""
-    found = results.search()
-    search = None if found is None else SearchOptions.model_validate(found["search"])
-    if search is None or not isinstance(search.scheduler, PbtScheduler):
-        return plan, None
-    turns = turns_of(results.records(plan.run_id))
-    until = (turns[-1].epoch + 1 if turns else 0) + search.scheduler.interval_epochs
-    took = _took(turns)
-    if took is not None:
-        plan = with_values(sweep_document(results), plan, took.values)
-    segment = Segment(
-        name=_checkpoint_name(plan.run_id, took),
-        until=until if until < plan.spec.training.epochs else None,
-        taken=None if took is None else str(_copy(results, plan.run_id, took)),
-    )
-    return plan, segment
-
-
 class Population:
     """The trials of a sweep that are trained as a population."""
 
     def __init__(self, document: Document, search: SearchOptions, results: Results) -> None:
         self._document, self._search, self._results = document, search, results
+
+    def next_segment(self, plan: RunPlan) -> tuple[RunPlan, Segment | None]:
+        """The next part of a trial, and its plan with the values that it has there; the whole of it
+        where the sweep has no population."""
+        if not isinstance(self._search.scheduler, PbtScheduler):
+            return plan, None
+        turns = turns_of(self._results.records(plan.run_id))
+        until = (turns[-1].epoch + 1 if turns else 0) + self._search.scheduler.interval_epochs
+        segment = Segment(None, until if until < plan.spec.training.epochs else None, None)
+        if (took := _took(turns)) is None:
+            return plan, segment
+        name, taken = _checkpoint_name(plan.run_id, took), _copy(self._results, plan.run_id, took)
+        return (
+            with_values(self._document, plan, took.values),
+            replace(segment, name=name, taken=str(taken)),
+        )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
         """Which of the trials that wait at an interval continue: all, once every trial that is to
@@ -66,10 +62,10 @@ class Population:
         RunError where a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
-        going_on = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
+        unfinished = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
         waiting = [at for run in journals.values() if (at := held_after(run)) is not None]
         epochs = min(waiting, default=0)
-        if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in going_on):
+        if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in unfinished):
             return set()
         held = {run_id for run_id, run in journals.items() if held_after(run) == epochs}
         if not held <= left:

@@ -30,12 +30,15 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.sweep.trial import epochs_of
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
+from raysuite.records.base import content_of
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Prune
 
-HEARD = "heard.jsonl"
+ORDER = "epoch-order.jsonl"
 """In the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler was given them. Of two workers' Records the later one may be read first."""
+scheduler was given them. Of two trials' epochs the later one may come first."""
+_ORDER_BEFORE = "heard.jsonl"
+"""Its name in results of earlier versions."""
 
 _EpochKey = tuple[str, int, float]
 _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
@@ -81,8 +84,10 @@ class JournaledScheduler(FIFOScheduler):
         self._scheduler = scheduler_of(search, most_epochs)
         self._plans: dict[str, RunPlan] = {}
         self._seen: set[tuple[str, int]] = set()
-        self._order = {each: number for number, each in enumerate(_read(results.folder / HEARD))}
+        known = (key for name in (_ORDER_BEFORE, ORDER) for key in _read(results.folder / name))
+        self._order = {key: number for number, key in enumerate(known)}
         self._stopped: set[str] = set()
+        self._pruned: dict[str, Prune] = {}
 
     def add(self, plan: RunPlan) -> None:
         """A run that is about to begin, or that is resumed."""
@@ -137,15 +142,31 @@ class JournaledScheduler(FIFOScheduler):
         if _key(epoch) in self._order:
             return
         self._order[_key(epoch)] = len(self._order)
-        append_line(self._results.folder / HEARD, json.dumps(_key(epoch)).encode())
+        append_line(self._results.folder / ORDER, json.dumps(_key(epoch)).encode())
 
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
         if self._results.end_of(run_id) is None:
             goal = "images/s" if self._search.wanted[0] == "throughput" else "validation accuracy"
             message = f"compared by its {goal} after epoch {epoch.epoch + 1}"
             finite = value if math.isfinite(value) else None
-            prune = Prune(self._search.scheduler.name, finite, message)
-            stopping.prune(self._results, run_id, prune)
+            self._pruned[run_id] = Prune(self._search.scheduler.name, finite, message)
+            stopping.request_prune(self._results.folder, run_id, self._pruned[run_id])
+
+    def settle(self, plan: RunPlan) -> None:
+        """Record the end of a run that was to end when it was lost: no worker of it is left."""
+        run_id = plan.run_id
+        prune = self._pruned.get(run_id)
+        if prune is None or self._results.end_of(run_id) is not None:
+            return
+        record = RunPruned(
+            run_id=run_id,
+            by=prune.by,
+            epoch=max((each.epoch for each in epochs_of(self._results, run_id)), default=0),
+            value=prune.value,
+            message=prune.message,
+            settled=True,
+        )
+        Journal(self._results.journal_file(run_id)).write(record)
 
     def _value(self, epoch: EpochFinished) -> float | None:
         """What runs are compared by at the same epoch, higher is better.
@@ -159,9 +180,9 @@ class JournaledScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Ray Tune's call at each report; a trial is never ended by Tune itself."""
-        if "plan" not in result:
-            for epoch in epochs_of(self._results, result["run_id"]):
-                self.on_epoch(epoch)
+        if "epoch" in result:
+            line = content_of(result["epoch"].encode())
+            self.on_epoch(EpochFinished.model_validate_json(line))
         return str(TrialScheduler.CONTINUE)
 
 
@@ -174,24 +195,6 @@ def _read(file: Path) -> Iterator[_EpochKey]:
     for line in read_lines(file):
         with contextlib.suppress(ValidationError):
             yield _EPOCH_KEY.validate_json(line)
-
-
-def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:
-    """Record the end of runs that were to end when they were lost: no worker of them is left."""
-    for plan in plans:
-        asked = stopping.asked_to_prune(results, plan.run_id)
-        if asked is None or results.end_of(plan.run_id) is not None:
-            continue
-        epoch = max((each.epoch for each in epochs_of(results, plan.run_id)), default=0)
-        record = RunPruned(
-            run_id=plan.run_id,
-            by=asked.by,
-            epoch=epoch,
-            value=asked.value,
-            message=asked.message,
-            settled=True,
-        )
-        Journal(results.journal_file(plan.run_id)).write(record)
 
 
 @contextmanager

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-import secrets
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.failures import record_failure, record_lost, storage_error
 from raysuite.orchestrate.groups import Segment, make_trainer, work_config
-from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batches import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
-from raysuite.records.sweep import wall_seconds
 
 # A trial whose batch is to be found: on the trial's own workers, before its run begins.
 
@@ -67,24 +68,23 @@ _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
 """How long workers without a trial keep their resources, for which another trial may wait."""
 _POLL_S = 0.1
+"""Between two looks into the Mailbox, which is in this process."""
 
 
 class WarmWorkers:
     """A worker group for trials with equal resources, one after the other."""
 
     def __init__(self, plan: RunPlan, results: Path) -> None:
+        from raysuite.orchestrate.mailbox import Mailbox
+
         self._first, self._results = plan, results
         self._lock = threading.Lock()
-        from raysuite.orchestrate.rendezvous import serve_store
-
-        self._store, self._host = serve_store()
-        self._job: dict[str, Any] | None = None
+        self._mailbox = Mailbox.serve()
         self._number = -1
+        """Of the last job; see `worker.serve`."""
         self._ends = False
-        self._idle_since = 0.0
         self.error: Exception | None = None
         """What ended the workers, if anything did."""
-        self._secret = secrets.token_hex(32)
         self._trainer = make_trainer([plan], results, work=_SERVE, more=self._jobs)
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
@@ -100,32 +100,44 @@ class WarmWorkers:
             if self._ends or not (is_new or self._thread.is_alive()):
                 return False
             self._trainer.follow([plan], deadline)
-            self._job = work_config([plan], self._results, segment)
-            self._number += 1
-            self._tell(self._job)
+            self._put(work_config([plan], self._results, segment))
         if is_new:
             self._thread.start()
-            threading.Thread(target=self._end_when_idle, daemon=True).start()
         return True
 
-    def busy(self) -> bool:
-        """Whether the run that was begun still continues."""
-        with self._lock:
-            if self._job is not None and (self._is_done() or not self._thread.is_alive()):
-                self._job, self._idle_since = None, time.monotonic()
-            return self._job is not None
+    def epochs(self) -> Iterator[str | None]:
+        """Lines of the journal of the run that was begun, until it ends or the workers do: its
+        epochs, without what grows with their steps. None ten times a second while there is none.
+        """
+        number = self._number
+        for place in count():
+            key = f"report/{number}/{place}"
+            while self._thread.is_alive() and not self._mailbox.has(key):
+                time.sleep(_POLL_S)
+                yield None
+            line = self._mailbox.get(key) if self._mailbox.has(key) else None
+            if line is None:
+                break
+            yield line
+        idle = threading.Timer(_IDLE_S, self._end_after, (number,))
+        idle.daemon = True
+        idle.start()
 
     def end(self) -> None:
         """End the workers, and wait until their resources are free."""
-        with self._lock:
-            self._let_go()
+        self._end_after(self._number)
         self._thread.join()
 
-    def _let_go(self) -> None:
-        if not self._ends:
-            self._ends = True
-            self._number += 1
-            self._tell(None)
+    def _end_after(self, number: int) -> None:
+        """Let the workers end, where that job was the last one."""
+        with self._lock:
+            if self._number == number and not self._ends:
+                self._ends = True
+                self._put(None)
+
+    def _put(self, job: dict[str, Any] | None) -> None:
+        self._number += 1
+        self._mailbox.put(f"job/{self._number}", job)
 
     def _fit(self) -> None:
         try:
@@ -136,28 +148,28 @@ class WarmWorkers:
     def _jobs(self) -> dict[str, Any]:
         """Where new workers find their jobs, and which is the first: that of the last workers."""
         with self._lock:
-            address = self._host, self._store.port
-            return {"jobs": address, "first": self._number, "secret": self._secret}
-
-    def _tell(self, job: dict[str, Any] | None) -> None:
-        from raysuite.orchestrate.rendezvous import signed
-
-        self._store.set(f"job/{self._number}", signed(self._number, job, self._secret))
-
-    def _is_done(self) -> bool:
-        return self._store.check([f"done/{self._number}"])
-
-    def _end_when_idle(self) -> None:
-        while self._thread.is_alive() and not self._ends:
-            time.sleep(_POLL_S)
-            with self._lock:
-                if self._job is None and time.monotonic() > self._idle_since + _IDLE_S:
-                    self._let_go()
+            return {"mailbox": self._mailbox.address, "first": self._number}
 
 
-_POLL_SECONDS = 0.1
 _ENDING_S = 30.0
 """How long Ray Train may take to end workers that took too long, before its process is ended."""
+
+
+class Request(BaseModel):
+    """What is asked of a trial's process: a run, or a segment of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    plan: RunPlan
+    segment: Segment | None = None
+    left_s: float | None = None
+    """How long it may still take; None: for ever."""
+
+
+def as_text(model: BaseModel) -> str:
+    """A model as JSON: Ray Tune would give the values of a nested one other names. (Pydantic's own
+    JSON is UTF-8, which not all names of files are.)"""
+    return json.dumps(model.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -167,14 +179,13 @@ class Setting:
     results: str
     path: str
     """The driver's working folder."""
-    deadline_s: float | None
-    """Of each trial, over all of its attempts."""
     environment: dict[str, str] = field(default_factory=dict)
     """Ray's settings, and the driver's own: a cluster that was joined has others."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
-    """Make the run `config["run_id"]` and report each of its epochs; its journal has the rest.
+    """Do what `config["request"]` asks, a Request as JSON, and report each epoch as the line that
+    its journal has.
 
     Its end is recorded when this returns: it does not raise.
     """
@@ -186,25 +197,19 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
     if setting.path not in sys.path:
         sys.path.insert(0, setting.path)
     results = Results(Path(setting.results))
-    found = next(plan for plan in results.plans() if plan["run_id"] == config["run_id"])
-    plan = RunPlan.model_validate(found)
-    deadline = None
-    if setting.deadline_s is not None:
-        spent_s = wall_seconds(results.records(plan.run_id))  # by earlier attempts
-        deadline = time.time() + setting.deadline_s - spent_s
+    request = Request.model_validate(json.loads(config["request"]))
+    plan = request.plan
+    deadline = None if request.left_s is None else time.time() + request.left_s
     if plan.undecided:
         _release()
         decided = find_batch(plan, results, deadline)
         if decided is None:
             return
-        # when this returns, the driver has replaced the plan by the new one; as text, for
-        # Ray Tune passes a nested value to its search algorithm by other names
-        ray.tune.report({"run_id": plan.run_id, "plan": decided.model_dump_json()})
         plan = decided
-    known = len(epochs_of(results, plan.run_id))
-    plan, segment = next_segment(plan, results)
-    for record in _epochs(plan, results, deadline, known, segment):
-        ray.tune.report({"run_id": plan.run_id, "epoch": record.epoch})
+        # when this returns, the driver has replaced the plan by the new one
+        ray.tune.report({"plan": as_text(plan)})
+    for line in _epochs(plan, results, deadline, request.segment):
+        ray.tune.report({"epoch": line})
 
 
 def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
@@ -213,21 +218,13 @@ def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
 
 
 def _epochs(
-    plan: RunPlan, results: Results, deadline: float | None, known: int, segment: Segment | None
-) -> Iterator[EpochFinished]:
-    """Make the run, or a segment of it; its epochs, as they come, but for the first `known` of
-    its journal."""
+    plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
+) -> Iterator[str]:
+    """Make the run, or a segment of it; the lines of its epochs, as they come."""
     workers = _start(plan, results, deadline, segment)
-    file, size = results.journal_file(plan.run_id), -1
-    busy = True
-    while busy:
-        time.sleep(_POLL_SECONDS)
-        busy = workers.busy()
-        if file.exists() and (now := file.stat().st_size) != size:
-            size = now
-            new = epochs_of(results, plan.run_id)[known:]
-            known += len(new)
-            yield from new
+    for line in workers.epochs():
+        if line is not None:
+            yield line
         if deadline is not None and time.time() > deadline + _ENDING_S:
             if results.end_of(plan.run_id) is None:
                 record_deadline(plan, results)

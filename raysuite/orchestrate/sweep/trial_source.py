@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter, deque
@@ -18,12 +19,12 @@ from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep.population import Population
-from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
+from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.search_algorithms import (
     draws_replacements,
     search_algorithm_of,
 )
-from raysuite.orchestrate.sweep.trial import record_deadline
+from raysuite.orchestrate.sweep.trial import Request, as_text, record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.dry_batch import unknown_model
@@ -68,22 +69,22 @@ class TuneShutdown(Callback):
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Ray Tune's call, several times a second. Raises SystemExit."""
-        if self.asked:
+        if self.requested:
             raise SystemExit
 
 
-_LOOK_S = 2.0
+_READ_EACH_S = 2.0
 _MOST_LEFT_OUT = 100
 """Infeasible values in a row after which a sweep ends that draws others for them: most of its space
 is infeasible."""
 
 
 class TrialSource(Searcher):
-    """Suggests `{"run_id": ...}` of a run, whose plan it has added to the results."""
+    """Suggests `{"request": ...}`, a Request as JSON, for a run whose plan is in the results."""
 
     def __init__(
         self,
@@ -92,30 +93,29 @@ class TrialSource(Searcher):
         results: Results,
         capacity: Capacity,
         scheduler: JournaledScheduler,
-        tell: Callable[[RunPlan | str], None],
+        notify: Callable[[RunPlan | str], None],
     ) -> None:
         super().__init__()
         self._document, self._search, self._results = document, search, results
-        self._capacity, self._scheduler, self._tell = capacity, scheduler, tell
+        self._capacity, self._scheduler, self._notify = capacity, scheduler, notify
         self._decider = search_algorithm_of(search)
         self._seen = Datasets()
-        plans = [RunPlan.model_validate(plan) for plan in results.plans()]
-        self._count = len(plans)
+        self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
         # drawn values are indexed by the number of draws; values of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
-        left = [plan for plan in plans if results.end_of(plan.run_id) is None]
+        left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
         """Trials that wait at an interval for the others of their population."""
-        self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in plans)
+        self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether all of that population are decided, as they are after its first PBT step."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
         self._known_nodes: Sequence[Node] = ()
-        self._looked_at = -math.inf
+        self._read_at = -math.inf
         self.stopped = False
         """Whether no further trial begins, because the driver ends."""
 
@@ -147,23 +147,25 @@ class TrialSource(Searcher):
         plan = self._pending.popleft()
         self._begin(plan)
         self._running[trial_id] = plan
-        return {"run_id": plan.run_id}
+        return {"request": as_text(self._request(plan))}
+
+    def _request(self, plan: RunPlan) -> Request:
+        limit = self._search.deadline_s
+        if limit is not None:  # over all attempts
+            limit -= wall_seconds(self._results.records(plan.run_id))
+        plan, segment = self._population.next_segment(plan)
+        return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A trial reports the batch that it found; epochs are read from the journal."""
+        """A trial reports the batch that it found; its epochs are the scheduler's."""
         if "plan" not in result:
             return
-        made = RunPlan.model_validate_json(result["plan"])
-        self._results.write_plans(
-            [
-                made.model_dump(mode="json") if plan["run_id"] == result["run_id"] else plan
-                for plan in self._results.plans()
-            ]
-        )
-        stopping.prune(self._results, made.run_id, None)
+        made = RunPlan.model_validate(json.loads(result["plan"]))
+        self._plans[made.index] = made
+        self._results.write_plans([plan.model_dump(mode="json") for plan in self._plans])
         self._running[trial_id] = made
         self._scheduler.add(made)
-        self._tell(made)
+        self._notify(made)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -172,8 +174,9 @@ class TrialSource(Searcher):
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
+        self._scheduler.replay([plan])  # epochs whose report was lost with the process
         if not stopped:
-            settle_pruned([plan], self._results)  # its scheduler ended it: it is not made again
+            self._scheduler.settle(plan)  # its scheduler ended it: it is not made again
         if self._results.end_of(plan.run_id) is not None:
             return
         if stopped:
@@ -200,15 +203,14 @@ class TrialSource(Searcher):
         if not (self._held and self._is_whole and self._has_changed):
             return
         self._has_changed = False
-        plans = [RunPlan.model_validate(plan) for plan in self._results.plans()]
-        ready = self._population.ready(plans, self._held.keys())
+        ready = self._population.ready(self._plans, self._held.keys())
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
     def _nodes(self) -> Sequence[Node]:
         """The resources of each node; called several times a second, read from Ray less often."""
-        if time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at, self._known_nodes = time.monotonic(), Capacity.now().each
+        if time.monotonic() > self._read_at + _READ_EACH_S:
+            self._read_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:
@@ -221,11 +223,10 @@ class TrialSource(Searcher):
         return not fits(self._nodes(), needs, Need(1, 1, False))
 
     def _begin(self, plan: RunPlan) -> None:
-        stopping.prune(self._results, plan.run_id, None)
-        if plan.index >= self._count:
-            self._count = plan.index + 1
+        if plan.index >= len(self._plans):
+            self._plans.append(plan)
             self._results.add_plan(plan.model_dump(mode="json"))
-            self._tell(plan)
+            self._notify(plan)
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
@@ -250,16 +251,16 @@ class TrialSource(Searcher):
                 break
             try:
                 plan = trial_plan(
-                    self._document, values, self._count, int(self._capacity.gpus), self._seen
+                    self._document, values, len(self._plans), int(self._capacity.gpus), self._seen
                 )
             except SpecError as error:
                 self._left_out.append(values)
                 self._write_down()
-                told = ", ".join(f"{key}={value}" for key, value in values.items())
-                self._tell(f"no trial of {told}: {'; '.join(str(error).splitlines())}")
+                text = ", ".join(f"{key}={value}" for key, value in values.items())
+                self._notify(f"no trial of {text}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
-                    self._tell(f"no further trials: {left_out} in a row make no spec")
+                    self._notify(f"no further trials: {left_out} in a row make no spec")
                     break
                 continue
             if self._can_be(plan):

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.bench import told
+from raysuite.cli.bench import search_summary
 from raysuite.plan import make_plans
 from raysuite.plan.batches import opened, outcome
 from raysuite.records import BatchTried
@@ -88,7 +88,7 @@ def test_the_table_says_what_fits_and_what_is_fastest() -> None:
     left_out = tried(6, fits=False, message="out of memory on rank 1")
     _, found = outcome(wish, [tried(2), tried(4), left_out, *timed], 1.0)
     console = Console(width=100, record=True, file=io.StringIO())
-    for each in told(wish, found):
+    for each in search_summary(wish, found):
         console.print(each)
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == "resnet20 · ddp · 2 workers"

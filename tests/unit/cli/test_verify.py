@@ -145,9 +145,9 @@ def test_a_launch_holds_horovod_once() -> None:
     assert launcher._together(request, [3, 4]) == [3, 4]
 
 
-def test_the_last_words_of_a_crash(tmp_path: Any) -> None:
+def test_the_last_line_of_a_crash(tmp_path: Any) -> None:
     log = tmp_path / "log"
     log.write_text("noise\nKeyError: 'x'\nmore noise\n")
-    assert launcher._last_words(log) == "KeyError: 'x'"
+    assert launcher._last_line(log) == "KeyError: 'x'"
     log.write_text("")
-    assert launcher._last_words(log) == "no output"
+    assert launcher._last_line(log) == "no output"

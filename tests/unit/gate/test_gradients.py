@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysuite.gate.gradients import _Judge
+from raysuite.gate.gradients import _WorstErrors
 from raysuite.spec.strategies import Lossy
 
 SIZES = {"first": (8, 1, 3, 3), "second": (10, 40), "bias": (10,)}
@@ -71,7 +71,7 @@ def beyond(kind: str, ranks: int, seed: int, defect: str = "", after: bool = Fal
     lossy, make = KINDS[kind]
     reduce, factor = make(seed), DEFECTS.get(defect, lambda rank, ranks: 1.0)
     net = nn.ParameterDict({name: torch.zeros(size) for name, size in SIZES.items()})
-    judge = _Judge(net, lossy, ranks, "fp32")
+    errors = _WorstErrors(net, lossy, ranks, "fp32")
     generator = torch.Generator().manual_seed(seed)
     weights = {name: torch.randn(size, generator=generator) for name, size in SIZES.items()}
     for active in [range(ranks)] * 4 + [[rank] for rank in range(ranks)]:
@@ -92,9 +92,9 @@ def beyond(kind: str, ranks: int, seed: int, defect: str = "", after: bool = Fal
             # a step that rounding of the weights does not hide
             weights[name] *= scale
             moved[name] = weights[name] - RATE * found
-        judge.take(weights, moved, RATE, true)
+        errors.take(weights, moved, RATE, true)
         weights = moved
-    return judge.worst[1].item()
+    return errors.worst[1].item()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(16, marks=pytest.mark.thorough)])

@@ -8,7 +8,7 @@ import pytest
 
 from raysuite.errors import RunError
 from raysuite.orchestrate.batches import decide, tried_file
-from raysuite.orchestrate.suite import Listener, forget_failures
+from raysuite.orchestrate.suite import Listener, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.batches import outcome, same_search
 from raysuite.records import BatchTried, Journal, Results, RunFailed
@@ -92,7 +92,7 @@ def test_a_run_that_is_made_again_keeps_how_its_batch_was_found(tmp_path: Path) 
     journal = Journal(results.journal_file(plan.run_id))
     journal.write(found)
     journal.write(RunFailed(run_id=plan.run_id, reason="lost", message="a worker died"))
-    forget_failures([plan], results)
+    reset_failures([plan], results)
     assert results.records(plan.run_id) == [found]
     assert results.end_of(plan.run_id) is None
 

@@ -79,7 +79,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: Capacity) -> None:
         self.looks, self._seen = 0, seen
         monkeypatch.setattr(Capacity, "now", self.look)
-        monkeypatch.setattr(controller, "_LOOK_S", 0.01)
+        monkeypatch.setattr(controller, "_POLL_S", 0.01)
 
     def look(self) -> Capacity:
         self.looks += 1
@@ -155,7 +155,7 @@ def keeper_on(
     seen = list(looks)
     answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
     monkeypatch.setattr(ray, "nodes", answer)
-    monkeypatch.setattr(controller, "_LOOK_S", 0.01)
+    monkeypatch.setattr(controller, "_POLL_S", 0.01)
     monkeypatch.setattr(controller, "_VERDICT_S", verdict_s)
     (folder / "hosts.json").write_text('{"a": "host-a", "b": "host-b"}')
     return keeper_of(folder)

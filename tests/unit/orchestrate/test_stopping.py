@@ -21,10 +21,12 @@ from raysuite.orchestrate.stopping import (
     FILE,
     StopWatch,
     is_late,
+    request_prune,
     request_stop,
+    requested_end,
     requested_stop,
 )
-from raysuite.train.stopping import Stop
+from raysuite.train.stopping import Prune, Stop
 
 
 @pytest.fixture
@@ -44,21 +46,21 @@ def cluster(tmp_path: Path) -> ClusterFolder:
 def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     before = signal.getsignal(number)
     with StopWatch(None, 30.0) as watch:
-        assert watch.asked() is None
-        assert not watch.is_last_word()
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        assert watch.request() is None
+        assert not watch.is_final()
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         sent = time.time()
         os.kill(os.getpid(), number)
-        stop = watch.asked()
+        stop = watch.request()
         assert stop is not None
         assert stop.reason == reason
         assert stop.deadline is not None
         assert sent + 29 < stop.deadline < time.time() + 31
-        assert watch.is_last_word() == last
+        assert watch.is_final() == last
         os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.asked() == stop, "the first one counts"
-        assert heard == [1] * last
+        assert watch.request() == stop, "the first one counts"
+        assert calls == [1] * last
     assert signal.getsignal(number) == before
 
 
@@ -67,11 +69,11 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
 )
 def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: bool) -> None:
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
         deadline = time.time() + 100
         cluster.write(ClustersStop.model_validate({"reason": reason, "deadline": deadline}))
-        assert watch.asked() == Stop(reason, deadline)  # type: ignore[arg-type]
-        assert watch.is_last_word() == last
+        assert watch.request() == Stop(reason, deadline)  # type: ignore[arg-type]
+        assert watch.is_final() == last
 
 
 @pytest.mark.parametrize(
@@ -96,12 +98,12 @@ def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
 ) -> None:
     with StopWatch(cluster, 30.0) as watch:
         os.kill(os.getpid(), signal.SIGTERM)
-        stop = watch.asked()
+        stop = watch.request()
         assert stop is not None
-        assert watch.is_last_word()
+        assert watch.is_final()
         cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
-        assert watch.asked() == stop
-        assert not watch.is_last_word(), "the cluster comes back, and the suite with it"
+        assert watch.request() == stop
+        assert not watch.is_final(), "the cluster comes back, and the suite with it"
 
 
 def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
@@ -109,40 +111,40 @@ def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
 ) -> None:
     gcs.close()
     with StopWatch(cluster, 30.0) as watch:
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.asked() is not None
+        assert watch.request() is not None
         (cluster.path / "head.json").unlink()
-        assert not watch.is_last_word(), "between two starts of the head"
-    assert heard == []
+        assert not watch.is_final(), "between two starts of the head"
+    assert calls == []
 
 
 def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
     cluster: ClusterFolder, gcs: socket.socket
 ) -> None:
     with StopWatch(cluster, 30.0) as watch:
-        heard: list[int] = []
-        watch.on_last_word = lambda: heard.append(1)
+        calls: list[int] = []
+        watch.on_final = lambda: calls.append(1)
         os.kill(os.getpid(), signal.SIGTERM)
         told = threading.Timer(0.3, cluster.ending.touch)
         told.start()
-        assert watch.asked() is not None
-        assert not watch.is_last_word()
+        assert watch.request() is not None
+        assert not watch.is_final()
         told.join()
-    assert heard == []
+    assert calls == []
 
 
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:
     cluster.write(ClustersStop(reason="time_limit", deadline=time.time() - 1))
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
     (cluster.path / "stop.json").write_text("{")
     with StopWatch(cluster, 30.0) as watch:
-        assert watch.asked() is None
+        assert watch.request() is None
 
 
-def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> None:
+def test_requests_are_in_a_file_that_exists_before_the_runs(tmp_path: Path) -> None:
     assert requested_stop(tmp_path) is None
     request_stop(tmp_path, None)
     assert requested_stop(tmp_path) is None
@@ -151,6 +153,21 @@ def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> Non
         request_stop(tmp_path, stop)
         assert requested_stop(tmp_path) == stop
     assert (tmp_path / FILE).stat().st_ino == inode
+
+
+def test_a_run_is_pruned_and_others_are_not_until_all_are_stopped(tmp_path: Path) -> None:
+    request_stop(tmp_path, None)
+    prunes = {run_id: Prune("asha", 0.5, f"behind {run_id}") for run_id in "ab"}
+    for run_id, prune in prunes.items():
+        request_prune(tmp_path, run_id, prune)
+    assert [requested_end(tmp_path, run_id) for run_id in "abc"] == [*prunes.values(), None]
+    assert requested_stop(tmp_path) is None
+    stop = Stop("preempted", 12.5)
+    request_stop(tmp_path, stop)
+    request_prune(tmp_path, "c", prunes["a"])
+    assert [requested_end(tmp_path, run_id) for run_id in "abc"] == [stop] * 3
+    request_stop(tmp_path, None)
+    assert requested_end(tmp_path, "c") is None
 
 
 @pytest.mark.parametrize("text", ["", '{"reason": "time', "[]", "{}", '{"reason": "x"}'])

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.suite import Listener, fit, forget_failures
+from raysuite.orchestrate.suite import Listener, fit, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
 from raysuite.train.checkpoint import LoopState, latest_checkpoint, write_sizes
-from raysuite.train.stopping import Prune
 
 SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 9, global_batch: 64}\nrepeats: 2"
 FAILED, STOPPED = make_plans(parse_document(SPEC, "x.yaml"), gpus=0)
@@ -46,17 +44,10 @@ def failed(tmp_path: Path) -> Results:
 def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_path: Path) -> None:
     results = failed(tmp_path)
     own, other = (keep_checkpoint(results, plan) for plan in (FAILED, STOPPED))
-    forget_failures([FAILED, STOPPED], results)
+    reset_failures([FAILED, STOPPED], results)
     assert not own.exists()
     assert latest_checkpoint(other, STOPPED.run_id, 8) == (other, "")
     assert results.records(FAILED.run_id) == []
-
-
-def test_a_run_that_is_made_again_is_no_longer_asked_to_end(tmp_path: Path) -> None:
-    results = failed(tmp_path)
-    stopping.prune(results, FAILED.run_id, Prune("asha", 0.5))
-    forget_failures([FAILED], results)
-    assert stopping.asked_to_prune(results, FAILED.run_id) is None
 
 
 class Reference:

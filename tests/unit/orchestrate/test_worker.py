@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -14,10 +15,12 @@ import torch
 from raysuite.orchestrate import preflight, worker
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
+from raysuite.orchestrate.mailbox import Mailbox
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import Results, RunFailed, RunFinished
+from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
+from raysuite.records.base import content_of
 from raysuite.spec import parse_document
 from raysuite.train import recording
 from raysuite.train import world as world_module
@@ -112,6 +115,7 @@ def test_a_run_reports_nothing_to_ray_train_and_makes_folders_for_checkpoints_al
         )
     )[0]
     reported: list[object] = []
+    epochs: list[EpochFinished] = []
     monkeypatch.setattr("ray.train.report", lambda *given, **more: reported.append(given))
     folders: list[Path] = []
     mkdir = Path.mkdir
@@ -121,8 +125,41 @@ def test_a_run_reports_nothing_to_ray_train_and_makes_folders_for_checkpoints_al
         lambda self, *given, **more: folders.append(self) or mkdir(self, *given, **more),
     )
     results = Results(tmp_path / "results")
-    worker._run(plan, World(0, 1, 0, torch.device("cpu")), results, {}, None, "")
-    assert isinstance(results.end_of(plan.run_id), RunFinished)
+    worker._run(plan, World(0, 1, 0, torch.device("cpu")), results, {}, None, "", epochs.append)
+    records = results.records(plan.run_id)
+    assert isinstance(records[-1], RunFinished)
+    assert epochs == [record for record in records if isinstance(record, EpochFinished)]
+    assert len(epochs) == 2
     kept = checkpoint_folder(results, plan.run_id)
     assert any(folder.is_relative_to(kept.parent) for folder in folders) is made
     assert reported == []
+
+
+def test_an_epoch_is_reported_as_in_the_journal_without_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    epoch = EpochFinished(
+        run_id="a",
+        epoch=3,
+        first_step=0,
+        losses=[1.0] * 9,
+        learning_rates=[0.1] * 9,
+        step_seconds=[0.5] * 9,
+        images=100,
+        seconds=1.0,
+        steady_images=100,
+        steady_seconds=1 / 3,
+        data_wait_seconds=[0.0],
+        validation_seconds=0.1,
+        train_loss=float("nan"),
+        val_loss=float("inf"),
+        val_accuracy=1 / 3,
+        elapsed_seconds=1.0,
+    )
+    mailbox = Mailbox.serve()
+    worker._report(mailbox, iter(["report/0/0"]), epoch)
+    found = EpochFinished.model_validate_json(content_of(mailbox.get("report/0/0").encode()))
+    assert (found.time, found.steady_seconds) == (epoch.time, epoch.steady_seconds)
+    assert (found.losses, found.learning_rates, found.step_seconds) == ([], [], [])
+    assert math.isnan(found.train_loss)

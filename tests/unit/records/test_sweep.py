@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.cli.progress import RunState, event
-from raysuite.orchestrate.suite import forget_failures
+from raysuite.orchestrate.suite import reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
     FailReason,
@@ -80,7 +80,7 @@ def test_a_pruned_run_has_ended_and_its_figures_count_for_the_sweep(tmp_path: Pa
     for record in records:
         Journal(results.journal_file(PLAN.run_id)).write(record)
     assert results.end_of(PLAN.run_id) == records[-1]
-    forget_failures([PLAN], results)  # it is no failure
+    reset_failures([PLAN], results)  # it is no failure
     assert results.end_of(PLAN.run_id) == records[-1]
 
 

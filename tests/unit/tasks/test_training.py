@@ -68,7 +68,7 @@ def test_tokens_are_resumed_inside_an_epoch(
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     stop = Stop("interval")
-    *_, end = run(plan, checkpoint=lambda loop: loop.save(folder), asked_to_stop=lambda: stop)
+    *_, end = run(plan, checkpoint=lambda loop: loop.save(folder), requested_end=lambda: stop)
     assert isinstance(end, RunStopped)
     assert 0 < end.step < plan.steps_per_epoch
     rest = epochs_of(run(plan, resume=folder))

@@ -8,36 +8,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from raysuite.files import flush_folder
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import NoComm
+from raysuite.parallel.comm import Comm, NoComm, Reduction
 from raysuite.train import checkpoint
 from raysuite.train.checkpoint import LoopState, keep_checkpoint, latest_checkpoint
 
 STATE = LoopState(run_id="mine", epoch=1, step=9, elapsed_seconds=1.0, time_to_accuracy=None)
 
 
-class Loop:
-    """What `keep_checkpoint` needs of a TrainingLoop."""
+def keep(
+    folder: Path,
+    run_id: str = "mine",
+    epoch: int = 1,
+    rank: int = 0,
+    comm: Comm | None = None,
+) -> None:
+    state = STATE.model_copy(update={"run_id": run_id, "epoch": epoch})
 
-    def __init__(self, state: LoopState = STATE, rank: int = 0, comm: Any = None) -> None:
-        self.world = World(rank, 1 if comm is None else 2, 0, torch.device("cpu"))
-        self.engine, self.state = SimpleNamespace(comm=comm or NoComm()), state
+    def save(to: Path) -> None:
+        torch.save({"model": torch.arange(1000), "epoch": epoch}, to / "engine.pt")
+        state.write(to)
 
-    def save(self, folder: Path) -> None:
-        torch.save({"model": torch.arange(1000), "epoch": self.state.epoch}, folder / "engine.pt")
-        self.state.write(folder)
-
-
-def keep(folder: Path, run_id: str = "mine", epoch: int = 1) -> None:
-    loop: Any = Loop(STATE.model_copy(update={"run_id": run_id, "epoch": epoch}))
-    keep_checkpoint(loop, folder)
+    world = World(rank, 1 if comm is None else 2, 0, torch.device("cpu"))
+    keep_checkpoint(folder, save, world, comm or NoComm())
 
 
 @pytest.mark.parametrize(
@@ -69,16 +67,16 @@ def test_one_of_epochs_that_the_journal_lacks_is_not_taken(tmp_path: Path) -> No
     assert str(tmp_path / "x") in why
 
 
-class LateComm:
+class LateComm(NoComm):
     """Threads that wait for each other as ranks do; then one of them is late."""
 
     def __init__(self, barrier: threading.Barrier, late_s: float) -> None:
         self._barrier, self._late_s = barrier, late_s
 
-    def all_reduce(self, values: torch.Tensor, _: str) -> torch.Tensor:
+    def all_reduce(self, value: torch.Tensor, reduction: Reduction) -> torch.Tensor:
         self._barrier.wait(20)
         time.sleep(self._late_s)
-        return values
+        return value
 
 
 def test_sizes_are_written_after_every_node_has_flushed_its_files(
@@ -93,9 +91,9 @@ def test_sizes_are_written_after_every_node_has_flushed_its_files(
     for real in (flush_folder, checkpoint.write_sizes):
         monkeypatch.setattr(checkpoint, real.__name__, partial(noted, real))
     barrier = threading.Barrier(2)
-    loops: list[Any] = [Loop(rank=rank, comm=LateComm(barrier, 0.05 * rank)) for rank in (0, 1)]
+    comms = [LateComm(barrier, 0.05 * rank) for rank in (0, 1)]
     with ThreadPoolExecutor(2) as ranks:
-        list(ranks.map(lambda loop: keep_checkpoint(loop, tmp_path / "x"), loops))
+        list(ranks.map(lambda rank: keep(tmp_path / "x", rank=rank, comm=comms[rank]), (0, 1)))
     assert order == ["flush_folder", "flush_folder", "write_sizes"]
     assert latest_checkpoint(tmp_path / "x", "mine", 1) == (tmp_path / "x", "")
 

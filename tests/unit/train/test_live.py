@@ -20,7 +20,7 @@ def test_a_run_writes_where_it_is_and_removes_it_at_the_end(tmp_path: Path) -> N
                 seen.append(found)
             time.sleep(0.01)
 
-    records = run(plan_of(), progress_file=file, asked_to_stop=asked)
+    records = run(plan_of(), progress_file=file, requested_end=asked)
     first = next(record for record in records if isinstance(record, EpochFinished))
     position = seen[0]
     assert (position.epoch, position.steps) == (0, len(first.losses))

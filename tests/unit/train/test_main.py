@@ -172,7 +172,7 @@ def test_a_run_that_lost_a_rank_is_resumed_from_its_checkpoint(
             yield record
 
     monkeypatch.setattr(recording, "execute", losing)
-    monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_ENDING_S", 0.2)
     folder = tmp_path / "lost"
     call = [str(spec), "--results", str(folder), "training.checkpoint_every=1"]
     assert main(call) == 1

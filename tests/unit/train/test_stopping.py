@@ -64,7 +64,7 @@ def in_parts(plan: RunPlan, folder: Path, stops: Sequence[int]) -> Iterator[list
     resume = None
     for number, steps in enumerate(stops):
         kept = folder / str(number)
-        found = run(plan, resume=resume, checkpoint=keep_in(kept), asked_to_stop=after(steps))
+        found = run(plan, resume=resume, checkpoint=keep_in(kept), requested_end=after(steps))
         assert isinstance(found[-1], RunStopped)
         yield found
         resume = kept
@@ -180,7 +180,7 @@ def test_energy_of_all_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_nobody_asks(tmp_path: Path) -> None:
     assert never() is None
-    assert isinstance(run(plan_of(), asked_to_stop=never)[-1], RunFinished)
+    assert isinstance(run(plan_of(), requested_end=never)[-1], RunFinished)
 
 
 class TestWatch:
@@ -263,7 +263,7 @@ def test_a_run_that_is_pruned_ends_between_steps_without_a_checkpoint(tmp_path: 
         raise AssertionError("no checkpoint of a run that is not gone on with")
 
     plan = plan_of(training_checkpoint_every=0)
-    found = run(plan, checkpoint=checkpoint, asked_to_stop=asked)
+    found = run(plan, checkpoint=checkpoint, requested_end=asked)
     end = found[-1]
     assert isinstance(end, RunPruned)
     assert (end.by, end.epoch, end.value, end.message) == ("asha", 0, 0.25, "so it is")

@@ -99,7 +99,7 @@ def test_distributions_with_steps(kind: str, arguments: list[float]) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
-def test_a_sweep_that_is_taken_up_again_goes_on_as_it_would_have(sampler):
+def test_suggestions_are_the_same_after_a_resumption(sampler):
     options = search(searcher={"name": "optuna", "sampler": sampler, "startup_trials": 4})
     whole = made(options, 12)
     assert len({str(each.values) for each in whole}) == 12
@@ -146,7 +146,7 @@ def test_two_goals_are_known_to_both_samplers():
         assert len(made(options, 10)) == 10
 
 
-def test_trials_that_failed_were_pruned_or_go_on_are_known_and_count_as_trials():
+def test_failed_pruned_and_running_trials_are_known_and_counted():
     options = search(trials=4)
     values = ends(made(options, 4))
     known = [
@@ -161,7 +161,7 @@ def test_trials_that_failed_were_pruned_or_go_on_are_known_and_count_as_trials()
 
 
 @pytest.mark.parametrize("status", ["missing", "stopped"])
-def test_a_trial_that_goes_on_is_kept_away_from(status):
+def test_suggestions_differ_from_running_trials(status):
     options = search()
     known = made(options, 12)
     following = OptunaAlgorithm(options).next(known, [])
@@ -176,7 +176,7 @@ def test_a_trial_that_goes_on_is_kept_away_from(status):
     assert after(status) != after("failed")
 
 
-def test_trials_that_missed_their_target_teach_by_their_accuracy():
+def test_trials_that_missed_their_target_count_by_their_accuracy():
     options = search(goal="time_to_accuracy")
     trials: list[TrialFigures] = []
     for number in range(24):
@@ -189,7 +189,7 @@ def test_trials_that_missed_their_target_teach_by_their_accuracy():
     assert sum(late) / len(late) > sum(early) / len(early)
 
 
-def test_what_cannot_be_is_not_suggested_again():
+def test_infeasible_values_are_not_suggested_again():
     options = search()
     first = OptunaAlgorithm(options).next([], [])
     assert first is not None

@@ -1,7 +1,8 @@
-"""A population without Ray: who waits, who takes what, and drivers that are killed at any time."""
+"""A population without Ray: which trials wait, what they take, and drivers that are killed."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
 from raysuite.orchestrate.sweep import population, trial_source
-from raysuite.orchestrate.sweep.population import next_segment
+from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
+from raysuite.orchestrate.sweep.trial import Request
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import write_sweep
@@ -57,7 +59,7 @@ def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Sweep:
-    """Whoever asks for a leg also plays the trainer: epochs, a checkpoint, a stop.
+    """A sweep whose workers are replaced: epochs, a checkpoint, a stop.
 
     The accuracy of weights is that of the trial whose they were first, plus its epochs.
     """
@@ -69,34 +71,35 @@ class Sweep:
         if not (folder / "plan.json").exists():
             write_sweep(self.document, self.results)
         stopping.request_stop(folder, None)
-        rule = JournaledScheduler(self.search, self.results, EPOCHS)
+        scheduler = JournaledScheduler(self.search, self.results, EPOCHS)
         self.source = TrialSource(
             self.document,
             self.search,
             self.results,
             Capacity((Node(2, 0),)),
-            rule,
-            lambda told: None,
+            scheduler,
+            lambda event: None,
         )
         self.reached = reached or {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4}
         self.steps = 0
 
-    def legs(self, count: int = 99) -> Iterator[RunPlan]:
-        """Make so many legs, one after the other."""
+    def segments(self, count: int = 99) -> Iterator[RunPlan]:
+        """Make so many segments, one after the other."""
         for _ in range(count):
             self.steps += 1
             suggested = self.source.suggest(str(self.steps))
             if suggested is None or suggested == Searcher.FINISHED:
                 return
             plan = self.source._running[str(self.steps)]
-            self.work(plan)
+            self.work(suggested)
             self.source.on_trial_complete(str(self.steps))
             yield plan
 
-    def work(self, drawn: RunPlan) -> None:
-        plan, segment = next_segment(drawn, self.results)
+    def work(self, suggested: dict[str, str]) -> None:
+        request = Request.model_validate(json.loads(suggested["request"]))
+        plan, segment = request.plan, request.segment
         assert segment is not None
-        folder = checkpoint_folder(self.results, segment.name)
+        folder = checkpoint_folder(self.results, segment.name or plan.run_id)
         begin = folder if folder.exists() else Path(segment.taken) if segment.taken else None
         first = 0 if begin is None else LoopState.read(begin).epoch
         weights = str(plan.index) if begin is None else (begin / "weights").read_text()
@@ -146,13 +149,12 @@ class Sweep:
         ]
 
 
-def test_nobody_is_judged_whose_driver_has_not_left(tmp_path: Path) -> None:
+def test_no_trial_is_compared_before_its_process_has_ended(tmp_path: Path) -> None:
     """A trial's driver looks at its journal once its workers have ended: what it held must still
     stand last."""
     sweep = Sweep(tmp_path)
-    assert len(list(sweep.legs(3))) == 3
-    assert sweep.source.suggest("last") is not None
-    sweep.work(sweep.source._running["last"])
+    assert len(list(sweep.segments(3))) == 3
+    sweep.work(sweep.source.suggest("last"))
     assert sweep.source.suggest("next") is None
     assert not any(sweep.turns())
     sweep.source.on_trial_complete("last")
@@ -164,18 +166,18 @@ def numbers(plans: Iterator[RunPlan]) -> list[int]:
     return [plan.index for plan in plans]
 
 
-def test_nobody_goes_on_before_all_have_come(tmp_path):
+def test_no_trial_continues_before_all_have_arrived(tmp_path):
     sweep = Sweep(tmp_path)
-    assert numbers(sweep.legs(3)) == [0, 1, 2]
+    assert numbers(sweep.segments(3)) == [0, 1, 2]
     assert sweep.turns() == [[], [], []]
-    assert numbers(sweep.legs(1)) == [3]
-    assert numbers(sweep.legs(1)) == [0]
+    assert numbers(sweep.segments(1)) == [3]
+    assert numbers(sweep.segments(1)) == [0]
     assert [len(each) for each in sweep.turns()] == [1, 1, 1, 1]
 
 
-def test_the_worst_goes_on_from_the_weights_of_the_best(tmp_path):
+def test_the_worst_trial_continues_from_the_weights_of_the_best(tmp_path):
     sweep = Sweep(tmp_path)
-    assert numbers(sweep.legs()) == [0, 1, 2, 3] * 3
+    assert numbers(sweep.segments()) == [0, 1, 2, 3] * 3
     assert sweep.source.is_done
     found = trials(sweep.results)
     first, second = found[2].turns
@@ -194,9 +196,9 @@ def test_the_worst_goes_on_from_the_weights_of_the_best(tmp_path):
     assert [start.first_epoch for start in starts] == [0, 2, 4]
 
 
-def test_what_was_taken_and_left_does_not_pile_up(tmp_path):
+def test_checkpoints_that_are_not_needed_are_removed(tmp_path):
     sweep = Sweep(tmp_path, {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4})
-    numbers(sweep.legs())
+    numbers(sweep.segments())
     folders = {path.name for path in (tmp_path / CHECKPOINTS).iterdir()}
     runs = [trial.run_id for trial in trials(sweep.results)]
     assert folders == {
@@ -209,30 +211,32 @@ def test_what_was_taken_and_left_does_not_pile_up(tmp_path):
     }
 
 
-@pytest.mark.parametrize("legs", range(13))
-def test_a_driver_that_is_killed_between_legs_decides_as_it_would_have(tmp_path, legs):
+@pytest.mark.parametrize("segments", range(13))
+def test_decisions_are_the_same_where_a_driver_was_killed_between_segments(tmp_path, segments):
     whole = Sweep(tmp_path / "whole")
-    numbers(whole.legs())
+    numbers(whole.segments())
     broken = Sweep(tmp_path / "broken")
-    before = numbers(broken.legs(legs))
-    after = numbers(Sweep(tmp_path / "broken").legs())
+    before = numbers(broken.segments(segments))
+    after = numbers(Sweep(tmp_path / "broken").segments())
     assert sorted(before + after) == sorted([0, 1, 2, 3] * 3)
     assert broken.turns() == whole.turns()
 
 
 @pytest.mark.parametrize("copies", [0, 1])
 @pytest.mark.parametrize("writes", range(4))
-def test_one_that_is_killed_while_it_judges_does_too(tmp_path, monkeypatch, copies, writes):
+def test_decisions_are_the_same_where_a_driver_was_killed_amid_them(
+    tmp_path, monkeypatch, copies, writes
+):
     """At the second interval: before a checkpoint was copied whole, or between any two turns."""
     whole = Sweep(tmp_path / "whole")
-    numbers(whole.legs())
+    numbers(whole.segments())
     broken = Sweep(tmp_path / "broken")
-    assert len(numbers(broken.legs(8))) == 8
+    assert len(numbers(broken.segments(8))) == 8
     with monkeypatch.context() as patch:
         _break(patch, copies, writes)
         with pytest.raises(KeyboardInterrupt):
-            numbers(broken.legs(1))
-    numbers(Sweep(tmp_path / "broken").legs())
+            numbers(broken.segments(1))
+    numbers(Sweep(tmp_path / "broken").segments())
     assert broken.turns() == whole.turns()
     assert [trial.curve for trial in trials(broken.results)] == [
         trial.curve for trial in trials(whole.results)
@@ -261,58 +265,58 @@ def _break(patch: pytest.MonkeyPatch, copies: int, writes: int) -> None:
     patch.setattr(Journal, "write", writes_down)
 
 
-def test_who_failed_is_not_waited_for(tmp_path):
+def test_failed_trials_are_not_waited_for(tmp_path):
     sweep = Sweep(tmp_path)
-    numbers(sweep.legs(3))
-    plan = next(sweep.legs(1))
+    numbers(sweep.segments(3))
+    plan = next(sweep.segments(1))
     journal = sweep.results.journal_file(plan.run_id)
     lines = journal.read_text().splitlines()[:-1]
     journal.write_text("\n".join(lines) + "\n")
     failed = RunFailed(run_id=plan.run_id, reason="error", message="no")
     Journal(journal).write(failed)
-    assert numbers(Sweep(tmp_path).legs()) == [0, 1, 2] * 2
+    assert numbers(Sweep(tmp_path).segments()) == [0, 1, 2] * 2
     assert [turn.population for turn in trials(sweep.results)[0].turns] == [3, 3]
     assert trials(sweep.results)[3].turns == ()
 
 
-def test_a_checkpoint_that_is_not_whole_is_made_again(tmp_path):
+def test_an_incomplete_checkpoint_is_made_again(tmp_path):
     """Its workers were killed while they wrote it."""
     sweep = Sweep(tmp_path)
-    numbers(sweep.legs(4))
+    numbers(sweep.segments(4))
     best = trials(sweep.results)[1].run_id
     shutil.rmtree(tmp_path / CHECKPOINTS / best)
     again = Sweep(tmp_path)
-    assert numbers(again.legs(1)) == [1]
+    assert numbers(again.segments(1)) == [1]
     assert sweep.turns() == [[], [], [], []]
-    assert numbers(again.legs()) == [0, 2, 3, 1] * 2
+    assert numbers(again.segments()) == [0, 2, 3, 1] * 2
     assert [trial.epochs for trial in trials(sweep.results)] == [EPOCHS] * 4
 
 
 def test_a_checkpoint_of_an_earlier_epoch_is_not_taken(tmp_path):
     """Its workers were killed before they had written the next one."""
     sweep = Sweep(tmp_path)
-    numbers(sweep.legs(4))
+    numbers(sweep.segments(4))
     older = checkpoint_folder(sweep.results, trials(sweep.results)[1].run_id)
     LoopState.read(older).model_copy(update={"epoch": 1, "step": 9}).write(older)
     write_sizes(older)
-    assert numbers(Sweep(tmp_path).legs(1)) == [1]
+    assert numbers(Sweep(tmp_path).segments(1)) == [1]
     assert sweep.turns() == [[], [], [], []]
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
     def full(*paths: Any) -> None:
         raise OSError(28, "No space left on device")
 
     sweep = Sweep(tmp_path)
-    numbers(sweep.legs(4))
+    numbers(sweep.segments(4))
     monkeypatch.setattr(population.shutil, "copytree", full)
     with pytest.raises(RunError, match=r".*No space left"):
-        numbers(sweep.legs(1))
+        numbers(sweep.segments(1))
 
 
-def test_other_sweeps_have_no_legs(tmp_path):
+def test_other_sweeps_have_no_segments(tmp_path):
     data = {**DATA, "search": {**DATA["search"], "scheduler": "asha"}}
-    results = Results(tmp_path)
-    write_sweep(Document(data, "sweep.yaml"), results)
-    plan = next(Sweep(tmp_path / "population").legs(1))
-    assert next_segment(plan, results) == (plan, None)
+    document = Document(data, "sweep.yaml")
+    plan = next(Sweep(tmp_path).segments(1))
+    others = Population(document, read_search(document), Results(tmp_path))
+    assert others.next_segment(plan) == (plan, None)

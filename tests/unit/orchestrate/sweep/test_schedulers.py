@@ -1,4 +1,4 @@
-"""ASHA and the median rule judge runs by their journals, and know them again afterwards."""
+"""ASHA and the median rule compare runs by their epochs, and decide the same after a resumption."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.schedulers import HEARD, JournaledScheduler, settle_pruned
+from raysuite.orchestrate.stopping import requested_end
+from raysuite.orchestrate.sweep.schedulers import ORDER, JournaledScheduler
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
+from raysuite.records.base import checked_line
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
+from raysuite.train.stopping import Prune
 
 EPOCHS = 9
 
@@ -36,7 +38,7 @@ def document(scheduler: dict[str, Any], **changes: Any) -> Document:
 
 
 class Sweep:
-    """A sweep's journals and its rule, without workers."""
+    """A sweep's journals and its scheduler, without workers."""
 
     def __init__(self, folder: Path, scheduler: dict[str, Any], **changes: Any) -> None:
         self.document = document(scheduler, **changes)
@@ -44,9 +46,9 @@ class Sweep:
         self.results = Results(folder)
         self.plans: list[RunPlan] = []
         self.clock = 1_700_000_000.0
-        self.scheduler = self.new_rule()
+        self.scheduler = self.new_scheduler()
 
-    def new_rule(self) -> JournaledScheduler:
+    def new_scheduler(self) -> JournaledScheduler:
         return JournaledScheduler(
             self.search, self.results, most_epochs(self.document, self.search)
         )
@@ -81,8 +83,8 @@ class Sweep:
             elapsed_seconds=1.0,
         )
         Journal(self.results.journal_file(plan.run_id)).write(record)
-        self.scheduler.on_trial_result(None, None, {"run_id": plan.run_id, "epoch": epoch})
-        return asked_to_prune(self.results, plan.run_id) is not None
+        self.scheduler.on_trial_result(None, None, {"epoch": checked_line(record).decode()})
+        return requested_end(self.results.folder, plan.run_id) is not None
 
 
 ASHA = {"name": "asha", "grace_epochs": 1, "reduction_factor": 3}
@@ -93,9 +95,9 @@ def test_asha_ends_all_but_the_best_third_at_each_rung(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     asked = [sweep.epoch(sweep.begin(), 0, accuracy) for accuracy in (0.5, 0.4, 0.6, 0.1, 0.59)]
     assert asked == [False, True, False, True, False]
-    told = asked_to_prune(sweep.results, sweep.plans[1].run_id)
-    assert told is not None
-    assert (told.by, told.value) == ("asha", 0.4)
+    request = requested_end(tmp_path, sweep.plans[1].run_id)
+    assert isinstance(request, Prune)
+    assert (request.by, request.value) == ("asha", 0.4)
 
 
 def test_no_run_is_ended_after_its_last_epoch(tmp_path):
@@ -107,60 +109,77 @@ def test_no_run_is_ended_after_its_last_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("brackets", [1, 2])
-def test_its_rungs_are_as_they_were_when_a_sweep_is_taken_up_again(tmp_path, brackets):
+def test_rungs_are_the_same_after_a_resumption(tmp_path, brackets):
     sweep = Sweep(tmp_path, {**ASHA, "brackets": brackets})
     for accuracy in (0.5, 0.4, 0.6):
         sweep.epoch(sweep.begin(), 0, accuracy)
     sweep.epoch(sweep.plans[2], 1, 0.7)
     sweep.epoch(sweep.plans[2], 2, 0.8)
-    again = sweep.new_rule()
+    again = sweep.new_scheduler()
     again.replay(sweep.plans)
     assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
-    # an epoch that is made again, from a checkpoint before it, is not heard again
+    # an epoch that is made again, from a checkpoint before it, does not count again
     sweep.scheduler = again
     before = again._scheduler.debug_string()
     sweep.epoch(sweep.plans[2], 2, 0.1)
     assert again._scheduler.debug_string() == before
-    assert asked_to_prune(sweep.results, sweep.plans[2].run_id) is None
+    assert requested_end(tmp_path, sweep.plans[2].run_id) is None
 
 
-def test_a_run_that_was_let_go_on_is_not_ended_by_its_past(tmp_path):
+def test_a_run_that_continued_is_not_pruned_at_a_resumption(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     first, second = sweep.begin(), sweep.begin()
-    sweep.clock += 10.0  # the later of two epochs is heard of first
+    sweep.clock += 10.0  # the later of two epochs comes first
     assert not sweep.epoch(second, 0, 0.4)
     sweep.clock -= 10.0
     assert not sweep.epoch(first, 0, 0.5)
-    again = sweep.new_rule()
+    again = sweep.new_scheduler()
     again.replay(sweep.plans)
-    assert asked_to_prune(sweep.results, second.run_id) is None
+    assert requested_end(tmp_path, second.run_id) is None
     assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
 
 
-def test_a_line_that_was_cut_off_loses_no_other(tmp_path):
+def test_the_order_is_read_by_its_earlier_name(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    first, second = sweep.begin(), sweep.begin()
+    sweep.clock += 10.0
+    assert not sweep.epoch(second, 0, 0.4)
+    sweep.clock -= 10.0
+    assert not sweep.epoch(first, 0, 0.5)
+    (tmp_path / ORDER).rename(tmp_path / "heard.jsonl")
+    again = sweep.new_scheduler()
+    again.replay(sweep.plans)
+    assert requested_end(tmp_path, second.run_id) is None
+    assert not (tmp_path / ORDER).exists()
+
+
+def test_a_cut_line_of_the_order_is_left_out(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
-    with (tmp_path / HEARD).open("a", encoding="utf-8") as stream:
+    with (tmp_path / ORDER).open("a", encoding="utf-8") as stream:
         stream.write('["half')
-    again = sweep.new_rule()
+    again = sweep.new_scheduler()
     again.replay(sweep.plans)
     assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
 
 
-def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
+def test_a_pruned_run_whose_driver_was_lost_has_ended(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
     assert sweep.epoch(sweep.begin(), 0, 0.4)
-    settle_pruned(sweep.plans, sweep.results)
+    again = sweep.new_scheduler()
+    again.replay(sweep.plans)
+    for plan in sweep.plans:
+        again.settle(plan)
     assert sweep.results.end_of(sweep.plans[0].run_id) is None
     end = sweep.results.end_of(sweep.plans[1].run_id)
     assert isinstance(end, RunPruned)
     assert (end.by, end.epoch, end.value, end.settled) == ("asha", 0, 0.4, True)
-    settle_pruned(sweep.plans, sweep.results)
+    again.settle(sweep.plans[1])
     assert len(sweep.results.records(sweep.plans[1].run_id)) == 2
 
 
-def test_the_median_rule_ends_who_is_worse_than_half(tmp_path):
+def test_the_median_rule_ends_runs_below_the_median(tmp_path):
     sweep = Sweep(tmp_path, MEDIAN)
     for accuracy in (0.5, 0.6, 0.7):
         plan = sweep.begin()
@@ -170,20 +189,20 @@ def test_the_median_rule_ends_who_is_worse_than_half(tmp_path):
     assert sweep.epoch(poor, 1, 0.1)
 
 
-def test_an_epoch_after_the_word_to_end_is_not_judged_now_or_later(tmp_path):
+def test_epochs_after_the_decision_are_not_compared_now_or_later(tmp_path):
     sweep = Sweep(tmp_path, MEDIAN)
     for _ in range(2):
         plan = sweep.begin()
         assert not any(sweep.epoch(plan, epoch, 0.6) for epoch in range(EPOCHS))
     poor = sweep.begin()
     assert [sweep.epoch(poor, epoch, 0.1) for epoch in range(3)] == [False, True, True]
-    sweep.new_rule().replay(sweep.plans)
-    told = asked_to_prune(sweep.results, poor.run_id)
-    assert told is not None
-    assert told.message.endswith("after epoch 2")
+    sweep.new_scheduler().replay(sweep.plans)
+    request = requested_end(tmp_path, poor.run_id)
+    assert isinstance(request, Prune)
+    assert request.message.endswith("after epoch 2")
 
 
-def test_an_epoch_after_the_word_to_end_stands_at_no_rung(tmp_path):
+def test_epochs_after_the_decision_are_at_no_rung(tmp_path):
     sweep = Sweep(tmp_path, {**ASHA, "reduction_factor": 2})
     good, poor = sweep.begin(), sweep.begin()
     assert not sweep.epoch(good, 0, 0.5)
@@ -191,13 +210,13 @@ def test_an_epoch_after_the_word_to_end_stands_at_no_rung(tmp_path):
     assert "Iter 2.000: None" in sweep.scheduler._scheduler.debug_string()
 
 
-def test_throughput_is_judged_by_images_per_second(tmp_path):
+def test_throughput_is_compared_by_images_per_second(tmp_path):
     sweep = Sweep(tmp_path, ASHA, goal="throughput")
     assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
     assert sweep.epoch(sweep.begin(), 0, 0.9, speed=100.0)
 
 
-def test_an_epoch_of_warm_up_alone_is_not_judged(tmp_path):
+def test_an_epoch_of_warm_up_alone_is_not_compared(tmp_path):
     sweep = Sweep(tmp_path, ASHA, goal="throughput")
     assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
     fast, slow = sweep.begin(), sweep.begin()

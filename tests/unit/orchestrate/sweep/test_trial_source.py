@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
-from raysuite.train.stopping import Prune, Stop
+from raysuite.train.stopping import Stop
+from tests.unit.orchestrate.sweep.test_population import Sweep as Population
 
 TWO = Capacity((Node(2, 0),))
 
@@ -29,7 +31,7 @@ def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Sweep:
-    """A sweep without Ray: whoever begins a trial also says how it ends."""
+    """A sweep without Ray: a test begins trials and ends them."""
 
     def __init__(self, folder: Path, space: dict[str, Any], **search: Any) -> None:
         data = {
@@ -47,7 +49,7 @@ class Sweep:
         if not (folder / "plan.json").exists():
             self.results.write_plans([])
         stopping.request_stop(folder, None)
-        self.told: list[RunPlan | str] = []
+        self.events: list[RunPlan | str] = []
         scheduler = JournaledScheduler(self.search, self.results, 2)
         self.source = TrialSource(
             self.document,
@@ -55,7 +57,7 @@ class Sweep:
             self.results,
             Capacity((Node(2, 0),)),
             scheduler,
-            self.told.append,
+            self.events.append,
         )
 
     def begin(self, name: str) -> dict[str, Any] | None:
@@ -63,8 +65,7 @@ class Sweep:
         suggested = self.source.suggest(name)
         if suggested is None or suggested == Searcher.FINISHED:
             return None
-        plan = next(p for p in self.results.plans() if p["run_id"] == suggested["run_id"])
-        label: dict[str, Any] = plan["label"]
+        label: dict[str, Any] = json.loads(suggested["request"])["plan"]["label"]
         return label
 
     def end(self, name: str) -> None:
@@ -136,7 +137,7 @@ def test_a_trial_of_two_workers_waits_for_both(tmp_path):
     assert sweep.begin("c") is None
 
 
-def test_what_the_cluster_never_holds_is_recorded_and_left(tmp_path):
+def test_trials_that_the_cluster_never_holds_are_infeasible(tmp_path):
     sweep = Sweep(tmp_path, {"resources.workers": {"grid": [4, 2]}})
     assert sweep.begin("a") == {"resources.workers": 2}
     end = sweep.results.end_of(sweep.results.plans()[0]["run_id"])
@@ -145,36 +146,36 @@ def test_what_the_cluster_never_holds_is_recorded_and_left(tmp_path):
     assert "at most 2 workers fit" in end.message
 
 
-def test_values_that_make_no_spec_are_told_and_left_out(tmp_path):
+def test_values_that_make_no_spec_are_reported_and_left_out(tmp_path):
     space = {"training.global_batch": {"grid": [32, 33]}, "resources.workers": {"grid": [2]}}
     sweep = Sweep(tmp_path, space)
     assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
     sweep.end("a")
     assert sweep.source.suggest("b") == Searcher.FINISHED
-    [line] = [each for each in sweep.told if isinstance(each, str)]
+    [line] = [each for each in sweep.events if isinstance(each, str)]
     assert line.startswith("no trial of training.global_batch=33, resources.workers=2: ")
     assert sweep.source.is_done
 
 
-def test_a_grid_goes_on_behind_many_that_cannot_be(tmp_path, monkeypatch):
+def test_a_grid_continues_after_many_infeasible_values(tmp_path, monkeypatch):
     monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     batches = {"training.global_batch": {"grid": [33, 35, 37, 32]}}
     sweep = Sweep(tmp_path, {**batches, "resources.workers": {"grid": [2]}})
     assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
 
 
-def test_what_cannot_be_ends_a_sweep_that_draws_others_and_it_says_so(tmp_path, monkeypatch):
+def test_many_infeasible_draws_in_a_row_end_a_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=4)
     assert sweep.source.suggest("a") == Searcher.FINISHED
     assert sweep.source.is_done
     assert sweep.source.suggest("b") == Searcher.FINISHED
-    assert len(sweep.told) == 3
-    assert sweep.told[-1] == "no further trials: 2 in a row make no spec"
+    assert len(sweep.events) == 3
+    assert sweep.events[-1] == "no further trials: 2 in a row make no spec"
 
 
-def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypatch):
+def test_left_out_values_are_known_after_a_resumption(tmp_path, monkeypatch):
     monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 8)
     space = {
         "training.global_batch": {"randint": [32, 36]},
@@ -186,7 +187,7 @@ def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypa
     for number in range(20):
         wanted.append(others.begin(str(number)))
         others.end(str(number))
-    left_out = sum(isinstance(each, str) for each in others.told)
+    left_out = sum(isinstance(each, str) for each in others.events)
     assert left_out > 8
     assert others.source.suggest("over") == Searcher.FINISHED
     for number in range(20):
@@ -197,14 +198,14 @@ def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypa
     assert sweep.results.decided() == others.results.decided()
 
 
-def test_a_sweep_that_came_to_its_end_stays_there(tmp_path, monkeypatch):
+def test_a_sweep_that_ended_stays_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     assert Sweep(tmp_path, space, searcher="random", trials=4).begin("a") is None
     again = Sweep(tmp_path, space, searcher="random", trials=4)
     assert again.source.suggest("a") == Searcher.FINISHED
     assert again.source.is_done
-    assert again.told == []
+    assert again.events == []
 
 
 def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypatch):
@@ -215,19 +216,23 @@ def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypa
     assert len(sweep.results.plans()) == 3
 
 
-def test_one_that_was_to_end_and_died_is_not_made_again(tmp_path):
-    sweep = Sweep(tmp_path, LRS)
-    sweep.begin("a")
-    run_id = sweep.source._running["a"].run_id
-    stopping.prune(sweep.results, run_id, Prune("asha", 0.5, "it was behind"))
-    sweep.source.on_trial_complete("a", error=True)
-    end = sweep.results.end_of(run_id)
+def test_a_pruned_trial_that_died_is_not_made_again(tmp_path):
+    """Nor where the report of the epoch that it was to end after died with it."""
+    sweep = Sweep(tmp_path, LRS, scheduler={"name": "asha", "grace_epochs": 1})
+    for name, accuracy in (("a", 0.5), ("b", 0.4)):
+        sweep.begin(name)
+        epoch = Population.epoch(sweep.source._running[name], 0, accuracy)
+        Journal(sweep.results.journal_file(epoch.run_id)).write(epoch)
+    sweep.end("a")
+    sweep.source.on_trial_complete("b", error=True)
+    end = sweep.results.end_of(epoch.run_id)
     assert isinstance(end, RunPruned)
-    assert (end.by, end.value, end.message) == ("asha", 0.5, "it was behind")
-    assert sweep.begin("b") == {"optimizer.lr": 0.2}
+    assert (end.by, end.value, end.settled) == ("asha", 0.4, True)
+    assert sweep.begin("c") == {"optimizer.lr": 0.3}
+    assert sweep.begin("d") is None
 
 
-def test_others_are_drawn_for_them(tmp_path):
+def test_others_are_drawn_for_infeasible_values(tmp_path):
     space = {"training.global_batch": {"randint": [32, 36]}, "resources.workers": {"choice": [2]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=4)
     for name in "abcd":
@@ -235,14 +240,14 @@ def test_others_are_drawn_for_them(tmp_path):
         assert values is not None
         assert values["training.global_batch"] % 2 == 0
         sweep.end(name)
-    assert any(isinstance(each, str) for each in sweep.told)
+    assert any(isinstance(each, str) for each in sweep.events)
     assert sweep.source.suggest("e") == Searcher.FINISHED
     again = Sweep(tmp_path, space, searcher="random", trials=4)
     assert again.source.suggest("a") == Searcher.FINISHED
     assert len(again.results.plans()) == 4
 
 
-def test_unfinished_trials_are_first_when_it_is_taken_up_again(tmp_path):
+def test_unfinished_trials_are_first_after_a_resumption(tmp_path):
     sweep = Sweep(tmp_path, LRS)
     first = sweep.begin("a"), sweep.begin("b")
     sweep.end("b")
@@ -265,7 +270,7 @@ def test_a_trial_whose_process_died_is_made_again_and_then_lost(tmp_path):
     assert sweep.begin("c") == {"optimizer.lr": 0.2}
 
 
-def test_nothing_begins_once_it_is_stopped(tmp_path):
+def test_no_trial_begins_after_a_stop(tmp_path):
     sweep = Sweep(tmp_path, LRS)
     sweep.begin("a")
     sweep.source.stopped = True

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
 
-from raysuite.orchestrate.rendezvous import verified
+from raysuite.orchestrate.mailbox import Mailbox
 from raysuite.orchestrate.sweep import trial
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
@@ -27,14 +22,15 @@ def plans(text: str) -> list[RunPlan]:
 
 
 class Trainer:
-    """In the place of Ray Train's: one rank, in a thread, that does each job when it is let."""
+    """In the place of Ray Train's: one rank, in a thread, that reports an epoch of each job."""
 
     def __init__(self, settings: Callable[[], dict[str, Any]]) -> None:
         self._settings = settings
         self.followed: list[tuple[str, float | None]] = []
         self.jobs: list[Any] = []
-        self.let = threading.Event()
-        self.dies = False
+        self.dies = 0
+        """How often new workers are started in a job."""
+        self.fails = False
 
     def follow(self, runs: list[RunPlan], deadline: float | None) -> None:
         self.followed.append((runs[0].run_id, deadline))
@@ -42,19 +38,21 @@ class Trainer:
     def fit(self) -> None:
         while True:
             given = self._settings()
-            store = TCPStore(*given["jobs"], timeout=timedelta(seconds=60))
+            mailbox = Mailbox.at(*given["mailbox"])
             for number in count(given["first"]):
-                text = json.loads(store.get(f"job/{number}"))
-                job = verified(number, text, given["secret"])
+                job = mailbox.get(f"job/{number}")
                 if job is None:
                     return
                 self.jobs.append(job)
-                self.let.wait(60)
-                if self.dies:  # once: new workers are started
-                    self.dies = False
+                keys = (f"report/{number}/{place}" for place in count())
+                free = (key for key in keys if not mailbox.has(key))
+                mailbox.put(next(free), f"epoch of {job['plans'][0]['run_id']}")
+                if self.fails:
+                    raise RuntimeError
+                if self.dies:
+                    self.dies -= 1
                     break
-                self.let.clear()
-                store.set(f"done/{number}", "true")
+                mailbox.put(next(free), None)
 
 
 @pytest.fixture
@@ -70,11 +68,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     return found
 
 
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def epochs(workers: trial.WarmWorkers) -> list[str]:
+    return [line for line in workers.epochs() if line is not None]
 
 
 def test_trials_alike_follow_each_other_and_others_are_refused(
@@ -84,47 +79,51 @@ def test_trials_alike_follow_each_other_and_others_are_refused(
     (other,) = plans("strategy: ddp\nresources: {workers: 2}\n")
     workers = trial.WarmWorkers(first, tmp_path)
     assert workers.start(first, None, 5.0)
-    assert workers.busy()
-    made[0].let.set()
-    until(lambda: not workers.busy())
+    assert epochs(workers) == [f"epoch of {first.run_id}"]
     assert not workers.start(other, None, None)
     assert workers.start(second, None, None)
-    until(lambda: len(made[0].jobs) == 2)
-    assert workers.busy()
-    made[0].let.set()
-    until(lambda: not workers.busy())
+    assert epochs(workers) == [f"epoch of {second.run_id}"]
     assert made[0].followed == [(first.run_id, 5.0), (second.run_id, None)]
     workers.end()
     assert not workers.start(second, None, None)
     assert workers.error is None
 
 
-def test_workers_that_are_started_again_get_the_same_job(
+def test_workers_that_are_started_again_get_the_same_job_and_report_after_the_lost_ones(
     made: list[Trainer], tmp_path: Path
 ) -> None:
     first, second = plans("matrix: {seed: [0, 1]}\n")
     workers = trial.WarmWorkers(first, tmp_path)
     workers.start(first, None, None)
-    made[0].let.set()
-    until(lambda: not workers.busy())
+    epochs(workers)
+    made[0].dies = 2
     workers.start(second, None, None)
-    until(lambda: len(made[0].jobs) == 2)
-    made[0].dies = True
-    made[0].let.set()
-    until(lambda: not workers.busy())
-    assert len(made[0].jobs) == 3
-    assert made[0].jobs[0] != made[0].jobs[1] == made[0].jobs[2]
+    assert epochs(workers) == [f"epoch of {second.run_id}"] * 3
+    assert len(made[0].jobs) == 4
+    assert made[0].jobs[0] != made[0].jobs[1] == made[0].jobs[2] == made[0].jobs[3]
     workers.end()
 
 
-def test_workers_without_a_trial_make_room(
+def test_a_trial_ends_with_its_workers_and_after_their_last_epoch(
+    made: list[Trainer], tmp_path: Path
+) -> None:
+    (plan,) = plans("")
+    workers = trial.WarmWorkers(plan, tmp_path)
+    made[0].fails = True
+    workers.start(plan, None, None)
+    assert epochs(workers) == [f"epoch of {plan.run_id}"]
+    assert isinstance(workers.error, RuntimeError)
+    assert not workers.start(plan, None, None)
+
+
+def test_idle_workers_end(
     made: list[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "_IDLE_S", 0.1)
     (plan,) = plans("")
     workers = trial.WarmWorkers(plan, tmp_path)
     workers.start(plan, None, None)
-    made[0].let.set()
-    until(lambda: not workers.busy())
-    until(lambda: not workers._thread.is_alive())
+    epochs(workers)
+    workers._thread.join(60)
+    assert not workers._thread.is_alive()
     assert not workers.start(plan, None, None)

@@ -32,12 +32,12 @@ nodes = st.builds(Node, st.integers(0, 16).map(float), st.integers(0, 4).map(flo
         ([Node(2, 2), Node(2, 0)], [Need(2, 1, False)], Need(2, 1, True), True),
     ],
 )
-def test_what_is_left(where, running, wanted, expected):
+def test_free_resources_are_those_that_no_running_trial_has(where, running, wanted, expected):
     assert fits(where, running, wanted) is expected
 
 
 @given(st.lists(nodes, max_size=4), st.lists(needs, max_size=4), needs)
-def test_nothing_is_given_twice(where, running, wanted):
+def test_no_resource_is_counted_twice(where, running, wanted):
     if fits(where, running, wanted):
         every = [*running, wanted]
         assert sum(need.workers * need.cpus for need in every) <= sum(node.cpus for node in where)
@@ -46,6 +46,6 @@ def test_nothing_is_given_twice(where, running, wanted):
 
 
 @given(st.lists(nodes, max_size=4), st.lists(needs, max_size=4), needs)
-def test_who_fits_beside_others_fits_alone(where, running, wanted):
+def test_what_fits_beside_others_fits_alone(where, running, wanted):
     if fits(where, running, wanted):
         assert fits(where, [], wanted)

@@ -16,7 +16,7 @@ def timed(seconds: float, status: Status = "finished", **goals: float) -> TrialF
     return replace(trial(0, {}, status, **goals), curve=((0, seconds, 0.1),))
 
 
-def test_who_missed_the_target_is_slower_than_all_that_met_it():
+def test_trials_that_missed_the_target_count_as_slower_than_all_that_met_it():
     met = timed(20.0, accuracy=0.9, time_to_accuracy=12.0)
     near, far = timed(5.0, accuracy=0.8), timed(5.0, "pruned", accuracy=0.2)
     longest = longest_s([met, near, far, timed(99.0, "failed"), trial(0, {})])

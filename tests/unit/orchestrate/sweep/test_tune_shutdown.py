@@ -9,13 +9,13 @@ import pytest
 from raysuite.orchestrate.sweep.trial_source import TuneShutdown
 
 
-def test_it_is_left_at_its_next_step_and_not_before():
+def test_the_loop_ends_at_its_next_step_and_not_before():
     leaving = TuneShutdown()
     leaving.on_step_begin(1, [])
-    leaving.asked = True
+    leaving.requested = True
     with pytest.raises(SystemExit):
         leaving.on_step_begin(2, [])
 
 
-def test_ray_tune_may_copy_it():
-    assert not pickle.loads(pickle.dumps(TuneShutdown())).asked
+def test_the_callback_can_be_pickled():
+    assert not pickle.loads(pickle.dumps(TuneShutdown())).requested

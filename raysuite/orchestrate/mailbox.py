@@ -1,0 +1,61 @@
+"""Messages between the process that drives a trial and the workers of its run."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from raysuite.errors import RunError
+from raysuite.orchestrate.rendezvous import awaited, serve_store, store_at
+
+
+class Mailbox:
+    """Messages under keys, as JSON, in a TCPStore that the trial's process serves.
+
+    The store has no authentication: a user who can connect could otherwise have the workers import
+    other modules, or report epochs that never were. So each message is signed with its key. The
+    secret goes to the workers through Ray, which asks for a token. (Through Ray the messages
+    themselves would need an actor between both: one more process for each trial.)
+    """
+
+    def __init__(self, store: TCPStore, host: str, secret: str) -> None:
+        self._store, self._host, self._secret = store, host, secret
+
+    @classmethod
+    def serve(cls) -> Mailbox:
+        """A new one, in this process."""
+        return cls(*serve_store(), secrets.token_hex(32))
+
+    @classmethod
+    def at(cls, host: str, port: int, secret: str) -> Mailbox:
+        """The one that another process serves, by its `address`."""
+        return cls(store_at(host, port), host, secret)
+
+    @property
+    def address(self) -> tuple[str, int, str]:
+        """Host, port and secret."""
+        return self._host, self._store.port, self._secret
+
+    def put(self, key: str, message: Any) -> None:
+        """Set the message of a key. Raises torch's DistError where its process has ended."""
+        signed = {"message": message, "signature": self._signature(key, message)}
+        self._store.set(key, json.dumps(signed))
+
+    def has(self, key: str) -> bool:
+        return self._store.check([key])
+
+    def get(self, key: str) -> Any:
+        """The message of a key, once it is set. Raises RunError where it was signed by another."""
+        found = awaited(self._store, key)
+        message = found["message"]
+        if not hmac.compare_digest(str(found["signature"]), self._signature(key, message)):
+            raise RunError(f"{key} in the store of a trial is not from its driver or its workers")
+        return message
+
+    def _signature(self, key: str, message: Any) -> str:
+        content = json.dumps([key, message], sort_keys=True)
+        return hmac.new(self._secret.encode(), content.encode(), "sha256").hexdigest()
