@@ -297,10 +297,16 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
     }
 
 
+def crowded(values: Sequence[int]) -> bool:
+    """Whether the small ones of ascending numbers would be too close to each other on a linear
+    axis."""
+    return bool(values) and values[-1] >= 8 * values[0]
+
+
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
     """An axis of a few whole numbers: logarithmic where small numbers would be too close to each
     other."""
-    log = values[-1] >= 8 * values[0] if log is None else log
+    log = crowded(values) if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False
     axis = {"values": list(values), "format": ",d", "grid": False, "labelOverlap": True}
