@@ -92,6 +92,13 @@ NewestResults = Annotated[
         help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
     ),
 ]
+BestRun = Annotated[
+    bool,
+    typer.Option(
+        "--best",
+        help="The best run: of a sweep by its first goal, else by accuracy after the last epoch.",
+    ),
+]
 StopWithin = Annotated[
     float,
     typer.Option(
