@@ -234,6 +234,23 @@ def dots() -> Layer:
     return {"kind": "repeat", "mark": mark, "encoding": _TIP}
 
 
+def forest() -> list[Layer]:
+    """Points with lying intervals, and an upright line where `level` is."""
+    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    upright = {"y": {"value": 0}, "y2": {"value": "height"}, "color": {"value": NEUTRAL}}
+    rule = {"type": "rule", "strokeWidth": 1.5}
+    return [
+        {"kind": "level", "mark": rule | {"strokeDash": [2, 3]}, "encoding": upright},
+        {
+            "kind": "mean",
+            "mark": rule | {"clip": True},
+            "transform": [_HAS_ENDS],
+            "encoding": ends | _TIP,
+        },
+        markers(size=60),
+    ]
+
+
 def level() -> Layer:
     """Reference lines, such as the ideal one."""
     mark = {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3], "color": NEUTRAL}
