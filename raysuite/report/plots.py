@@ -440,7 +440,8 @@ def against_best(drawing: Drawing) -> Plot | None:
     across = [name for name in names if name in ("workers", *WORK)]
     within = [name for name in names if name not in across]
     ordered = sorted(compared, key=lambda row: -(row.to_best.value if row.to_best else 0.0))
-    traces, labels = [], []
+    traces: list[Trace] = []
+    labels: list[str] = []
     panels = headings(compared, across)
     for heading in panels:
         group = [row for row in ordered if written(row, across) == heading][:MOST_COMPARED]
@@ -449,14 +450,15 @@ def against_best(drawing: Drawing) -> Plot | None:
             found = row.to_best
             assert found is not None
             slower = found.differs_from_one and not row.is_best
-            place = {"x": found.value, "y": written(row, within) or row.name, "key": row.name}
+            label = written(row, within) or row.name
             ends = {end: _end(getattr(found, end), 1.0) for end in ("low", "high")}
             if ends["high"] is None and ends["low"] is not None:
                 ends["high"] = 2 * FARTHEST
             tip = f"{row.name}\n{text.ratio(found)} of the best, {text.stat(row.throughput)}"
-            point = {**place, **ends, "tip": f"{tip} {row.task.unit}/s"}
+            point = {"x": found.value, "y": label, "key": row.name, **ends}
+            point["tip"] = f"{tip} {row.task.unit}/s"
             points.setdefault(_SLOWER if slower else _CLOSE, []).append(point)
-            labels.append(place["y"])
+            labels.append(label)
         traces.append(p.trace("level", [{"x": 1.0, "y": labels[-1]}], panel=heading))
         traces += [p.trace("mean", own, panel=heading, series=s) for s, own in points.items()]
     several = any(row.to_best and row.to_best.low is not None for row in compared)
