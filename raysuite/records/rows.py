@@ -207,8 +207,8 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     alone = rows and all(row is base for row, base in zip(rows, pairs, strict=True))
     if number and alone:
         raise UserError(
-            f"--baseline {baseline}: no series has several numbers of workers, so each row would be "
-            "its own baseline; leave --baseline out, or give a row's name, or a part of it"
+            f"--baseline {baseline}: no series has several numbers of workers, so each row would "
+            "be its own baseline; leave --baseline out, or give a row's name, or a part of it"
         )
     measured = [(row, base) for row, base in zip(rows, pairs, strict=True) if base is not None]
     compared = sum(row.key != base.key and _repeated(row, base) for row, base in measured)
