@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from raysuite import __version__
-from raysuite.cli.run_options import HELP_OPTIONS
+from raysuite.cli.run_options import HELP_OPTIONS, Command
 from raysuite.ending import end_process
 from raysuite.errors import (
     RaysuiteError,
@@ -137,7 +137,7 @@ def load_verb(name: str) -> Any:
     if isinstance(verb, typer.Typer):
         whole.add_typer(verb, name=name)
     else:
-        whole.command(name)(verb)
+        whole.command(name, cls=Command)(verb)
     made: Any = typer.main.get_command(whole)
     return made.commands[name]
 

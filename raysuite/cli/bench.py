@@ -50,7 +50,7 @@ Out = Annotated[
     typer.Option(
         metavar="FOLDER",
         callback=folder_to_write,
-        help="Default: results/KIND-NAME/DATE-TIME.",
+        help="Default: results/loaders-NAME/DATE-TIME, or batches-NAME.",
     ),
 ]
 

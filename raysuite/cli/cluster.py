@@ -531,7 +531,13 @@ def status(
     name: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a cluster: its state, nodes, addresses and jobs, and how long its start took."""
+    """Show a cluster: its state, nodes, addresses and jobs, and how long its start took.
+
+    \b
+    Examples:
+      raysuite cluster status
+      raysuite cluster status mysite --json
+    """
     from raysuite.cluster.client import find_folder, status_of
 
     folder = find_folder(name)
@@ -598,6 +604,11 @@ def list_clusters(
 
     A cluster whose agents died without an end is called stale; `raysuite cluster down NAME` removes
     what it left on this machine. What a SLURM job left on its nodes is removed by hand.
+
+    \b
+    Examples:
+      raysuite cluster list
+      raysuite cluster list --all --json
     """
     from raysuite.cluster.client import all_status
 

@@ -461,8 +461,10 @@ def drive(work: Work[Any]) -> None:
                     write_report(results, request)
             if tracking:
                 with timings.phase("mlflow"):
-                    tracking.sync(results)
+                    shown = tracking.sync(results)
                     work.publish(tracking)
+                if shown and not request.silent:
+                    print_text(f"MLflow: {shown}")
     except KeyboardInterrupt:
         if work.opened is not None:
             print_how_to_resume(request.verb, work.opened)

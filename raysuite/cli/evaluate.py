@@ -11,7 +11,7 @@ import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.data import progress
-from raysuite.cli.run_options import AsJson, RunResults, file_to_write
+from raysuite.cli.run_options import AsJson, BestRun, RunResults, file_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 from raysuite.spec.datasets import match_classes
@@ -34,6 +34,7 @@ def evaluate(
     run: Annotated[
         str | None, typer.Option(metavar="RUN_ID", help="Which run; default: the only one.")
     ] = None,
+    best: BestRun = False,
     split: Annotated[Literal["val", "train"], typer.Option(help="Which images.")] = "val",
     out: Annotated[
         Path | None,
@@ -51,18 +52,20 @@ def evaluate(
     \b
     Examples:
       raysuite evaluate results/quickstart --run ddp-native-2w-1a2b3c4d
-      raysuite evaluate results/digits --out predictions.csv
+      raysuite evaluate results/quickstart --best --out predictions.csv
       raysuite evaluate results/flowers data.path=/data/new-flowers --json
     """
     import torch
 
-    from raysuite.orchestrate.registration import only_run, trained
+    from raysuite.orchestrate.registration import chosen_run, trained
     from raysuite.records import Results
     from raysuite.train.evaluate import evaluate as predict
     from raysuite.train.evaluate import places
 
     opened = Results.open(results)
-    run_id = run or only_run(opened)
+    run_id, note = chosen_run(opened, run, best)
+    if note:
+        print_text(note, error=True)
     plan, weights = trained(opened, run_id)
     plan = _with_data(plan, overrides or [])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -73,22 +73,29 @@ def sheet_of(rows: list[Explained]) -> Sheet:
     from raysuite.report import text
     from raysuite.report.tables import Sheet
 
+    rate = f"{rows[0].unit.capitalize()}/s"
+
+    def without(row: Explained) -> str:
+        limit = row.limit(row.binding)
+        return text.NONE if limit is None else f"{text.number(limit)} {row.unit}/s"
+
     return Sheet(
         name="explained",
         title="What takes the time",
-        header=("Row", "Images/s", "Most time in", "Without it", "Then", "Try first", "By"),
+        header=("Row", rate, "Most time in", "Without it", "Then", "Try first", "By"),
         cells=tuple(
             (
                 row.name,
                 text.number(row.throughput),
                 f"{row.binding}, {row.shares[row.binding]:.0%}",
-                f"{text.number(row.limit(row.binding))} images/s",
+                without(row),
                 ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
                 row.first,
                 row.evidence,
             )
             for row in rows
         ),
-        numbers=frozenset(("Images/s", "Without it")),
-        notes=("Without it: images/s if that term took no time, all else as it is.",),
+        numbers=frozenset((rate, "Without it")),
+        main=frozenset(("Row", "Most time in", "Try first")),
+        notes=("Without it: throughput if that term took no time, all else as it is.",),
     )

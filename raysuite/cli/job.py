@@ -35,7 +35,7 @@ ViaOption = Annotated[
     ),
 ]
 JobArgument = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
+    str | None, typer.Argument(metavar="JOB", help="The job; default: the newest.")
 ]
 
 

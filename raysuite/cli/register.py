@@ -10,6 +10,7 @@ import typer
 from raysuite.cli.console import print_json, print_text
 from raysuite.cli.run_options import (
     AsJson,
+    BestRun,
     RunResults,
     SeveralResults,
     StoreExperiment,
@@ -26,6 +27,7 @@ def register(
         str | None,
         typer.Option(metavar="RUN_ID", help="Which run; default: the only one, or a sweep's best."),
     ] = None,
+    best: BestRun = False,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The registered model; default: the spec's name."),
@@ -43,19 +45,18 @@ def register(
     \b
     Examples:
       raysuite register results/quickstart --run ddp-native-2w-1a2b3c4d
-      raysuite register results/quickstart --name digits-classifier
+      raysuite register results/quickstart --best --name digits-classifier
       raysuite register results/sweep-quickstart --json
     """
-    from raysuite.orchestrate.registration import only_run, register_best, register_run
+    from raysuite.orchestrate.registration import chosen_run, register_run
     from raysuite.records import Results
 
     opened = Results.open(results)
-    if run is None and opened.search() is not None:
-        done, note = register_best(opened, name, tracking_uri, experiment)
-        if note:
-            print_text(note, error=True)
-    else:
-        done = register_run(opened, run or only_run(opened), name, tracking_uri, experiment)
+    of_sweep = run is None and opened.search() is not None
+    run_id, note = chosen_run(opened, run, best or of_sweep)
+    if note:
+        print_text(note, error=True)
+    done = register_run(opened, run_id, name, tracking_uri, experiment)
     if as_json:
         print_json({**asdict(done), "uri": done.uri if done.ok else None})
     else:

@@ -6,13 +6,64 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from raysuite.errors import UserError
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+_KINDS = {
+    "str": "TEXT",
+    "path": "PATH",
+    "int": "N",
+    "int range": "N",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+}
+
+
+def with_words(option: str) -> str:
+    """`--gpus N`, of Typer's `--gpus <int range>`; choices without their brackets."""
+    return re.sub(r"<([^>]*)>", lambda kind: _KINDS.get(kind[1], kind[1]), option)
+
+
+class Command(TyperCommand):
+    """A verb whose help writes every value in capitals: `SPEC`, `[RESULTS]`, `[KEY=VALUE]...`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line after the verb."""
+        return [str(self.options_metavar), *map(_place_of, self._arguments(ctx))]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        arguments = [
+            (_place_of(each), each.get_help_record(ctx)[1]) for each in self._arguments(ctx)
+        ]
+        records = [
+            param.get_help_record(ctx)
+            for param in self.get_params(ctx)
+            if param.param_type_name == "option"
+        ]
+        options = [(with_words(record[0]), record[1]) for record in records if record]
+        for title, lines in (("Arguments", arguments), ("Options", options)):
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+    def _arguments(self, ctx: Any) -> list[Any]:
+        return [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+
+
+def _place_of(argument: Any) -> str:
+    """An argument in the usage line."""
+    written = argument.metavar or argument.name.upper()
+    if argument.nargs != 1 and not written.endswith("..."):
+        written += "..."
+    bare = written.removesuffix("...")
+    return written if argument.required or "[" in bare else f"[{bare}]{written[len(bare) :]}"
 
 
 def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
@@ -21,7 +72,7 @@ def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
         no_args_is_help=True, rich_markup_mode=None, context_settings=HELP_OPTIONS, help=about
     )
     for verb in verbs:
-        made.command(verb.__name__.partition("_")[0])(verb)
+        made.command(verb.__name__.partition("_")[0], cls=Command)(verb)
     return made
 
 
@@ -45,20 +96,31 @@ def _place(path: Path | None, wrong: str, right: str) -> Path | None:
     return path
 
 
-Spec = Annotated[Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)]
+Spec = Annotated[
+    Path | None,
+    typer.Argument(metavar="SPEC", help="The experiment's YAML file.", show_default=False),
+]
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
 ]
 Scale = Annotated[
-    str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+    str | None,
+    typer.Option(metavar="NAME", help="A form under the spec's `scales`, such as laptop."),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="RAY_ADDRESS",
+        help="Join this Ray cluster instead of starting one.",
+    ),
 ]
-Root = Annotated[Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")]
+Root = Annotated[
+    Path,
+    typer.Option("--results", metavar="FOLDER", help="Folder under which NAME/DATE-TIME is made."),
+]
 Resume = Annotated[bool, typer.Option(help="Resume the newest results of this experiment.")]
 ResumeFrom = Annotated[
     Path | None,
@@ -71,7 +133,11 @@ DryRun = Annotated[bool, typer.Option(help="Print what would be made, and stop."
 Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]
 TrackingUri = Annotated[
     str | None,
-    typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
+    typer.Option(
+        metavar="URI",
+        envvar="MLFLOW_TRACKING_URI",
+        help="MLflow's store; default: sqlite:///mlflow.db.",
+    ),
 ]
 StoreExperiment = Annotated[
     str | None,
@@ -90,6 +156,13 @@ NewestResults = Annotated[
     typer.Argument(
         metavar="RESULTS",
         help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
+    ),
+]
+BestRun = Annotated[
+    bool,
+    typer.Option(
+        "--best",
+        help="The best run: of a sweep by its first goal, else by accuracy after the last epoch.",
     ),
 ]
 StopWithin = Annotated[

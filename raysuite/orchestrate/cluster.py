@@ -22,6 +22,7 @@ from typing import Any
 
 import raysuite
 from raysuite.cluster import binding, private, ray_shortcuts, ray_start
+from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.environment import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.cluster.process import TEMP, kill_left_behind
 from raysuite.errors import RayStartError, UserError
@@ -293,6 +294,7 @@ def _start(folder: Path) -> None:
             ray.shutdown()
             kill_left_behind(str(folder))
             shutil.rmtree(temp, ignore_errors=True)
+            check_temp(temp)  # no further attempt helps there
         else:
             return
     raise RayStartError(

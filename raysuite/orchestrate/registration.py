@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
-    from raysuite.records import Results
+    from raysuite.records import Results, RunFigures
     from raysuite.track.register import Registration
 
 
@@ -42,19 +43,52 @@ def register_best(
     tracking_uri: str | None = None,
     experiment: str | None = None,
 ) -> tuple[Registration, str]:
-    """Register the network of a sweep's best trial, by its first goal.
+    """Register the network of the best run, with the note of `best_run`.
 
-    A trial that was ended early keeps no weights. Where that is the best one, the best of those
-    that did is registered, with a note on it as second value; it is empty otherwise.
-    Raises UserError where no trial kept its weights, where none of those that did has a value of
-    the goal, and as `register_run`.
+    Raises UserError as `best_run` and `register_run`.
     """
+    run_id, note = best_run(results)
+    return register_run(results, run_id, name, tracking_uri, experiment), note
+
+
+def best_run(results: Results) -> tuple[str, str]:
+    """The id of the best of the runs that kept their weights: of a sweep by its first goal, else by
+    the primary metric after the last epoch.
+
+    A trial that was ended early keeps no weights. Where that is a sweep's best one, the second
+    value is a note on it; it is empty otherwise.
+    Raises UserError where no run kept its weights, where none of those that did has a value, and
+    where their values are of different tasks or data sets.
+    """
+    search = results.search()
+    if search is not None:
+        return _best_trial(results, search)
+    runs = _kept(results)
+    found = _best(runs)
+    if found is None:
+        raise UserError(
+            f"no run of {results.folder} is the best: their validations are of different data, or "
+            f"they have none; choose one with --run, such as --run {runs[0].run_id}"
+        )
+    return found.run_id, ""
+
+
+def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
+    """By the primary metric, of equals the first; None where the values do not compare."""
+    kinds = {
+        (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
+    }
+    main = runs[0].task.main
+    valued = [run for run in runs if main.name in run.final]
+    if len(kinds) > 1:
+        return None
+    return max(valued, key=lambda run: main.sign * run.final[main.name], default=None)
+
+
+def _best_trial(results: Results, search: dict[str, Any]) -> tuple[str, str]:
     from raysuite.records.sweep import best, trials, wanted_goals
     from raysuite.track.register import weights_of
 
-    search = results.search()
-    if search is None:
-        raise UserError(f"{results.folder} holds no sweep; give the run with --run")
     found, goal = trials(results), wanted_goals(search["search"])[0]
     kept = [trial for trial in found if weights_of(results, trial.run_id).is_file()]
     if not kept:
@@ -73,7 +107,7 @@ def register_best(
             f"trial {top.number}, the best, was ended early and kept no weights; "
             f"trial {chosen.number} is the best of those that finished"
         )
-    return register_run(results, chosen.run_id, name, tracking_uri, experiment), note
+    return chosen.run_id, note
 
 
 def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
@@ -108,22 +142,41 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
 def only_run(results: Results) -> str:
     """The one run whose weights are there.
 
-    Raises UserError where there are several, or none.
+    Raises UserError where there are several, with the best of them marked, or none.
     """
+    kept = _kept(results)
+    if len(kept) == 1:
+        return kept[0].run_id
+    best = _best(kept)
+    told = "\n".join(
+        f"  {run.run_id}  {run.name}"
+        + (f"  {words}" if (words := run.task.main.words(run.final, 4)) else "")
+        + ("  (best)" if run is best else "")
+        for run in kept
+    )
+    options = "--run" if best is None else "--run or --best"
+    raise UserError(f"{len(kept)} runs kept their weights; choose one with {options}:\n{told}")
+
+
+def _kept(results: Results) -> list[RunFigures]:
+    """The runs whose weights are there. Raises UserError where there are none."""
     from raysuite.records import results_figures
     from raysuite.track.register import weights_of
 
     runs = results_figures(results)
     kept = [run for run in runs if weights_of(results, run.run_id).is_file()]
-    if len(kept) == 1:
-        return kept[0].run_id
     if not kept:
         raise UserError(
             f"no run of {results.folder} kept its weights: they are written when a run finishes"
         )
-    choices = "\n".join(
-        f"  {run.run_id}  {run.name}"
-        + (f"  {words}" if (words := run.task.main.words(run.final, 4)) else "")
-        for run in kept
-    )
-    raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{choices}")
+    return kept
+
+
+def chosen_run(results: Results, run: str | None, best: bool) -> tuple[str, str]:
+    """The run of the options `--run` and `--best`, and the note of `best_run`.
+
+    Raises UserError where both are given, and as `best_run` and `only_run`.
+    """
+    if run is not None and best:
+        raise UserError("--run and --best name a run each; give one of them")
+    return best_run(results) if best else (run or only_run(results), "")

@@ -52,8 +52,8 @@ class Tracking:
         """Wait until MLflow is loaded and its store is open."""
         self._preparing.join()
 
-    def sync(self, results: Results, status: ParentStatus | None = None) -> None:
-        """Send what the journals gained, and wait for it.
+    def sync(self, results: Results, status: ParentStatus | None = None) -> str:
+        """Send what the journals gained, and wait for it; where MLflow shows it, or "".
 
         `status`: the state of the suite, where its runs do not show it.
         """
@@ -64,6 +64,11 @@ class Tracking:
             self._beside.join()
         summary = sync(results, self._uri, status=status)
         self._show_once("" if summary.ok else str(summary))
+        if not (summary.ok and summary.page):
+            return ""
+        if summary.address.startswith(("http://", "https://")):
+            return f"{summary.address.rstrip('/')}/{summary.page}"
+        return "`make ui` opens the table of these runs"
 
     def follow(self, results: Results) -> None:
         """Send what the journals gained beside the runs, one time after the other, with rests.

@@ -2,7 +2,7 @@
 
 Shares come from what was measured (the profile, waits for the loader, other programs' use of the
 processors), then from the schedule of a pipeline, then from a calibration, which splits the rest.
-The limit of a term is the throughput that would be reached without it.
+The limit of a term is the throughput that would be reached without it; computation has none.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Explained:
     """One row."""
 
     name: str
+    unit: str
+    """What the throughput counts per second: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
     """Part of the time by term. What is left of 1 is computation, or with several workers
@@ -57,8 +59,10 @@ class Explained:
     evidence: str
     """Where the shares come from."""
 
-    def limit(self, term: Term) -> float:
-        """Images per second without this term."""
+    def limit(self, term: Term) -> float | None:
+        """Throughput without this term; None of computation, without which nothing is trained."""
+        if term in ("computation", "computation or communication"):
+            return None
         left = 1 - self.shares[term]
         return self.throughput / left if left > 0 else math.inf
 
@@ -123,6 +127,7 @@ def _explained(
     binding = max(shares, key=lambda term: (round(shares[term], 2), term != rest))
     return Explained(
         name=row.name,
+        unit=row.task.unit,
         throughput=row.throughput.mean,
         shares=dict(sorted(shares.items(), key=lambda item: -item[1])),
         binding=binding,
@@ -209,7 +214,7 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
     "exposed communication": (
         "a larger batch per worker, gradients in 16 bits, fewer workers, or a faster network"
     ),
-    "computation or communication": "--profile (measure.profile: torch): it tells the two apart",
+    "computation or communication": "--profile, which tells the two apart",
     "computation": "more workers, or a smaller network: nothing else takes as long",
 }
 
@@ -253,18 +258,26 @@ def _advice(term: Term, run: RunFigures) -> str:
         case "straggler":
             return "the slowest worker's node: its clock, its temperature, or who else uses it"
         case "other programs":
-            return f"end what else keeps {run.other_cores or 0:.1f} cores busy, then measure again"
+            return (
+                f"end the programs that keep {run.other_cores or 0:.1f} cores busy, then measure "
+                "again"
+            )
         case "computation or communication":
             options = STRATEGY_OPTIONS[strategy["name"]]
             profiled = "torch" in options.only.get("measure.profile", ("torch",))
             profile = ", or measure.profile=torch" if profiled else ""
-            return f"the same variant on one worker{profile}: it tells the two apart"
+            return f"measure the same variant on one worker{profile}: that tells the two apart"
         case "computation":
-            used = run.workers * int(spec["resources"]["cpus_per_worker"])
-            if run.plan["device"] == "cpu" and cores and used < cores:
-                return f"the {cores - used} of {cores} processors that no worker uses"
+            each = int(spec["resources"]["cpus_per_worker"])
+            alone = "" if STRATEGY_OPTIONS[strategy["name"]].distributed else " with strategy=ddp"
+            idle = (cores or 0) - run.workers * each
+            if run.plan["device"] == "cpu" and cores and idle > 0:
+                are = "is" if idle == 1 else "are"
+                if (workers := cores // each) > run.workers:
+                    what = f"resources.workers={workers}{alone}"
+                else:
+                    what = f"resources.cpus_per_worker={cores // run.workers}"
+                return f"{idle} of {cores} processors {are} idle: try {what}"
             if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
                 return "training.precision=bf16"
-            several = STRATEGY_OPTIONS[strategy["name"]].distributed
-            more = "workers" if several else "workers, with strategy ddp"
-            return f"more {more}, or a smaller network: nothing else takes as long"
+            return f"more workers{alone}, or a smaller network: nothing else takes as long"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.derive import RunFigures
+from raysuite.records.names import script_name
 from raysuite.records.statistics import Stat, accuracy, summarize
 from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 
@@ -110,6 +111,13 @@ def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
         return low + (seconds[min(int(place) + 1, len(seconds) - 1)] - low) * (place % 1)
 
     return of
+
+
+def _all_epochs(run: RunFigures) -> float | None:
+    """None of a script, which counts its own epochs."""
+    if run.epoch_seconds is None or script_name(run.plan):
+        return None
+    return run.epoch_seconds * int(run.plan["spec"]["training"]["epochs"])
 
 
 _ENERGY = (
@@ -275,6 +283,14 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             f"{PROJECTED_EPOCHS} epochs: a projection, {PROJECTED_EPOCHS} times the mean training "
             "time of an epoch, without validation.",
             key=f"projected_{PROJECTED_EPOCHS}_epochs_s",
+        ),
+        Metric(
+            "all_epochs_seconds",
+            "All epochs",
+            "s",
+            "All epochs: a projection, the spec's epochs times the mean training time of an epoch, "
+            "without validation.",
+            of=_all_epochs,
             table="costs",
         ),
         *(

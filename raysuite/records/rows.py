@@ -192,7 +192,8 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     other `baseline` is a row's name, or a part of it such as `single`: each row is then against
     the match that shares most with it (work, then loader, then strategy).
 
-    Raises UserError, with the names that are valid, if nothing matches `baseline`.
+    Raises UserError, with the names that are valid, if nothing matches `baseline`, and where
+    `workers=4` makes each row its own baseline.
     """
     groups: dict[str, list[RunFigures]] = {}
     for run in runs:
@@ -203,6 +204,12 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
         pairs = _named_baselines(rows, baseline)
     else:
         pairs = _own_baselines(rows, int(number[1]) if number else 1)
+    alone = rows and all(row is base for row, base in zip(rows, pairs, strict=True))
+    if number and alone:
+        raise UserError(
+            f"--baseline {baseline}: no series has several numbers of workers, so each row would "
+            "be its own baseline; leave --baseline out, or give a row's name, or a part of it"
+        )
     measured = [(row, base) for row, base in zip(rows, pairs, strict=True) if base is not None]
     compared = sum(row.key != base.key and _repeated(row, base) for row, base in measured)
     # all are looked at for the highest efficiency, and for one above 1: Bonferroni

@@ -109,7 +109,11 @@ def run_data(run: RunFigures) -> dict[str, Any]:
         **{metric.column: metric.value(run) for metric in metrics},
         "costs": run.costs
         and {
-            **{each.column: each.value(run) for each in metrics if each.table == "costs"},
+            **{
+                each.column: each.value(run)
+                for each in metrics
+                if each.table == "costs" or hasattr(run.costs, each.name)
+            },
             "counted": run.costs.counted
             and run.costs.counted.model_dump(mode="json", exclude={"run_id", "kind", "time"}),
         },

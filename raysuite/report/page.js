@@ -117,6 +117,17 @@
     button.addEventListener("click", () => sortBy(button.parentNode));
   }
 
+  // A table that is cut fades out at the edge beyond which there is more of it.
+  const fade = (box) => {
+    box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+    box.classList.toggle("more-below", box.scrollTop + box.clientHeight < box.scrollHeight - 2);
+  };
+  const sizes = new ResizeObserver((entries) => entries.forEach((entry) => fade(entry.target)));
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.addEventListener("scroll", () => fade(box), {passive: true});
+    sizes.observe(box);
+  }
+
   // Plots take the colour of the text, so that dark mode needs no drawing; widths do.
   let width = innerWidth;
   addEventListener("resize", soon(() => {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raysuite.report.build import Report
 
 OPEN_UP_TO = 24
-"""Tables of runs with more lines than this start folded."""
+"""Tables with more lines than this start folded, or scroll by themselves."""
 
 
 def page(report: Report) -> str:
@@ -55,7 +55,6 @@ def page(report: Report) -> str:
         sheets=report.sheets,
         provenance_sheets=provenance_sheets(report.provenance),
         comparison_sheets=comparison_sheets(report.comparison) if report.comparison else [],
-        open_up_to=OPEN_UP_TO,
     )
 
 
@@ -121,6 +120,7 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["tied"] = text.tied
+    environment.globals["open_up_to"] = OPEN_UP_TO
     return environment
 
 

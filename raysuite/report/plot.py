@@ -234,6 +234,23 @@ def dots() -> Layer:
     return {"kind": "repeat", "mark": mark, "encoding": _TIP}
 
 
+def forest() -> list[Layer]:
+    """Points with lying intervals, and an upright line where `level` is."""
+    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    upright = {"y": {"value": 0}, "y2": {"value": "height"}, "color": {"value": NEUTRAL}}
+    rule = {"type": "rule", "strokeWidth": 1.5}
+    return [
+        {"kind": "level", "mark": rule | {"strokeDash": [2, 3]}, "encoding": upright},
+        {
+            "kind": "mean",
+            "mark": rule | {"clip": True},
+            "transform": [_HAS_ENDS],
+            "encoding": ends | _TIP,
+        },
+        markers(size=60),
+    ]
+
+
 def level() -> Layer:
     """Reference lines, such as the ideal one."""
     mark = {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3], "color": NEUTRAL}
@@ -297,10 +314,16 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
     }
 
 
+def crowded(values: Sequence[int]) -> bool:
+    """Whether the small ones of ascending numbers would be too close to each other on a linear
+    axis."""
+    return bool(values) and values[-1] >= 8 * values[0]
+
+
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
     """An axis of a few whole numbers: logarithmic where small numbers would be too close to each
     other."""
-    log = values[-1] >= 8 * values[0] if log is None else log
+    log = crowded(values) if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False
     axis = {"values": list(values), "format": ",d", "grid": False, "labelOverlap": True}

@@ -60,6 +60,24 @@ class Drawing:
         return f"{self.task.unit} per second"
 
     @cached_property
+    def scaling(self) -> Plot | None:
+        """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
+        shown, how = self._throughput
+        return lines_over(self, shown, panel=("loader", *WORK), quantity="throughput", **how)
+
+    @property
+    def throughputs(self) -> Plot | None:
+        """A bar for each variant, where no series has several numbers of workers."""
+        shown, how = self._throughput
+        return None if self.scaling else bars(self, shown, by_work=False, **how)
+
+    @property
+    def _throughput(self) -> tuple[Shown, dict[str, Any]]:
+        note = f"Warm-up is left out; {interval_note(row.throughput for row in self.rows)}."
+        how = {"name": "throughput", "title": "Throughput", "note": note}
+        return shown_metric(self.rows, ["throughput"], self.rate), how
+
+    @cached_property
     def styles(self) -> Styles:
         """The styles of facets, which are the same in all plots."""
         return Styles(self.rows)
@@ -293,31 +311,22 @@ def level_trace(values: Mapping[float, float], name: str = "ideal") -> Trace:
     return p.trace("level", [{"x": x, "y": y} for x, y in values.items()], series=name)
 
 
-def throughput(drawing: Drawing) -> Plot | None:
-    """Over workers, one panel a loader and work (Aach et al. 2023, Fig. 3); or a bar for each
-    variant where no series has several numbers of them."""
-    shown = shown_metric(drawing.rows, ["throughput"], drawing.rate)
-    how: dict[str, Any] = {
-        "name": "throughput",
-        "title": "Throughput",
-        "note": f"Warm-up is left out; {interval_note(row.throughput for row in drawing.rows)}.",
-    }
-    lines = lines_over(drawing, shown, panel=("loader", *WORK), quantity="throughput", **how)
-    return lines or bars(drawing, shown, by_work=False, **how)
-
-
 def training_time(drawing: Drawing) -> Plot | None:
     """Projected run time over workers, as the papers state it (Aach et al. 2023)."""
+    rows = [row for row in drawing.rows if row.all_epochs_seconds]
+    epochs = {int(row.runs[0].plan["spec"]["training"]["epochs"]) for row in rows}
+    workers = {row.workers for row in rows}
+    number = str(epochs.pop()) if len(epochs) == 1 else "all"
     return lines_over(
         drawing,
-        shown_metric(drawing.rows, ["projected_seconds"], "training time"),
+        shown_metric(rows, ["all_epochs_seconds"], "training time"),
         panel=("loader", *WORK),
-        quantity="training_s",
+        quantity="training_s" if number == str(PROJECTED_EPOCHS) else "",
         name="training-time",
-        title=f"Time of {PROJECTED_EPOCHS} epochs",
-        note=f"A projection: {PROJECTED_EPOCHS} times the mean training time of an epoch, without "
+        title=f"Time of {number} epochs",
+        note="A projection: the spec's epochs times the mean training time of an epoch, without "
         "validation. Both axes are logarithmic where workers are many.",
-        log=True,
+        log=p.crowded(sorted(workers)),
     )
 
 
@@ -410,6 +419,82 @@ def time_to_accuracy(drawing: Drawing) -> Plot | None:
     how: dict[str, Any] = {"name": f"time-to-{aim}", "title": f"Time to {aim}", "note": note}
     lines = lines_over(drawing, shown, quantity=f"time_to_{aim}_s", **how)
     return lines or bars(drawing, shown, by_work=False, **how)
+
+
+MOST_COMPARED = 30
+"""Rows of one group whose ratios to the best are drawn."""
+FARTHEST = 1.5
+"""Ratio to the best at which the axis ends: the intervals of two or three repeats reach far."""
+
+
+_CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
+
+
+def against_best(drawing: Drawing) -> Plot | None:
+    """Ratios to the best of the same work on as many workers, the highest first, with the summary's
+    intervals; None where no row is compared."""
+    compared = [row for row in drawing.rows if row.to_best]
+    if not compared:
+        return None
+    names = telling(compared, always=("workers", *WORK))
+    across = [name for name in names if name in ("workers", *WORK)]
+    within = [name for name in names if name not in across]
+    ordered = sorted(compared, key=lambda row: -(row.to_best.value if row.to_best else 0.0))
+    traces: list[Trace] = []
+    labels: list[str] = []
+    panels = headings(compared, across)
+    for heading in panels:
+        group = [row for row in ordered if written(row, across) == heading][:MOST_COMPARED]
+        points: dict[str, list[dict[str, Any]]] = {}
+        for row in group:
+            found = row.to_best
+            assert found is not None
+            slower = found.differs_from_one and not row.is_best
+            label = written(row, within) or row.name
+            ends = {end: _end(getattr(found, end), 1.0) for end in ("low", "high")}
+            if ends["high"] is None and ends["low"] is not None:
+                ends["high"] = 2 * FARTHEST
+            tip = f"{row.name}\n{text.ratio(found)} of the best, {text.stat(row.throughput)}"
+            point = {"x": found.value, "y": label, "key": row.name, **ends}
+            point["tip"] = f"{tip} {row.task.unit}/s"
+            points.setdefault(_SLOWER if slower else _CLOSE, []).append(point)
+            labels.append(label)
+        traces.append(p.trace("level", [{"x": 1.0, "y": labels[-1]}], panel=heading))
+        traces += [p.trace("mean", own, panel=heading, series=s) for s, own in points.items()]
+    several = any(row.to_best and row.to_best.low is not None for row in compared)
+    values = [x for trace in traces for x in (*trace["x"], *trace.get("low", ())) if x is not None]
+    end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
+    cut = len(compared) - len(labels)
+    note = "Throughput over the highest of the same work on as many workers"
+    note += (
+        ", with 95 % intervals that hold together."
+        if several
+        else ". n = 1: no intervals, and no difference is shown to be more than noise."
+    )
+    return Plot(
+        name="against-best",
+        title="Against the best",
+        note=note + (f" {text.count(cut, 'slower variant')} left out." if cut else ""),
+        description=f"Points from {min(values):.2f} to 1 times the best throughput.",
+        traces=traces,
+        layers=p.forest(),
+        x=p.quantity(
+            "throughput / best throughput",
+            zero=False,
+            scale={"domain": [0.95 * min(values), min(end, FARTHEST)]},
+        ),
+        y=p.labels(list(dict.fromkeys(labels))),
+        styles={
+            name: style
+            for name, style in ((_CLOSE, Style(p.COLORS[0])), (_SLOWER, Style(p.NEUTRAL)))
+            if any(trace.get("series") == name for trace in traces)
+        },
+        panels=panels,
+        columns=2,
+        height=p.BAR_PX + 2,
+        bars_per_label=1,
+        wide=len(panels) > 1,
+    )
 
 
 # Bars.
@@ -1019,7 +1104,9 @@ def validation_largest(drawing: Drawing) -> Plot | None:
 
 
 PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
-    throughput,
+    lambda drawing: drawing.scaling,
+    against_best,
+    lambda drawing: drawing.throughputs,
     time_to_accuracy,
     speed_up,
     efficiency,

@@ -47,6 +47,8 @@ class Sheet:
     """What each cell is sorted by; empty where the table does not sort."""
     styles: tuple[Style, ...] = ()
     """Of each line: bad is an error, dim has no figures."""
+    main: frozenset[str] = frozenset()
+    """Titles of the columns that a phone shows; empty: all."""
 
 
 @dataclass(frozen=True)
@@ -374,7 +376,11 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
             " Against the best: throughput over the highest mean throughput of the same work on as "
             "many workers; these intervals hold together, so that the best may be picked."
         )
-    return sheet_of("variants", "Variants", columns(rows), rows, (note,), _row_style)
+    main = frozenset(
+        (_NAMES[0].title, rate_title(rows), ratios(rows)[0].title, primary(rows).title)
+    )
+    sheet = sheet_of("variants", "Variants", columns(rows), rows, (note,), _row_style)
+    return replace(sheet, main=main)
 
 
 NARROW = 140

@@ -17,6 +17,10 @@ NONE = "–"
 _LONG = 1e9
 """Numbers from here on are written with an exponent: ends of hopeless intervals."""
 
+HOPELESS = 10
+"""An interval that ends at more times its mean than this says nothing: two repeats that differ have
+such intervals."""
+
 Writer = Callable[[float], str]
 
 
@@ -50,11 +54,15 @@ def percent(share: float) -> str:
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
     """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` takes the interval's place
-    where there is none, and follows that of a single accuracy."""
+    where there is none, and follows that of a single accuracy. The range of the values takes it
+    where the interval says nothing: `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
         return write(value.mean) + single
+    if value.n > 1 and value.high > HOPELESS * value.mean > 0:
+        least, most = write(min(value.values)), write(max(value.values))
+        return f"{write(value.mean)} (n = {value.n}: {least} to {most})"
     ends = (value.mean, value.low, value.high)
     written = [write(each) for each in ends]
     unit = Multiple(1, "") if write is number else write

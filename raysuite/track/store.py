@@ -78,18 +78,43 @@ def without_password(uri: str) -> str:
     return re.sub(r"(?<=://)[^/@]*@", "", uri)
 
 
+VIEW = "mlflow.sharedViewState."
+"""Tag of an experiment, followed by a key: a view of its runs, as MLflow's pages share it."""
+
+
 def runs_page(uri: str) -> str:
-    """MLflow's page of the runs of the experiment that changed last, below its pages' address.
+    """MLflow's page of the runs of the experiment that changed last, below its pages' address: the
+    table of its newest results folder, where it has one.
 
     MLflow 3 opens an experiment on an overview for language models, which is empty here.
     """
     with quiet():
         from mlflow import MlflowClient
 
+        client = MlflowClient(uri)
         newest = ["last_update_time DESC"]
-        found = MlflowClient(uri).search_experiments(max_results=1, order_by=newest)
-    place = f"experiments/{found[0].experiment_id}/runs" if found else "experiments"
-    return f"#/{place}?workflowType=machine_learning"
+        found = client.search_experiments(max_results=1, order_by=newest)
+        if not found:
+            return f"#/experiments?{_TRAINING}"
+        views = {key.removeprefix(VIEW) for key in found[0].tags if key.startswith(VIEW)}
+        latest = client.search_runs(
+            [found[0].experiment_id],
+            "tags.`raysuite.kind` IN ('results', 'sweep')",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+    ids = [run.data.tags.get("raysuite.results", "") for run in latest]
+    return view_page(found[0].experiment_id, next((each for each in ids if each in views), ""))
+
+
+def view_page(experiment_id: str, view: str) -> str:
+    """MLflow's page of an experiment's runs, below its pages' address, by the view of that key; as
+    MLflow shows it where that is empty."""
+    shown = f"&viewStateShareKey={view}" if view else ""
+    return f"#/experiments/{experiment_id}/runs?{_TRAINING}{shown}"
+
+
+_TRAINING = "workflowType=machine_learning"
 
 
 class Store:

@@ -50,6 +50,8 @@ class SyncSummary:
     """Runs that were there already, or have nothing to write yet."""
     error: str = ""
     """Why it stopped; empty if all went well."""
+    page: str = ""
+    """Where MLflow shows what was written as a table, below its pages' address."""
 
     @property
     def ok(self) -> bool:
@@ -85,7 +87,7 @@ def sync(
     uri = tracking_address(tracking_uri)
     name = experiment or experiment_name(results)
     shown = without_password(uri)
-    written = unchanged = 0
+    written, unchanged, page = 0, 0, ""
     try:
         refuse_unwritable(uri)
         with quiet(), locked(results.folder):
@@ -97,11 +99,12 @@ def sync(
                 else:
                     unchanged += 1
             upload.write_parent(status)
+            page = upload.page()
     except Exception as error:  # whatever a store throws, no training may fail by it
         return SyncSummary(shown, name, written, unchanged, one_line(error))
     refused = upload.store.refused
     why = f"{len(refused)} values were refused, such as {refused[0]}" if refused else ""
-    return SyncSummary(shown, name, written, unchanged, without_password(why))
+    return SyncSummary(shown, name, written, unchanged, without_password(why), page)
 
 
 def prepare(tracking_uri: str | None = None) -> None:

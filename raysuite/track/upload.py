@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raysuite.records import Results, RunFigures, make_rows
-from raysuite.records.names import Plan, block_name
+from raysuite.records import Results, Row, RunFigures, make_rows
+from raysuite.records.names import Plan, block_name, task_of
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
     TrialFigures,
@@ -44,7 +44,7 @@ from raysuite.track.entries import (
 )
 from raysuite.track.folder import digest, experiment_name, results_id
 from raysuite.track.inputs import dataset_inputs
-from raysuite.track.store import Store
+from raysuite.track.store import VIEW, Store, view_page
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -96,9 +96,6 @@ BEST = "raysuite.best"
 
 TRIAL = "raysuite.trial"
 """Tag of a trial's run: its number."""
-
-VIEW = "mlflow.sharedViewState."
-"""Tag of an experiment, followed by a key: a view of its runs, as MLflow's pages share it."""
 
 Search = Mapping[str, Any]
 """What `Results.search` reads."""
@@ -161,12 +158,44 @@ def trials_view(search: Search, results_id: str) -> str:
     goals = wanted_goals(search["search"])
     metrics = [f"metrics.`goal/{_METRIC[goal]}`" for goal in goals]
     params = [f"params.`{key}`" for key in param_values(search["search"]["space"])]
+    columns = [*metrics, *params, "tags.`raysuite.status`", f"tags.`{BEST}`"]
+    return _view("trial", results_id, metrics[0], goals[0] in LOWER_IS_BETTER, columns)
+
+
+SPEED_UP = "run/speed_up"
+"""Metric of a run: the speed-up of its variant."""
+
+
+def runs_view(plans: Sequence[Plan], results_id: str) -> str:
+    """The runs of a suite as a table: throughput, speed-up, the primary metric, what was compared
+    and the gate as columns, the highest throughput first."""
+    spec, task = plans[0]["spec"], task_of(plans[0])
+    rate = f"metrics.`run/{task.unit}_per_second`"
+    compared = dict.fromkeys(("strategy", "loader", *plans[0]["label"]))
+    keys = [
+        f"{key}.name" if isinstance(spec.get(key), dict) else key
+        for key in compared
+        if key not in ("resources.workers", "seed")
+    ]
+    columns = [
+        rate,
+        f"metrics.`{SPEED_UP}`",
+        f"metrics.`run/final_{task.primary}`",
+        *(f"params.`{key}`" for key in (*keys, "plan.workers")),
+        "tags.`raysuite.gate`",
+        "tags.`raysuite.status`",
+    ]
+    return _view("run", results_id, rate, False, columns)
+
+
+def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequence[str]) -> str:
+    """A view of the runs of one kind in a results folder, in the order of `key`."""
     view = {
         "searchFilter": f"tags.`raysuite.results` = '{results_id}' "
-        "and tags.`raysuite.kind` = 'trial'",
-        "orderByKey": metrics[0],
-        "orderByAsc": goals[0] in LOWER_IS_BETTER,
-        "selectedColumns": [*metrics, *params, "tags.`raysuite.status`", f"tags.`{BEST}`"],
+        f"and tags.`raysuite.kind` = '{kind}'",
+        "orderByKey": key,
+        "orderByAsc": ascending,
+        "selectedColumns": list(columns),
     }
     return json.dumps(view)
 
@@ -350,8 +379,11 @@ class Upload:
                 self.store.client.log_artifact(mlflow_id, str(plot), "plots")
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
-            tags = _links(parent, folder, self._view())
+            tags = _links(parent, folder, self.page())
             self._write_suite(parent, runs, with_figures=all(lasts))
+            if view := self._table():
+                experiment = self.store.experiment_id
+                self.store.client.set_experiment_tag(experiment, VIEW + self.id, view)
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         ends = [milliseconds(last.time) for last in lasts if last]
         decided = self.results.decided()
@@ -372,9 +404,22 @@ class Upload:
         }
         tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
         self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
+        self._write_speed_ups(rows)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
         if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
+
+    def _write_speed_ups(self, rows: Sequence[Row]) -> None:
+        """The speed-up of each variant, at each of its runs: a column of the table."""
+        for row in rows:
+            if row.speed_up is None:
+                continue
+            for run in row.runs:
+                child = self.known.get(run.run_id)
+                if child is not None and run.end is not None:
+                    when = milliseconds(run.end.time)
+                    point = Point(SPEED_UP, row.speed_up.value, when, 0)
+                    self.store.log(child.info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run shows of all trials; only the best of them are tagged."""
@@ -385,9 +430,6 @@ class Upload:
             had = parent.data.params
             params = {key: text for key, text in sweep_params(search).items() if key not in had}
             self.store.log(mlflow_id, list(sweep_points(search, trials)), params)
-            view = trials_view(search, self.id)
-            if len(view) <= MOST_EXPERIMENT_TAG:
-                client.set_experiment_tag(self.store.experiment_id, VIEW + self.id, view)
             self.store.log(mlflow_id, tags=tags)  # last: all of it is there then
         winners = best_runs(search, trials)
         for run_id, run in self.known.items():
@@ -405,11 +447,20 @@ class Upload:
                 self.store.client.delete_run(run.info.run_id)
                 del self.known[run_id]
 
-    def _view(self) -> str:
-        """Where MLflow shows a sweep's trials as a table; "" for a suite."""
-        if not self.search or len(trials_view(self.search, self.id)) > MOST_EXPERIMENT_TAG:
-            return ""
-        return f"#/experiments/{self.store.experiment_id}/runs?viewStateShareKey={self.id}"
+    def page(self) -> str:
+        """Where MLflow shows the runs, or a sweep's trials, as a table, below its pages' address;
+        "" where there are no runs, or the view is too long."""
+        view = self._table()
+        return view_page(self.store.experiment_id, self.id) if view else ""
+
+    def _table(self) -> str:
+        """The view of `page`."""
+        plans = [] if self.search else self.results.plans()
+        if self.search:
+            view = trials_view(self.search, self.id)
+        else:
+            view = runs_view(plans, self.id) if plans else ""
+        return view if len(view) <= MOST_EXPERIMENT_TAG else ""
 
     def _begin(self) -> int | None:
         """When the first run of the folder began."""
@@ -435,7 +486,9 @@ def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
     if that is short enough."""
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}
-    said = f"[The trials, with what was searched]({view})\n\n" if view else ""
+    trials = parent.data.tags.get("raysuite.kind") == "sweep"
+    linked = "The trials, with what was searched" if trials else "The runs, with what was compared"
+    said = f"[{linked}]({view})\n\n" if view else ""
     if report.is_file():
         info = parent.info
         place = f"#/experiments/{info.experiment_id}/runs/{info.run_id}/artifacts/{report.name}"

@@ -56,11 +56,12 @@ class Evaluation:
             labels=np.arange(len(self.classes)),
             zero_division=np.nan,
         )
-        names = ("precision", "recall", "f1", "samples")
+        names = ("precision", "recall", "f1")
         return [
             {"class": name}
             | {key: None if np.isnan(x) else x.item() for key, x in zip(names, row, strict=True)}
-            for name, *row in zip(self.classes, *found, strict=True)
+            | {"samples": int(samples)}
+            for name, *row, samples in zip(self.classes, *found, strict=True)
         ]
 
 

@@ -152,7 +152,7 @@ def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme)
     classes = class_figures(["a", "b"], [[1, 0], [1, 1]])
     build(write_results(tmp_path, repeats=2, classes=classes), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html", width, scheme)
-    assert assert_all_drawn(page) == 12
+    assert assert_all_drawn(page) == 13
     squares = page.query_selector_all("#plot-confusion .role-mark.mark-rect path")
     assert len({square.get_attribute("fill") for square in squares}) == 3  # shares 0, 1/2 and 1
     assert complaints == []
@@ -227,6 +227,6 @@ def test_search_and_sorting(browser, tmp_path):
 def test_some_hundred_runs(browser, tmp_path):
     build(write_results(tmp_path, spec=MANY), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    assert assert_all_drawn(page) == 13
+    assert assert_all_drawn(page) == 14
     assert complaints == []
     assert page.locator(".rows tbody tr").count() == 144

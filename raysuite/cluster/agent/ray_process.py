@@ -62,7 +62,7 @@ def check_temp(temp: Path) -> None:
     if length > LONGEST_SOCKET_PATH:
         raise UserError(
             f"the temporary folder {temp} is {length - LONGEST_SOCKET_PATH} bytes too long for "
-            "Ray's sockets; name a shorter folder in the site's `scratch`, such as /tmp"
+            "Ray's sockets; set TMPDIR, or a site's `scratch`, to a shorter one, such as /tmp"
         )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -63,13 +64,23 @@ def test_version() -> None:
     assert run("--version") == f"raysuite {__version__}\n"
 
 
-def test_every_verb_has_help_with_examples() -> None:
+def test_every_verb_has_help_with_examples_and_values_in_capitals() -> None:
     listing = run("--help")
+
+    def assert_helps(command: Any, words: list[str]) -> None:
+        for name, below in getattr(command, "commands", {}).items():
+            assert_helps(below, [*words, name])
+        if not hasattr(command, "commands"):
+            text = run(*words, "--help")
+            assert re.search(r"^  Examples?:", text, re.M), f"{words}: no examples"
+            assert not re.search(r"<\w", text.partition("Arguments:")[2]), words
+            usage = text.partition("\n\n")[0].partition("[OPTIONS]")[2]
+            assert not re.search(r"[{]|\[\[", usage), usage
+
     for verb, command in load_all().commands.items():
         assert re.search(rf"^  {verb} ", listing, re.M)
         assert command.get_short_help_str(limit=200) == VERBS[verb]
-        grouped = hasattr(command, "commands")
-        assert grouped or "Examples:" in run(verb, "--help"), f"{verb} --help has no examples"
+        assert_helps(command, [verb])
 
 
 @pytest.mark.integration

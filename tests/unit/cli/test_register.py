@@ -7,9 +7,47 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.orchestrate.registration import register_best
+from raysuite.orchestrate.registration import best_run, chosen_run, only_run, register_best
+from raysuite.records import Results, results_figures
 from raysuite.track.register import weights_of
+from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
+
+
+def kept(results: Results) -> Results:
+    """The results, with weights of every run."""
+    for plan in results.plans():
+        weights_of(results, plan["run_id"]).touch()
+    return results
+
+
+def test_the_best_of_a_study_is_marked_and_taken(tmp_path: Path) -> None:
+    results = kept(write_results(tmp_path))
+    finals = {run.run_id: run.final["accuracy"] for run in results_figures(results)}
+    wanted = max(finals, key=lambda run_id: finals[run_id])
+    assert best_run(results) == (wanted, "")
+    assert chosen_run(results, None, best=True) == (wanted, "")
+    other = min(finals, key=lambda run_id: finals[run_id])
+    assert chosen_run(results, other, best=False) == (other, "")
+    with pytest.raises(UserError) as raised:
+        only_run(results)
+    (marked,) = [line for line in str(raised.value).splitlines() if "(best)" in line]
+    assert wanted in marked
+    with pytest.raises(UserError, match="give one of them"):
+        chosen_run(results, other, best=True)
+
+
+def test_accuracies_on_different_data_have_no_best(tmp_path: Path) -> None:
+    spec = TWELVE_ROWS.replace("data: digits\n", "").replace(
+        "  loader: [native, dali]", "  data: [digits, cifar10]"
+    )
+    results = kept(write_results(tmp_path, spec, elsewhere=True))
+    with pytest.raises(UserError, match="different data"):
+        best_run(results)
+    with pytest.raises(UserError) as raised:
+        only_run(results)
+    assert "(best)" not in str(raised.value)
+
 
 TOO_SLOW = {"optimizer.lr": {"grid": [0.0001, 0.0002]}}
 

@@ -54,6 +54,7 @@ def test_one_process_without_waits_computes() -> None:
     found = explained(of("single", 1))
     assert found.binding == "computation"
     assert found.shares == {"computation": 1.0}
+    assert found.limit("computation") is None
 
 
 def test_waits_for_the_loader() -> None:
@@ -81,7 +82,7 @@ def test_communication_for_which_both_wait() -> None:
 def test_communication_that_nothing_tells_apart_is_not_called_computation() -> None:
     found = explained(of("ddp", 2))
     assert found.shares == {"computation or communication": 1.0}
-    assert found.first.startswith("the same variant on one worker, or measure.profile=torch")
+    assert found.first.startswith("measure the same variant on one worker, or measure.profile")
     rows = make_rows(
         [run_figures(plan, records(plan, 0.0)) for plan in (of("ddp", 1), of("ddp", 2))]
     )
@@ -143,7 +144,7 @@ def test_other_programs_take_the_processors() -> None:
     assert found.shares["other programs"] == pytest.approx(0.75)
     idle = explained(of("single", 1), started, other_cores=[0.9])
     assert idle.binding == "computation"
-    assert "1 of 2 processors" in idle.first
+    assert idle.first == "1 of 2 processors is idle: try resources.workers=2 with strategy=ddp"
 
 
 def test_a_tiny_batch_by_rows_that_differ_in_it() -> None:

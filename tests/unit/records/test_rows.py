@@ -148,6 +148,12 @@ def test_baseline_by_part_of_a_name_takes_the_match_that_is_most_alike(tmp_path)
     assert ddp["horovod · dali · 2 workers"].speed_up.value < 1
 
 
+def test_a_number_of_workers_is_no_baseline_where_none_varies(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]")
+    with pytest.raises(UserError, match="several numbers of workers"):
+        rows_of(tmp_path, "workers=1", spec=spec)
+
+
 def test_an_unknown_baseline_names_the_valid_ones(tmp_path):
     with pytest.raises(UserError, match=r"no row is called 'pdd'.*\n  ddp · native · 1 worker"):
         rows_of(tmp_path, "pdd")

@@ -34,7 +34,7 @@ def test_files(tmp_path):
     markdown = (tmp_path / "rows.md").read_text("utf-8")
     assert markdown.count("\n| ") == 2 * 14  # variants, and their costs
     for suffix in ("svg", "pdf", "png"):
-        assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 11
+        assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 12
 
 
 def test_a_variant_that_failed_has_its_line(tmp_path):

@@ -81,6 +81,7 @@ def test_on_gpus(tmp_path: Path) -> None:
     mfu = rows[1].flops.mean / (2 * 156e12)
     assert two["MFU"].startswith(f"{100 * mfu:.1f} [")
     assert rows[0].projected_seconds.mean == pytest.approx(90 * rows[0].epoch_seconds.mean)
+    assert rows[0].all_epochs_seconds.mean == pytest.approx(6 * rows[0].epoch_seconds.mean)
     notes = " ".join(sheet.notes)
     assert "156 TFLOP/s of each NVIDIA A100-SXM4-40GB in tf32" in notes
     assert "withheld" not in notes
@@ -90,7 +91,7 @@ def test_on_gpus(tmp_path: Path) -> None:
 def test_on_cpus(tmp_path: Path) -> None:
     sheet = costs_sheet(rows_of(tmp_path, {}, power=False))
     assert sheet is not None
-    assert sheet.header == ("Variant", "90 epochs", "FLOP/s", "Bytes a step")
+    assert sheet.header == ("Variant", "All epochs", "FLOP/s", "Bytes a step")
     assert any(note.startswith("MFU is withheld") for note in sheet.notes)
     assert not any("Intervals" in note for note in sheet.notes)
 
@@ -99,7 +100,7 @@ def test_a_model_that_could_not_be_counted(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("parameters", "forward_flops", "gradient_bytes"))
     sheet = costs_sheet(rows_of(tmp_path, {**nothing, "message": "it is odd"}, power=False))
     assert sheet is not None
-    assert sheet.header == ("Variant", "90 epochs")
+    assert sheet.header == ("Variant", "All epochs")
     assert any("it is odd" in note for note in sheet.notes)
 
 
@@ -107,7 +108,7 @@ def test_results_of_before(tmp_path: Path) -> None:
     rows = make_rows(results_figures(write_results(tmp_path, DDP)))
     sheet = costs_sheet(rows)
     assert sheet is not None
-    assert sheet.header == ("Variant", "90 epochs")
+    assert sheet.header == ("Variant", "All epochs")
     assert row_data(rows[0])["mfu"]["mean"] is None
     assert costs_sheet([]) is None
 
@@ -127,13 +128,21 @@ def test_as_data(tmp_path: Path) -> None:
     assert "scaling" in header
 
 
+@pytest.mark.parametrize("epochs", [6, 90])
+def test_a_projection_is_to_the_epochs_of_the_spec(tmp_path: Path, epochs: int) -> None:
+    results = write_results(tmp_path, DDP.replace("epochs: 6", f"epochs: {epochs}"))
+    (plot,) = [each for each in collect(results).plots if each.name == "training-time"]
+    assert plot.title.startswith(f"Time of {epochs} epochs")
+    assert plot.y["scale"].get("type") != "log"
+
+
 def test_in_every_form_of_the_report(tmp_path: Path) -> None:
     report = collect(rewritten(tmp_path, GPU, power=True))
     written = contents(report)
     assert "## Costs\n" in report.markdown()
     assert r"\caption{Costs}" in written["tables/costs.tex"]
     assert '<section id="costs"' in written["report.html"]
-    assert written["tables/costs.csv"].startswith("Variant,90 epochs,Top-5,FLOP/s,MFU,")
+    assert written["tables/costs.csv"].startswith("Variant,All epochs,Top-5,FLOP/s,MFU,")
 
 
 def test_wrappers_and_compilers_stand_beside_what_they_add_to(tmp_path: Path) -> None:

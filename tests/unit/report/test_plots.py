@@ -87,7 +87,7 @@ def test_intervals_are_told_where_there_are_some(tmp_path, repeats, told):
 
 def test_bars_have_their_repeats(tmp_path, reports):
     row = row_of(tmp_path)
-    plot = plots.throughput(Drawing([row]))
+    plot = Drawing([row]).throughputs
     bar, dots = plot.traces
     assert (bar["kind"], bar["x"], bar["high"]) == (
         "bar",
@@ -227,6 +227,7 @@ def test_nothing_is_drawn_that_the_records_do_not_hold(tmp_path):
     spec = TWELVE_ROWS.replace("[1, 2]", "[1]").replace(", target_accuracy: 0.9", "")
     names = {plot.name for plot in collect(write_results(tmp_path, spec=spec)).plots}
     assert names == {
+        "against-best",
         "throughput",
         "epoch-time",
         "data-wait",
@@ -235,6 +236,22 @@ def test_nothing_is_drawn_that_the_records_do_not_hold(tmp_path):
         "learning-rate",
         "memory",
     }
+
+
+def test_ratios_to_the_best_are_the_first_plot_where_no_number_of_workers_varies(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]")
+    report = collect(write_results(tmp_path, spec=spec, repeats=5))
+    assert report.plots[0].name == "against-best"
+    drawn = {
+        name: (series, low)
+        for series, trace in series_of(report.plots[0]).items()
+        for name, low in zip(trace["key"], trace["low"], strict=True)
+    }
+    assert len(drawn) == 6
+    for row in report.rows:
+        series, low = drawn[row.name]
+        assert low == row.to_best.low
+        assert ("slower" in series) == (row.to_best.differs_from_one and not row.is_best)
 
 
 def test_published_values_are_markers(tmp_path):

@@ -22,6 +22,7 @@ def test_stat():
     assert text.stat(summarize([0.9, 0.92], "share"), text.percent) == "91.0 [68.2, 97.9] %"
     assert text.stat(summarize([12.0])) == "12.0 (n = 1)"
     assert text.stat(None) == "–"
+    assert text.stat(summarize([3000.0, 9300.0])) == "6,150 (n = 2: 3,000 to 9,300)"
     assert text.stat(accuracy([0.125], 8), text.percent) == "12.5 [2.2, 47.1] % (n = 1)"
     assert text.stat(summarize([6.3, 6.1, 6.4]), text.seconds) == "6.27 [5.90, 6.66] s"
     assert text.stat(summarize([120.0, 121.0]), text.seconds) == (

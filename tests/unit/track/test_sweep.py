@@ -14,6 +14,7 @@ from raysuite.records.sweep import trials
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
     best_runs,
+    runs_view,
     sweep_params,
     sweep_points,
     sweep_tags,
@@ -21,6 +22,7 @@ from raysuite.track.upload import (
     trial_points,
     trials_view,
 )
+from tests.fake_results import FOUR_KINDS, write_results
 from tests.fake_sweeps import write_sweep
 
 OOM = RunFailed(run_id="", reason="out_of_memory", message="no memory")
@@ -48,6 +50,22 @@ def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Pa
     )
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`goal/accuracy`", False)
     assert "'feed'" in view["searchFilter"]
+
+
+def test_the_table_of_runs_has_figures_and_what_is_compared_as_columns(tmp_path: Path) -> None:
+    plans = write_results(tmp_path, FOUR_KINDS).plans()
+    view = json.loads(runs_view(plans, "feed"))
+    columns = view["selectedColumns"]
+    assert columns[:3] == [
+        "metrics.`run/images_per_second`",
+        "metrics.`run/speed_up`",
+        "metrics.`run/final_accuracy`",
+    ]
+    params = [each for each in columns if each.startswith("params")]
+    keys = ("strategy.name", "loader.name", "training.compile", "plan.workers")
+    assert params == [f"params.`{key}`" for key in keys]
+    assert "'feed'" in view["searchFilter"]
+    assert view["orderByAsc"] is False
 
 
 def test_searched_keys_are_params_of_their_own(tmp_path: Path) -> None:
