@@ -120,6 +120,7 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["tied"] = text.tied
+    environment.filters["paired"] = text.paired
     environment.globals["open_up_to"] = OPEN_UP_TO
     return environment
 

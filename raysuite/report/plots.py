@@ -452,7 +452,9 @@ def against_best(drawing: Drawing) -> Plot | None:
             slower = found.differs_from_one and not row.is_best
             label = written(row, within) or row.name
             ends = {end: _end(getattr(found, end), 1.0) for end in ("low", "high")}
-            if ends["high"] is None and ends["low"] is not None:
+            if row.is_best:  # over itself it is 1 by definition
+                ends = dict.fromkeys(ends)
+            elif ends["high"] is None and ends["low"] is not None:
                 ends["high"] = 2 * FARTHEST
             tip = f"{row.name}\n{text.ratio(found)} of the best, {text.stat(row.throughput)}"
             point = {"x": found.value, "y": label, "key": row.name, **ends}

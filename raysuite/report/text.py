@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import get_args
@@ -113,6 +114,11 @@ def count(number: int, noun: str) -> str:
 def tied(name: str) -> str:
     """A name that a page breaks only between its parts, after the dot."""
     return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in name.split(" · "))
+
+
+def paired(cell: str) -> str:
+    """A figure that a page breaks only before its interval, which stays beside its unit."""
+    return re.sub(r"\[[^\]]*\](?: \S+)?", lambda found: found[0].replace(" ", "\u00a0"), cell)
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
