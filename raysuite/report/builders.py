@@ -56,7 +56,7 @@ class Drawing:
         return goal(self.rows)
 
     def shown(self, *names: str, axis: str = "") -> Shown:
-        """The first of these metrics that any row has, in the unit that suits all rows."""
+        """As `shown_metric` of all rows; `axis` is its title."""
         return shown_metric(self.rows, names, axis)
 
     @cached_property
@@ -93,6 +93,7 @@ class Shown:
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
+    """The first of these metrics that any row has, in the unit that suits all rows."""
     has = [name for name in names if any(row.figures.get(name) for row in rows)]
     metric = metric_named((has or list(names))[0], rows)
 
