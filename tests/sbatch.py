@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPACE = b" \t\n\v\f\r"
-TOOLS = ("bash", "env", "id", "date", "mv", "rm", "sleep", "cat", "touch")
+TOOLS = ("bash", "env", "id", "date", "mv", "rm", "cat", "touch")
 
 
 def read_options(script: str) -> list[str]:
@@ -72,6 +72,10 @@ class Bench:
             found = shutil.which(tool)
             assert found is not None
             (self.path / "bin" / tool).symlink_to(found)
+        # the second between two looks at the step is shorter here
+        sleep = self.path / "bin" / "sleep"
+        sleep.write_text(f'#!/bin/bash\nexec {shutil.which("sleep")} "${{1/#1/0.05}}"\n')
+        sleep.chmod(0o755)
         for name in ("srun", "scontrol", "module"):
             self.command(name)
         self.command("squeue", "echo 4")

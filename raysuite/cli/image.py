@@ -17,42 +17,47 @@ from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB
 
+VariantOption = Annotated[
+    Variant,
+    typer.Option(
+        help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before 580."
+    ),
+]
+Extras = Annotated[
+    str | None, typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
+]
 
-def recipe(
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: containers/ of the checkout.")
-    ] = None,
+
+def _choice(variant: Variant, extras: str | None) -> Choice:
+    names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
+    return Choice(variant, () if names == ("none",) else names)
+
+
+def docker(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where it is missing.")],
+    variant: VariantOption = Variant.CPU,
+    extras: Extras = None,
 ) -> None:
-    """Write the definition files of all variants, as spython makes them from one recipe.
+    """Write a Dockerfile and what it copies, made from the same definition files.
 
     \b
     Examples:
-      raysuite image recipe
+      raysuite image docker /tmp/image && docker build /tmp/image
     """
-    from raysuite.images.build import checkout
-    from raysuite.images.recipe import definitions, file_names
+    from raysuite.images.build import Order, checkout, write_context
+    from raysuite.images.recipe import dockerfile
 
-    folder = out or checkout() / "containers"
-    for variant in Variant:
-        choice = Choice(variant)
-        for layer, text in definitions(choice).items():
-            path = folder / file_names(choice)[layer]
-            path.write_text(text, "utf-8")
-            print_text(str(path))
+    choice, root = _choice(variant, extras), checkout()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_context(Order(choice, folder, root, shelf()), folder / "context")
+    (folder / "Dockerfile").write_text(dockerfile(choice, root), "utf-8")
+    print_text(str(folder / "Dockerfile"))
 
 
 def build(
     out: Annotated[Path, typer.Argument(metavar="OUT.sif", help="The image to write.")],
-    variant: Annotated[
-        Variant,
-        typer.Option(
-            help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before "
-            "580."
-        ),
-    ] = Variant.CPU,
-    extras: Annotated[
-        str | None, typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
-    ] = None,
+    variant: VariantOption = Variant.CPU,
+    extras: Extras = None,
     mirror: Annotated[
         str | None, typer.Option(metavar="URL", help="Debian's mirror; default: this machine's.")
     ] = None,
@@ -76,9 +81,8 @@ def build(
     """
     from raysuite.images.build import Order, build, check, checkout, commands
 
-    names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
     order = Order(
-        choice=Choice(variant, () if names == ("none",) else names),
+        choice=_choice(variant, extras),
         out=out.absolute(),
         root=checkout(),
         shelf=shelf(),
@@ -165,4 +169,4 @@ def verify(
         raise typer.Exit(1)
 
 
-image = group("Build and verify Apptainer images.", build, verify, recipe)
+image = group("Build and verify Apptainer images.", build, verify, docker)

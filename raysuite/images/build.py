@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import raysuite
@@ -25,9 +26,12 @@ from raysuite.images.recipe import (
     BASE,
     TOP,
     Choice,
-    definitions,
+    arguments,
     digest,
+    files,
+    filled,
     ingredients,
+    placeholders,
     this_architecture,
 )
 
@@ -127,21 +131,22 @@ class Order:
     mirror: str | None = None
     """Debian's mirror, for debootstrap."""
     own: Mapping[str, str] | None = None
-    """Definition files of one's own, by layer; default: the recipe's."""
+    """Definition files of one's own, by layer; default: those of the checkout."""
 
-    @property
+    @cached_property
     def texts(self) -> Mapping[str, str]:
-        return self.own or definitions(self.choice)
+        return self.own or {k: path.read_text("utf-8") for k, path in files(self.root).items()}
 
     @property
     def debootstraps(self) -> bool:
         """Whether the base layer is a fresh Debian, which needs a mirror."""
-        return "Bootstrap: debootstrap\n" in self.texts[BASE]
+        return self.own is None and arguments(self.choice)["bootstrap"] == "debootstrap"
 
     @property
     def base(self) -> Path:
         """The kept base layer, named by what it is made of."""
-        made_of = hashlib.sha256(f"{self.choice.arch}\n{self.texts[BASE]}".encode()).hexdigest()
+        text = filled(self.texts[BASE], arguments(self.choice))
+        made_of = hashlib.sha256(f"{self.choice.arch}\n{text}".encode()).hexdigest()
         return self.shelf / f"{BASE}-{self.choice.variant}-{self.choice.arch}-{made_of[:12]}.sif"
 
 
@@ -183,23 +188,25 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
     """By layer: the command that builds it; it runs in `work`, beside the definition files."""
     lent = ["--bind", checked_bind(f"{work / 'lent'}:{LENT}")]
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{LENT}/cache")]
-    squash = ["--mksquashfs-args", _SQUASH]
-    base = []
+    lent += ["--mksquashfs-args", _SQUASH]
+    values = arguments(order.choice)
     if order.debootstraps:
-        base = ["--build-arg", f"mirror={debian_mirror(order.mirror)}"]
-    return {
-        BASE: _command(BASE, _half(order.base), lent + squash + base),
-        TOP: _command(TOP, _half(order.out), lent + squash),
-    }
-
-
-def _command(layer: str, out: Path, options: list[str]) -> list[str]:
-    """`apptainer build` as spython puts it together."""
-    made: list[str] = []
-    client(made.extend).build(
-        recipe=f"{layer}.def", image=str(out), options=options, sudo=False, force=True, quiet=True
-    )
-    return made
+        values["mirror"] = debian_mirror(order.mirror)
+    lines: dict[str, list[str]] = {}
+    for layer, out in ((BASE, order.base), (TOP, order.out)):
+        # Apptainer refuses an argument that a file does not use
+        used = [name for name in placeholders(order.texts[layer]) if name in values]
+        given = [part for name in used for part in ("--build-arg", f"{name}={values[name]}")]
+        lines[layer] = []
+        client(lines[layer].extend).build(
+            recipe=f"{layer}.def",
+            image=str(_half(out)),
+            options=lent + given,
+            sudo=False,
+            force=True,
+            quiet=True,
+        )
+    return lines
 
 
 def build(order: Order, say: Callable[[str], None]) -> Built:

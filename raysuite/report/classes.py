@@ -11,7 +11,7 @@ from raysuite.records import Row, RunFinished
 from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.plot import Layer, Plot
+from raysuite.report.plot import Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
@@ -62,20 +62,12 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         traces.append(p.trace("mean", cells, **look))
     more = len(all_of) - len(first)
     left = f" {more} further rows are in the table of classes." if more else ""
-    squares: Layer = {
-        "kind": "mean",
-        "mark": {"type": "rect"},
-        "encoding": {
-            "color": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1], "range": ["#F1F5F9", p.COLORS[0]]},
-                "legend": {"title": "share of the true class", "format": "~%"},
-            },
-            "tooltip": {"field": "tip", "type": "nominal"},
-        },
+    shade = {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1], "range": ["#F1F5F9", p.COLORS[0]]},
+        "legend": {"title": "share of the true class", "format": "~%"},
     }
-    axis = p.labels(names, "predicted class", lying=False)
     return Plot(
         name="confusion",
         title="Confusion matrix",
@@ -83,8 +75,8 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         f"the last epoch, over all repeats.{left}",
         description=f"Squares of {len(names)} true classes by predicted class, darker where more.",
         traces=traces,
-        layers=[squares],
-        x=axis,
+        layers=[p.layer("mean", "rect", p.TIP | {"color": shade})],
+        x=p.labels(names, "predicted class", lying=False),
         y=p.labels(names, "true class"),
         panels=[row.name for row, _ in first],
         columns=2,

@@ -194,110 +194,95 @@ def points(trace: Trace) -> Iterator[Trace]:
 
 # Layers: what draws the traces of a kind.
 
-_TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
+TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
 _HAS_ENDS = {"filter": "isValid(datum.low)"}
+INK = {"color": {"value": "currentColor"}}
 
 
-def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
-    return {
-        "kind": kind,
-        "mark": {"type": "line", "strokeWidth": width, **mark},
-    }
+def layer(
+    kind: str, mark: str, encoding: Layer | None = None, *, ends: bool = False, **look: Any
+) -> Layer:
+    """A mark with its looks for the traces of `kind`, with a tooltip unless `encoding` is given;
+    `ends`: only for points that have an interval."""
+    transform = {"transform": [_HAS_ENDS]} if ends else {}
+    encoding = TIP if encoding is None else encoding
+    return {"kind": kind, "mark": {"type": mark, **look}, **transform, "encoding": encoding}
 
 
-def markers(kind: str = "mean", size: float = 45, **mark: Any) -> Layer:
+def line(kind: str = "mean", width: float = 2, encoding: Layer | None = None, **look: Any) -> Layer:
+    return layer(kind, "line", encoding or {}, strokeWidth=width, **look)
+
+
+def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) -> Layer:
     """Points that show their values in a tooltip."""
-    return {
-        "kind": kind,
-        "mark": {"type": "point", "filled": True, "size": size, "opacity": 1, **mark},
-        "encoding": _TIP,
-    }
+    encoding = TIP | ({"color": {"value": color}} if color else {})
+    return layer(kind, "point", encoding, filled=True, size=size, opacity=1, **look)
+
+
+def interval_rules(along: str = "y", kind: str = "mean", **look: Any) -> Layer:
+    """The 95 % intervals as rules."""
+    return layer(kind, "rule", between(along), ends=True, **look)
 
 
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
     """The 95 % intervals along lines: bands, or of many series, whose bands would cover each other,
     upright rules."""
-    mark: Layer = {"type": "area", "opacity": 0.18, "tooltip": None}
     if series > MOST_BANDS:
-        mark = {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7, "tooltip": None}
-    return {
-        "kind": kind,
-        "mark": mark | more,
-        "transform": [_HAS_ENDS],
-        "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
-    }
+        return interval_rules(kind=kind, strokeWidth=1.2, opacity=0.7, tooltip=None, **more)
+    return layer(kind, "area", between("y"), ends=True, opacity=0.18, tooltip=None, **more)
 
 
-def dots() -> Layer:
-    """The repeats by themselves."""
-    mark = {"type": "point", "filled": True, "size": 14, "opacity": 0.55, "shape": "circle"}
-    return {"kind": "repeat", "mark": mark, "encoding": _TIP}
+def between(along: str) -> Layer:
+    """The ends of intervals along an axis."""
+    return {along: {"field": "low", "type": "quantitative"}, f"{along}2": {"field": "high"}}
 
 
-def forest() -> list[Layer]:
-    """Points with lying intervals, and an upright line where `level` is."""
-    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
-    upright = {"y": {"value": 0}, "y2": {"value": "height"}, "color": {"value": NEUTRAL}}
-    rule = {"type": "rule", "strokeWidth": 1.5}
-    return [
-        {"kind": "level", "mark": rule | {"strokeDash": [2, 3]}, "encoding": upright},
-        {
-            "kind": "mean",
-            "mark": rule | {"clip": True},
-            "transform": [_HAS_ENDS],
-            "encoding": ends | _TIP,
-        },
-        markers(size=60),
-    ]
-
-
-def level() -> Layer:
-    """Reference lines, such as the ideal one."""
-    mark = {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3], "color": NEUTRAL}
-    none = {"color": {"value": NEUTRAL}, "strokeDash": {"value": [2, 3]}}
-    return {"kind": "level", "mark": mark, "encoding": none | {"detail": {"field": "series"}}}
-
-
-def published() -> Layer:
-    """Values that a paper states."""
-    mark = {"type": "point", "filled": False, "size": 110, "strokeWidth": 2, "shape": "diamond"}
-    return {"kind": "published", "mark": mark, "encoding": _TIP | {"color": {"value": "#B0528F"}}}
+DOTS = layer("repeat", "point", filled=True, size=14, opacity=0.55, shape="circle")
+"""The repeats by themselves."""
+LEVEL = layer(
+    "level",
+    "line",
+    {"color": {"value": NEUTRAL}, "strokeDash": {"value": [2, 3]}, "detail": {"field": "series"}},
+    strokeWidth=1.5,
+    strokeDash=[2, 3],
+    color=NEUTRAL,
+)
+"""Reference lines, such as the ideal one."""
+PUBLISHED = layer(
+    "published",
+    "point",
+    TIP | {"color": {"value": "#B0528F"}},
+    filled=False,
+    size=110,
+    strokeWidth=2,
+    shape="diamond",
+)
+"""Values that a paper states."""
+WORDS = layer(
+    "text",
+    "text",
+    {"text": {"field": "text", "type": "nominal"}} | INK,
+    align="left",
+    dx=6,
+    limit=80,
+)
+"""Words beside their points."""
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
     """Bars with their intervals and repeats; the label is `x` of vertical bars, `y` of horizontal
     ones."""
     across, along = ("y", "x") if lying else ("x", "y")
+    if stacked:
+        return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]
     place: Layer = {f"{across}Offset": {"field": "series", "sort": None}} if offset else {}
-    ends = {
-        along: {"field": "low", "type": "quantitative"},
-        f"{along}2": {"field": "high"},
-        "color": {"value": "currentColor"},
-    }
-    order = {"order": {"field": "order", "type": "quantitative"}} if stacked else {}
-    made: list[Layer] = [
-        {"kind": "bar", "mark": {"type": "bar"}, "encoding": place | _TIP | order},
-        {
-            "kind": "bar",
-            "mark": {"type": "rule", "strokeWidth": 1.5},
-            "transform": [_HAS_ENDS],
-            "encoding": place | ends | _TIP,
-        },
-        {**dots(), "encoding": place | _TIP | {"color": {"value": "currentColor"}}},
+    place |= TIP
+    ends = place | between(along) | INK
+    return [
+        layer("bar", "bar", place),
+        layer("bar", "rule", ends, ends=True, strokeWidth=1.5),
+        {**DOTS, "encoding": place | INK},
     ]
-    return made[:1] if stacked else made
-
-
-def text_layer() -> Layer:
-    """Words beside their points."""
-    return {
-        "kind": "text",
-        "mark": {"type": "text", "align": "left", "dx": 6, "limit": 80},
-        "encoding": {
-            "text": {"field": "text", "type": "nominal"},
-            "color": {"value": "currentColor"},
-        },
-    }
 
 
 # Axes.

@@ -112,17 +112,13 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     traces = [p.trace("mean", predictions, series=PREDICTED)]
     if measured:
         traces.append(p.trace("mean", measured, series="measured"))
-    rule = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
     return Plot(
         name="predictions",
         title="Throughput predicted and measured",
         note="Rules are prediction intervals; a model made them, no run.",
         description=f"{len(shown)} runs with a predicted throughput.",
         traces=traces,
-        layers=[
-            {**p.intervals(len(shown)), "mark": {"type": "rule"}, "encoding": rule},
-            p.markers(),
-        ],
+        layers=[p.interval_rules("x"), p.markers()],
         x=p.quantity(f"{shown[0][0].task.unit} per second"),
         y=p.labels([short[run.name] for run, _ in shown]),
         styles={PREDICTED: Style(p.NEUTRAL, symbol="square"), "measured": Style(p.COLORS[0])},

@@ -111,11 +111,9 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
         "opacity": {"field": "faint", "type": "quantitative", "scale": None},
         "detail": {"field": "series", "type": "nominal"},
         "order": {"field": "step", "type": "quantitative"},
-        "tooltip": {"field": "tip", "type": "nominal"},
     }
-    line: p.Layer = {"kind": "trial", "mark": {"type": "line"}, "encoding": look}
-    dot = p.markers("trial", size=30)
-    dot["encoding"] = dot["encoding"] | {"opacity": look["opacity"]}
+    line, dot = p.layer("trial", "line", look | p.TIP), p.markers("trial", size=30)
+    dot["encoding"] |= {"opacity": look["opacity"]}
     return [line, dot] if markers else [line]
 
 
@@ -225,7 +223,6 @@ def parallel(study: Study) -> Plot | None:
     told_goal = TOLD[study.goal].words
     titles = json.dumps([axis.title for axis in axes])
     absent = any(spot < 0 for axis in axes for spot, _ in axis.ticks)
-    straight = {"kind": "axis", "mark": {"type": "line", "strokeWidth": 1.5}}
     gray = {"color": {"value": NEUTRAL}, "detail": {"field": "series", "type": "nominal"}}
     return Plot(
         name="parallel",
@@ -234,7 +231,7 @@ def parallel(study: Study) -> Plot | None:
         f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
-        layers=[straight | {"encoding": gray}, *_trial_layers(), p.text_layer()],
+        layers=[p.line("axis", 1.5, gray), *_trial_layers(), p.WORDS],
         x={
             "type": "quantitative",
             "title": None,
@@ -298,10 +295,8 @@ def curves(study: Study) -> Plot | None:
             f"{text.count(taken, 'time')}."
         )
     marked = max(len(trial.curve) for trial in drawn) <= MOST_MARKERS
-    cross = p.markers("stopped", 70, shape="cross", angle=45)
-    diamond = p.markers("taken", 80, shape="diamond")
-    cross["encoding"] = cross["encoding"] | {"color": {"value": "#B0528F"}}
-    diamond["encoding"] = diamond["encoding"] | {"color": {"value": "#B37700"}}
+    cross = p.markers("stopped", 70, "#B0528F", shape="cross", angle=45)
+    diamond = p.markers("taken", 80, "#B37700", shape="diamond")
     return Plot(
         name="learning-curves",
         title="Learning curves",

@@ -27,17 +27,19 @@ def image(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["image", *map(str, arguments)])
 
 
-def test_the_committed_definitions_are_current(tmp_path: Path) -> None:
-    assert image("recipe", "--out", tmp_path).exit_code == 0
-    for path in sorted((ROOT / "containers").glob("*.def")):
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+def test_a_dockerfile_stands_beside_what_it_copies(tmp_path: Path) -> None:
+    done = image("docker", tmp_path / "new", "--variant", "cuda", "--extras", "none")
+    assert done.exit_code == 0, done.output
+    assert "FROM nvidia/cuda:" in (tmp_path / "new/Dockerfile").read_text()
+    assert list((tmp_path / "new/context/dist").glob("raysuite-*.whl"))
+    assert not (tmp_path / "new/context/containers/requirements/horovod.txt").exists()
 
 
 def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) -> None:
     out = tmp_path / "r.sif"
     done = image("build", out, "--dry-run", "--mirror", "http://m.example/debian")
     assert done.exit_code == 0, done.output
-    assert (ROOT / "containers/raysuite-cpu.def").read_text() in done.stdout
+    assert (ROOT / "containers/raysuite.def").read_text() in done.stdout
     commands = [line for line in done.stdout.splitlines() if "apptainer build" in line]
     assert len(commands) == 2
     assert "--build-arg mirror=http://m.example/debian" in commands[0]

@@ -210,6 +210,13 @@ def test_what_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> Non
     assert said in refused(*arguments)
 
 
+ASKED = ("predict", *ONE, *BY_C, "strategy=single", "--json")
+
+
+def test_a_run_as_those_of_the_calibration_is_predicted() -> None:
+    assert json.loads(run(*ASKED))[0]["throughput"]
+
+
 @pytest.mark.parametrize(
     "different",
     [
@@ -222,9 +229,7 @@ def test_what_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> Non
     ],
 )
 def test_what_changes_an_images_cost_is_not_predicted(different: str) -> None:
-    asked = ("predict", *ONE, *BY_C, "strategy=single", "--json")
-    assert json.loads(run(*asked))[0]["throughput"]
-    (found,) = json.loads(run(*asked, different))
+    (found,) = json.loads(run(*ASKED, different))
     assert found["throughput"] is None
     assert "no run of the calibration had" in found["message"]
 

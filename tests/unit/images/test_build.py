@@ -41,13 +41,28 @@ def test_spython_puts_the_two_commands_together(program: str, order: Order) -> N
     common += ["--bind", f"{downloads}:/mnt/cache"]
     common += ["--mksquashfs-args", "-comp zstd -Xcompression-level 3"]
     half = str(order.base).replace(".sif", ".part.sif")
-    assert lines[BASE] == [*common, "--build-arg", f"mirror={MIRROR}", half, "base.def"]
-    assert lines[TOP] == [*common, f"{order.out.parent}/r.part.sif", "raysuite.def"]
+    base = ["bootstrap=debootstrap", "image=debian:bookworm", f"mirror={MIRROR}", "variant=cpu"]
+    top = ["variant=cpu", "least_driver=0"]
+    for layer, given, end in (
+        (BASE, base, [half, "base.def"]),
+        (TOP, top, [f"{order.out.parent}/r.part.sif", "raysuite.def"]),
+    ):
+        arguments = [part for each in given for part in ("--build-arg", each)]
+        assert lines[layer] == [*common, *arguments, *end]
 
 
 def test_nvidias_image_needs_no_mirror(program: str, order: Order) -> None:
     cuda = dataclasses.replace(order, choice=Choice(Variant.CUDA))
-    assert "--build-arg" not in commands(cuda, Path("/work"))[BASE]
+    assert not [part for part in commands(cuda, Path("/work"))[BASE] if "mirror=" in part]
+
+
+def test_a_definition_of_ones_own_gets_the_arguments_that_it_uses(
+    program: str, order: Order
+) -> None:
+    own = dataclasses.replace(order, own={BASE: "Bootstrap: scratch\n", TOP: "{{ variant }}\n"})
+    lines = commands(own, Path("/work"))
+    assert "--build-arg" not in lines[BASE]
+    assert lines[TOP].count("--build-arg") == 1
 
 
 def test_the_kept_base_is_that_of_the_same_definition(order: Order) -> None:

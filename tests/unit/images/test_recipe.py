@@ -12,37 +12,46 @@ from raysuite.errors import UserError
 from raysuite.images.recipe import (
     ARCHITECTURES,
     BASE,
-    COMPAT,
     CUDA_IMAGES,
     EXTRAS,
     LEAST_DRIVERS,
     TOP,
     Choice,
     Variant,
-    definitions,
+    arguments,
     digest,
-    file_names,
+    dockerfile,
+    files,
+    filled,
     ingredients,
+    placeholders,
 )
 from raysuite.measure.environment import LEAST_DRIVER
 
 ROOT = Path(__file__).parents[3]
+COMPAT = "/usr/local/cuda/compat"
 
 
-@pytest.mark.parametrize("variant", Variant)
-def test_the_committed_files_are_what_the_recipe_gives(variant: Variant) -> None:
-    choice = Choice(variant)
-    for layer, text in definitions(choice).items():
-        path = ROOT / "containers" / file_names(choice)[layer]
-        assert path.read_text("utf-8") == text, "raysuite image recipe writes it anew"
+def text_of(layer: str, variant: Variant = Variant.CPU) -> str:
+    """A definition file as Apptainer reads it."""
+    return filled(files(ROOT)[layer].read_text("utf-8"), arguments(Choice(variant)))
 
 
-@pytest.mark.parametrize("variant", Variant)
-def test_no_host_is_named_and_each_section_stands_once(variant: Variant) -> None:
-    for text in definitions(Choice(variant)).values():
-        assert "://" not in text
-        sections = re.findall(r"^%\w+", text, re.MULTILINE)
-        assert len(sections) == len(set(sections))
+@pytest.mark.parametrize("layer", [BASE, TOP])
+def test_no_host_is_named_and_each_section_stands_once(layer: str) -> None:
+    text = files(ROOT)[layer].read_text("utf-8")
+    assert "://" not in text
+    sections = re.findall(r"^%\w+", text, re.MULTILINE)
+    assert len(sections) == len(set(sections))
+
+
+@pytest.mark.parametrize("layer", [BASE, TOP])
+def test_every_argument_has_a_default_which_is_that_of_the_cpu_variant(layer: str) -> None:
+    text = files(ROOT)[layer].read_text("utf-8")
+    section = text.partition("%arguments\n")[2].partition("\n\n")[0]
+    defaults = dict(line.split("=", 1) for line in section.splitlines())
+    assert set(defaults) == set(placeholders(text))
+    assert defaults.items() - {("mirror", "none")} <= arguments(Choice()).items()
 
 
 OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 12\n"
@@ -63,7 +72,7 @@ NEW = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Relea
 def test_cuda_compat_is_on_the_path_where_it_works(
     variant: Variant, version: str, model: str, there: bool, before: str, tmp_path: Path
 ) -> None:
-    lines = definitions(Choice(variant))[TOP].splitlines()
+    lines = text_of(TOP, variant).splitlines()
     wanted = [each for each in lines if each.startswith(("export CUDA_C", "export LD_LIB"))]
     script = "\n".join(wanted).replace("/proc/driver/nvidia", str(tmp_path))
     if version:
@@ -109,13 +118,47 @@ def test_a_cuda12_image_has_no_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
     assert for_cuda12(base).count("--hash") > len(left), "hashes go and stay with their packages"
 
 
-def test_the_layers_say_where_they_come_from() -> None:
-    cpu, cuda = definitions(Choice(Variant.CPU)), definitions(Choice(Variant.CUDA))
-    assert "Bootstrap: debootstrap\nOSVersion: bookworm\nMirrorURL: {{ mirror }}\n" in cpu[BASE]
-    assert "Bootstrap: docker\nFrom: nvidia/cuda:13." in cuda[BASE]
-    assert cpu[TOP].count("Bootstrap: localimage\nFrom: base.sif") == 1
-    assert "RAYSUITE_HOROVOD_GPU=NCCL " in cuda[TOP]
-    assert "RAYSUITE_HOROVOD_GPU= " in cpu[TOP]
+def test_a_variant_is_a_distribution_with_its_packages_and_horovods_backend() -> None:
+    cpu, cuda = text_of(BASE), text_of(BASE, Variant.CUDA)
+    assert "Bootstrap: debootstrap\n" in cpu
+    assert "OSVersion: bookworm\nMirrorURL: {{ mirror }}\n" in cpu
+    assert "Bootstrap: docker\nFrom: nvidia/cuda:13." in cuda
+    for variant, backend in ((Variant.CPU, ""), (Variant.CUDA12, "NCCL")):
+        post = text_of(TOP, variant).partition("%post\n")[2].partition("python3 ")[0]
+        said = subprocess.run(
+            ["sh", "-c", f'{post}printf %s "$RAYSUITE_HOROVOD_GPU"'],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout == backend
+
+
+def test_an_image_does_not_take_the_sites_python() -> None:
+    script = text_of(TOP).partition("%environment\n")[2].partition("\n%")[0]
+    said = subprocess.run(
+        ["sh", "-euc", f'{script}\nprintf %s "$PYTHONPATH$PYTHONHOME-$PYTHONNOUSERSITE-$PATH"'],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": "/of/a/module", "PYTHONHOME": "/of/a/module"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "-1-/opt/raysuite/.venv/bin:/usr/bin:/bin"
+
+
+@pytest.mark.parametrize("variant", Variant)
+def test_a_dockerfile_runs_the_same_scripts(variant: Variant) -> None:
+    made = dockerfile(Choice(variant), ROOT)
+    assert f"\nFROM {arguments(Choice(variant))['image']} AS base\n" in made
+    assert "\nFROM base AS raysuite\nADD context /opt/raysuite\n" in made
+    assert 'ENV PATH="/opt/raysuite/.venv/bin:$PATH"\nENV PYTHONPATH= ' in made
+    assert made.endswith('\nENTRYPOINT ["raysuite"]\n')
+    assert "{{" not in made
+    scripts = re.findall(r"(?s)<<'END'\n(.*?)\nEND\n", made)
+    for layer, script in zip((BASE, TOP), scripts, strict=True):
+        post = text_of(layer, variant).partition("%post\n")[2].partition("\n\n")[0]
+        wanted = [line.strip() for line in post.splitlines() if "/.singularity.d/" not in line]
+        assert script.splitlines() == wanted
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ def test_its_first_command_prints_the_trials() -> None:
     assert "3 trials, by random, scheduler asha" in found.stdout
 
 
+@pytest.mark.thorough
 def test_its_trials_learn() -> None:
     document = read_document(Path("my_sweep.yaml"))
     search = read_search(document)

@@ -32,12 +32,15 @@ def children(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
 
 SHAPES = ((1, 8), (1, 28), (3, 32), (1, 224), (3, 512))
 """Channels and sides."""
+DEEP = ("resnet44", "resnet56", "resnet101", "resnet110", "resnet152")
+"""More blocks of shallower ones, from whose stem and stages alone sizes can go wrong."""
 
 
 @pytest.mark.parametrize("name", sorted({*PAPERS_MODELS, *ADAPTING}))
 @torch.no_grad()
 def test_logits_at_every_size_in_grey_and_in_colour(name: str) -> None:
-    for channels, size in SHAPES if name in PAPERS_MODELS else SHAPES[2:4]:
+    every = name in PAPERS_MODELS and name not in DEEP
+    for channels, size in SHAPES if every else SHAPES[2:4]:
         model = on_meta(name, facts(channels, size, classes=7)).train()
         logits = model(torch.empty(2, channels, size, size, device="meta"))
         assert logits.shape == (2, 7), f"{size} x {size}"

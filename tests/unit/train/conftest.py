@@ -13,6 +13,7 @@ from raysuite.records import Record
 from raysuite.spec import Document
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.run import execute
+from tests.digit_arrays import DATA
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ def plan_of(**changes: Any) -> RunPlan:
             "name": "tests.tiny_model:Tiny",
             "options": {"batch_norm": True, "dropout": 0.2},
         },
-        "data": {"name": "digits"},
+        "data": DATA,
         "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
         "schedule": {"name": "cosine", "warmup_epochs": 1},
         "training": {"epochs": 2, "global_batch": 240},

@@ -23,6 +23,7 @@ from raysuite.spec import Document
 from raysuite.train import batches
 from raysuite.train.batches import search_batch, too_much
 from raysuite.train.run import execute
+from tests.digit_arrays import DATA
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
@@ -34,7 +35,7 @@ def wish(training: dict[str, object], above: int = 10**6, at_call: int = 1) -> R
             "name": "tests.hungry_model:Hungry",
             "options": {"above": above, "at_call": at_call},
         },
-        "data": "digits",
+        "data": DATA,
         "training": {"epochs": 1, **training},
         "resources": {"device": "cpu"},
     }

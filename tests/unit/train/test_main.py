@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,15 +26,16 @@ from raysuite.records import (
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
 from raysuite.train.run import execute
-from raysuite.train.stopping import Signals, Stop
+from raysuite.train.stopping import SIGNALS, Signals, Stop
+from tests.digit_arrays import DATA
 from tests.torchrun import ROOT, torchrun
 
-SPEC = """
+SPEC = f"""
 name: plain
 model: tests.tiny_model:Tiny
-data: digits
-training: {epochs: 2, global_batch: 240, clip_norm: 1.0}
-resources: {device: cpu}
+data: {json.dumps(DATA)}
+training: {{epochs: 2, global_batch: 240, clip_norm: 1.0}}
+resources: {{device: cpu}}
 """
 
 
@@ -67,13 +69,18 @@ def test_a_rank_more_changes_no_loss(
     assert two == pytest.approx(one, rel=1e-5)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_the_first_signal_is_a_request_with_its_reason(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Signals(kept=True) as signals:
+        assert signals.asked() is None
+        signal.raise_signal(number)
+        assert signals.asked() == Stop(SIGNALS[number])
+    assert signal.getsignal(number) == before
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("sent", "reason"), [("SIGTERM", "interrupted"), ("SIGUSR1", "time_limit")]
-)
-def test_a_signal_stops_it_and_it_goes_on(
-    spec: Path, tmp_path: Path, sent: str, reason: str
-) -> None:
+def test_a_signal_stops_it_and_it_goes_on(spec: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
     call = [sys.executable, "-m", "raysuite.train", spec, "--results", folder]
     # longer than anybody waits: it ends by the signal
@@ -81,7 +88,7 @@ def test_a_signal_stops_it_and_it_goes_on(
     with subprocess.Popen(map(str, call), stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert "epoch 1/" in process.stdout.readline()
-        process.send_signal(signal.Signals[sent])
+        process.send_signal(signal.SIGUSR1)
         said = process.stdout.read()
         assert process.wait(timeout=120) == 75
     assert "with --resume" in said
@@ -89,7 +96,7 @@ def test_a_signal_stops_it_and_it_goes_on(
     (plan,) = results.plans()
     stopped = results.records(plan["run_id"])[-1]
     assert isinstance(stopped, RunStopped)
-    assert stopped.reason == reason
+    assert stopped.reason == "time_limit"
     assert results.end_of(plan["run_id"]) is None
 
 

@@ -90,7 +90,10 @@ def test_a_gpu_without_kernels_has_no_shares(
         {"training_global_batch": 1437},  # an epoch is one step
         {"training_global_batch": 700},  # two full steps and a small one
         {"loader": {"name": "native", "threads": 2}},
-        {"loader": {"name": "native", "processes": 1}},
+        pytest.param(
+            {"loader": {"name": "native", "processes": 1}},
+            marks=pytest.mark.thorough,  # a process that imports torch, for what threads show
+        ),
         {"loader": "memory"},
         {"loader": "synthetic"},
     ],

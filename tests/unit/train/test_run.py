@@ -94,9 +94,19 @@ def test_class_weights_and_a_balanced_order_are_those_of_a_plain_loop() -> None:
     assert epochs_of(records)[0].losses == pytest.approx(losses, rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def records(plan: RunPlan, cache: Path) -> list[Record]:
+    """Those of a run of `plan`."""
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patched, torch.random.fork_rng(devices=[]):
+        patched.setenv("RAYSUITE_CACHE", str(cache))
+        made = run(plan)
+    torch.set_num_threads(threads)
+    return made
+
+
 class TestRecords:
-    def test_in_order_and_complete(self, plan: RunPlan) -> None:
-        records = run(plan)
+    def test_in_order_and_complete(self, plan: RunPlan, records: list[Record]) -> None:
         kinds = [RunStarted, GateVerdict, EpochFinished, EpochFinished, RunCosts, RunFinished]
         assert [type(record) for record in records] == kinds
         assert {record.run_id for record in records} == {plan.run_id}
@@ -113,8 +123,8 @@ class TestRecords:
         assert costs.gradient_bytes == 4 * costs.parameters
         assert (costs.device, costs.peak_flops) == ("", None)
 
-    def test_an_epoch(self, plan: RunPlan) -> None:
-        first, second = epochs_of(run(plan))
+    def test_an_epoch(self, plan: RunPlan, records: list[Record]) -> None:
+        first, second = epochs_of(records)
         assert (first.epoch, second.epoch) == (0, 1)
         assert (first.first_step, second.first_step) == (0, plan.steps_per_epoch)
         for epoch in (first, second):
@@ -131,14 +141,13 @@ class TestRecords:
         assert first.elapsed_seconds >= first.seconds + first.validation_seconds
         assert second.elapsed_seconds > first.elapsed_seconds
 
-    def test_learning_rates_follow_the_schedule(self, plan: RunPlan) -> None:
-        rates = [rate for epoch in epochs_of(run(plan)) for rate in epoch.learning_rates]
+    def test_learning_rates_follow_the_schedule(self, plan: RunPlan, records: list[Record]) -> None:
+        rates = [rate for epoch in epochs_of(records) for rate in epoch.learning_rates]
         assert rates == [
             plan.peak_lr * factor(plan.spec.schedule, step, 6, 12) for step in range(12)
         ]
 
-    def test_the_end(self, plan: RunPlan) -> None:
-        records = run(plan)
+    def test_the_end(self, records: list[Record]) -> None:
         end, last = end_of(records), epochs_of(records)[-1]
         assert end.classes is not None
         assert (sum(end.classes.samples), len(end.classes.names)) == (360, 10)
@@ -147,8 +156,10 @@ class TestRecords:
         assert end.peak_device_bytes == [0]
         assert 0 < end.first_step_seconds < end.seconds
 
-    def test_the_same_seed_gives_the_same_losses(self, plan: RunPlan) -> None:
-        once, again = (epochs_of(run(plan)) for _ in range(2))
+    def test_the_same_seed_gives_the_same_losses(
+        self, plan: RunPlan, records: list[Record]
+    ) -> None:
+        once, again = epochs_of(records), epochs_of(run(plan))
         assert [epoch.losses for epoch in once] == [epoch.losses for epoch in again]
         other = epochs_of(run(plan_of(seed=1)))
         assert other[0].losses != once[0].losses

@@ -1,0 +1,591 @@
+"""Builders of a suite's plots: lines over a number, bars, and curves over epochs or steps.
+
+Each returns None where there is nothing to draw. `plots.py` holds the table of plots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
+from raysuite.records.metrics import Metric
+from raysuite.records.names import workers_name
+from raysuite.report import plot as p
+from raysuite.report import text
+from raysuite.report.against import Comparison
+from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
+from raysuite.report.plot import Layer, Plot, Style, Trace
+from raysuite.report.tables import goal, metric_named, primary
+from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
+
+Value = Stat | Ratio
+Figure = Callable[[Row], Value | None]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The data that plots are drawn from."""
+
+    rows: Sequence[Row]
+    comparison: Comparison | None = None
+    """Its published values are markers in the plots of their quantities."""
+
+    @property
+    def task(self) -> TaskFacts:
+        """The declarations of the rows' task."""
+        return self.rows[0].task if self.rows else CLASSIFICATION
+
+    @property
+    def primary(self) -> Metric:
+        """The primary metric after the last epoch."""
+        return primary(self.rows)
+
+    @property
+    def main(self) -> MetricFacts:
+        """What the task declares of it."""
+        return self.task.main
+
+    @property
+    def goal(self) -> str:
+        """What a time is to: `accuracy`, or `target`."""
+        return goal(self.rows)
+
+    def shown(self, *names: str, axis: str = "") -> Shown:
+        """As `shown_metric` of all rows; `axis` is its title."""
+        return shown_metric(self.rows, names, axis)
+
+    @cached_property
+    def styles(self) -> Styles:
+        """The styles of facets, which are the same in all plots."""
+        return Styles(self.rows)
+
+
+# Values of rows.
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure of rows, and the one unit in which a plot shows it."""
+
+    figure: Figure
+    axis: Layer
+    write: text.Writer = text.number
+    scale: float = 1.0
+    """From the figure's unit to that of the axis."""
+
+    def tip(self, row: Row) -> str:
+        """The tooltip of a row."""
+        value = self.figure(row)
+        if isinstance(value, Stat):
+            return f"{row.name}\n{text.stat(value, self.write)}"
+        return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
+
+    def best(self, rows: Sequence[Row], pick: Callable[..., tuple[float, str]] = max) -> str:
+        """`1.87 s (ddp · 2 workers)`: the largest value, or with `min` the smallest."""
+        found = [(figure.value, row.name) for row in rows if (figure := self.figure(row))]
+        value, name = pick(found, key=itemgetter(0))
+        return f"{self.write(value)} ({name})"
+
+
+def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
+    """The first of these metrics that any row has, in the unit that suits all rows."""
+    has = [name for name in names if any(row.figures.get(name) for row in rows)]
+    metric = metric_named((has or list(names))[0], rows)
+
+    def figure(row: Row) -> Stat | None:
+        return row.figures.get(metric.name)
+
+    write = text.writer(metric.unit, [stat.mean for row in rows if (stat := figure(row))])
+    if isinstance(write, text.Multiple):
+        return Shown(figure, p.quantity(f"{title}, {write.name}"), write, 1 / write.size)
+    if metric.unit == "share":
+        return Shown(figure, p.quantity(title, format="~%"), write)
+    return Shown(figure, p.quantity(title), lambda value: f"{text.number(value)} {metric.unit}")
+
+
+def interval_note(values: Iterable[Value | None]) -> str:
+    """What points represent; intervals are mentioned only where some are drawn."""
+    drawn = any(value and value.low is not None for value in values)
+    return "means over repeats" + (" with 95 % intervals" if drawn else "")
+
+
+def traces_of(
+    rows: Sequence[Row],
+    shown: Shown,
+    x: Callable[[Row], Any],
+    panel: str = "",
+    series: str = "",
+) -> list[Trace]:
+    """Means of rows with the ends of their intervals; and each repeat, where there are several."""
+    scale = shown.scale
+    means, repeats = [], []
+    for row in rows:
+        value = shown.figure(row)
+        place = {"x": x(row), "key": row.name}
+        ends = {end: value and end_of(getattr(value, end), scale) for end in ("low", "high")}
+        means.append(
+            {**place, "y": value.value * scale if value else 0.0, **ends, "tip": shown.tip(row)}
+        )
+        if isinstance(value, Stat) and value.n > 1:
+            for each in value.values:
+                tip = f"{row.name}\none repeat: {shown.write(each)}"
+                repeats.append({**place, "y": each * scale, "tip": tip})
+    found = [("mean", means), ("repeat", repeats)]
+    return [p.trace(kind, each, panel=panel, series=series) for kind, each in found if each]
+
+
+def _dots_note(traces: Sequence[Trace]) -> str:
+    return " Dots are single repeats." if any(each["kind"] == "repeat" for each in traces) else ""
+
+
+def end_of(value: float | None, scale: float = 1.0) -> float | None:
+    """None where an interval has no end to draw."""
+    return None if value is None or not math.isfinite(value) else max(0.0, value) * scale
+
+
+def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
+    """Panel titles, ordered so that the last facet varies fastest."""
+    places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in across}
+    ordered = sorted(
+        rows, key=lambda row: [places[name].index(written(row, [name])) for name in across]
+    )
+    return list(dict.fromkeys(written(row, across) for row in ordered))
+
+
+def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
+    """Number of panels beside each other: one for each value of the facet that varies fastest,
+    where these are two to four."""
+    values = len({written(row, across[-1:]) for row in rows})
+    if len(across) > 1 and 2 <= values <= 4:
+        return values
+    return 2 if values == 4 else 3
+
+
+def titled(title: str, said: str) -> str:
+    """A title with the values that all variants share."""
+    return f"{title} – {said}" if said else title
+
+
+Made = Plot | None
+
+
+# Lines over the number of workers, or another number.
+
+
+@dataclass(frozen=True)
+class Over:
+    """What lines go over."""
+
+    title: str
+    value: Callable[[Row], int]
+    shared: Sequence[str] = ("strategy", "loader")
+    """What a line is called by, where nothing tells it from others."""
+    log: bool | None = None
+    """Whether the axis is logarithmic; None: where the small numbers would crowd."""
+
+
+WORKERS = Over("workers", lambda row: row.workers)
+BATCHES = Over("global batch", lambda row: row.global_batch, ("schedule",), log=True)
+
+Ideal = Callable[[Sequence[Row]], Mapping[str, Mapping[float, float]]]
+"""Rows of one panel -> its ideal lines by name: x -> y."""
+
+
+def lines(
+    drawing: Drawing,
+    name: str,
+    title: str,
+    note: str,
+    shown: Shown,
+    *,
+    over: Over = WORKERS,
+    panel: Collection[str] = WORK,
+    line_per: str = "",
+    compared: str = "",
+    ideal: Ideal = lambda rows: {},
+    log: bool = False,
+) -> Made:
+    """A line for each series, in a panel for each value of the facets `panel`; None unless some
+    series has several numbers.
+
+    `line_per` is a facet that lines have to differ in, all others being panels. `compared` is what
+    papers' values are called by that belong into it; `log` is of the upright axis.
+    """
+    rows = [row for row in drawing.rows if shown.figure(row)]
+    names = telling(rows, over.value, WORK)
+    series: dict[tuple[str, str | None], list[Row]] = {}
+    for row in rows:
+        # ratios to different baselines make no line
+        base = row.baseline if isinstance(shown.figure(row), Ratio) else None
+        series.setdefault((written(row, names), base), []).append(row)
+    if all(len(members) < 2 for members in series.values()) or not {line_per} <= {"", *names}:
+        return None
+    panel = {*names} - {line_per} if line_per else panel
+    # a column of panels is one loader
+    across = sorted((each for each in names if each in panel), key=lambda each: each == "loader")
+    within = [each for each in names if each not in panel]
+    panels = headings(rows, across)
+    styles: dict[str, Style] = {}
+    traces: list[Trace] = []
+    for heading in panels:
+        inside = [m for m in series.values() if written(m[0], across) == heading]
+        levels = ideal([row for members in inside for row in members])
+        traces += [level(each, called, heading) for called, each in levels.items()]
+        labels = [written(m[0], within) or shared(m, over.shared) for m in inside]
+        for members, label in zip(inside, labels, strict=True):
+            if labels.count(label) > 1:
+                label += f" against {members[0].baseline}"
+            styles.setdefault(label, drawing.styles.of(members[0], within))
+            ordered = sorted(members, key=over.value)
+            traces += traces_of(ordered, shown, over.value, heading, label)
+    marks = _published(drawing, compared, rows, across, shown.scale, over.value)
+    traces += [mark for mark in marks if mark["panel"] in panels]
+    both = shared(rows, [each for each in (*over.shared, *WORK) if each not in names])
+    return Plot(
+        name=name,
+        title=titled(title, both),
+        note=note + _dots_note(traces) + (" Open diamonds are a paper's values." if marks else ""),
+        description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
+        traces=traces,
+        layers=[
+            *(p.LEVEL, p.intervals(len(styles)), p.line()),
+            *(p.DOTS, p.markers(), p.PUBLISHED),
+        ],
+        x=p.counts(over.title, sorted({over.value(row) for row in rows}), over.log),
+        y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
+        styles=styles,
+        panels=panels,
+        columns=columns_of(rows, across),
+        wide=len(panels) > 1,
+    )
+
+
+def either(
+    drawing: Drawing, name: str, title: str, note: str, shown: Shown, **options: Any
+) -> Made:
+    """Lines; or a bar for each variant where no series has several numbers of workers."""
+    drawn = lines(drawing, name, title, note, shown, **options)
+    return drawn or bars(drawing, name, title, note, shown, by_work=False)
+
+
+def _published(
+    drawing: Drawing,
+    quantity: str,
+    rows: Sequence[Row],
+    across: Sequence[str],
+    scale: float,
+    x: Callable[[Row], int],
+) -> list[Trace]:
+    """A paper's values of a quantity, each in the panel and at the position of its row."""
+    compared = drawing.comparison
+    if not quantity or compared is None or not compared.published:
+        return []
+    named = {row.name: row for row in rows}
+    marks: dict[tuple[str, int, float], Trace] = {}
+    for line in compared.lines:
+        row = named.get(line.ours_name)
+        if line.quantity == quantity and row is not None:
+            place = (written(row, across), x(row), line.theirs.value * scale)
+            value = f"{line.bound} {text.number(line.theirs.value)}".strip()
+            tip = f"{compared.title}\n{line.theirs_name}: {value} ({line.source})"
+            point = {"x": place[1], "y": place[2]}
+            marks[place] = p.trace("published", [point], panel=place[0], tip=tip)
+    return list(marks.values())
+
+
+def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
+    """A reference line."""
+    points = [{"x": x, "y": y} for x, y in values.items()]
+    return p.trace("level", points, series=name, panel=panel)
+
+
+# Bars.
+
+MOST_BARS = 12
+"""Bars of one group; where there would be more, only the largest number of workers is drawn."""
+
+
+def bars(
+    drawing: Drawing,
+    name: str,
+    title: str,
+    note: str,
+    shown: Shown,
+    *,
+    same_y: bool = True,
+    by_work: bool | None = None,
+) -> Made:
+    """A group of upright bars per data set and network where there are several (Jansen et al. 2020,
+    Mahon et al. 2020), else horizontal bars, one per variant; None where nothing was measured.
+
+    `same_y`: whether panels share an axis (an epoch of ImageNet is a thousand of MNIST's).
+    `by_work`: False for horizontal bars in any case, True for none of them.
+    """
+    rows = [row for row in drawing.rows if shown.figure(row)]
+    several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
+    if not rows or (by_work and not several):
+        return None
+    category, panel = "", ""
+    if several:
+        models = len({facets(row)["model"] for row in rows}) > 1
+        category, panel = ("model", "data") if models else ("data", "model")
+        title += " per data set and network"
+        names = _within_works(rows)
+        if len({written(row, names) for row in rows}) > MOST_BARS:
+            most = max(row.workers for row in rows)
+            rows = [row for row in rows if row.workers == most]
+            names = _within_works(rows)
+            title += f", {workers_name(most)}"
+        common = shared(rows, ("strategy", "loader"))
+        legend = list(dict.fromkeys(written(row, names) or common for row in rows))
+        colors = p.COLORS if len(legend) <= len(p.COLORS) else (*p.COLORS, *p.SHADES)
+    else:
+        names = telling(drawing.rows, lambda row: row.workers)
+        legend = [workers_name(count) for count in sorted({row.workers for row in drawing.rows})]
+        colors = p.SHADES
+
+    def label(row: Row) -> str:
+        return facets(row)[category] if several else written(row, names) or row.series
+
+    def series(row: Row) -> str:
+        return written(row, names) or common if several else workers_name(row.workers)
+
+    def heading(row: Row) -> str:
+        return facets(row)[panel] if several else ""
+
+    panels = list(dict.fromkeys(map(heading, rows)))
+    traces = []
+    for place in panels:
+        for entry in legend:
+            mine = [row for row in rows if (heading(row), series(row)) == (place, entry)]
+            for each in traces_of(mine, shown, label, place, entry):
+                if each["kind"] == "mean":
+                    each["kind"] = "bar"
+                if not several:
+                    each["x"], each["y"] = each["y"], each["x"]
+                traces.append(each)
+    order = p.labels(list(dict.fromkeys(map(label, rows))), lying=not several)
+    return Plot(
+        name=name,
+        title=title,
+        note=note + _dots_note(traces),
+        description=f"Bars from {shown.best(rows, min)} to {shown.best(rows)}.",
+        traces=traces,
+        layers=p.bars(lying=not several),
+        x=order if several else shown.axis,
+        y=shown.axis if several else order,
+        styles={each: Style(colors[n % len(colors)]) for n, each in enumerate(legend)},
+        panels=panels,
+        columns=2,
+        same_y=same_y,
+        height=p.PANEL_HEIGHT if several else p.BAR_PX if len(rows) <= 60 else 9,
+        bars_per_label=0 if several else len(legend),
+        wide=len(panels) > 1 or (not several and len(rows) > 40),
+    )
+
+
+def _within_works(rows: Sequence[Row]) -> list[str]:
+    """The facets that distinguish the bars of one group."""
+    return telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
+
+
+# Over epochs and steps.
+
+MOST_POINTS = 250
+"""Points of one curve; longer ones are drawn as means of equal stretches of steps."""
+MOST_MARKERS = 40
+MOST_RULES = 25
+"""Intervals of one curve where they are rules beside those of many other curves."""
+SAME = 2e-3
+"""Curves that are nowhere farther apart than this part of a plot's height share a line."""
+
+Curve = tuple[list[float], list[float]]
+Statistic = Callable[[Sequence[float], Sequence[RunFigures]], Stat | None]
+
+
+def curves(
+    drawing: Drawing,
+    name: str,
+    title: str,
+    note: str,
+    values: Callable[[Sequence[RunFigures]], list[Curve]],
+    *,
+    x: Layer,
+    y: Layer,
+    digits: str = ".4g",
+    statistic: Statistic | None = None,
+    rows: Sequence[Row] | None = None,
+    panel: Sequence[str] = WORK,
+    targets: Sequence[float] = (),
+    result: str = "",
+    cut: bool = False,
+    width: float = 1.8,
+    height: int = 300,
+    can_be_log: bool = False,
+) -> Made:
+    """The mean curve of each row, of the `values` of its runs, with its 95 % interval by
+    `statistic`; curves that coincide are merged. None where no run has begun.
+
+    `note` names the intervals after "mean over repeats" where some are drawn; `targets` are dotted
+    lines; `result` ends the description; `cut`: whether the axis ends at the highest mean, as the
+    intervals of a few repeats reach far beyond.
+    """
+    rows = drawing.rows if rows is None else rows
+    names = telling(rows, always=panel)
+    across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
+    found = {n: values(runs) for n, row in enumerate(rows) if (runs := runs_of([row]))}
+    means = {n: mean for n, each in found.items() if (mean := _mean_curve(each))[0]}
+    every = [rows[n] for n in means]
+    traces: list[Trace] = []
+    styles: dict[str, Style] = {}
+    intervals: list[tuple[Trace, list[RunFigures], list[Curve]]] = []
+    groups = _merged(means, [written(row, across) for row in rows])
+    for heading, (places, heights), numbers in groups:
+        members = [rows[n] for n in numbers]
+        label = _series_name(members, within, every)
+        styles.setdefault(label, drawing.styles.of(members[0], within))
+        few = len(places) <= MOST_MARKERS
+        points = [
+            {"x": a, "y": b if math.isfinite(b) else None}
+            | ({"tip": f"{label}\n{a:.5g}: {b:{digits}}"} if few else {})
+            for a, b in zip(places, heights, strict=True)
+        ]
+        keys = "\n".join(row.name for row in members)
+        traces.append(p.trace("mean", points, panel=heading, series=label, tip=label, key=keys))
+        if statistic and len(members) == 1 and len(runs := runs_of(members)) > 1:
+            intervals.append((traces[-1], runs, found[numbers[0]]))
+    if not traces:
+        return None
+    marked = all(len(trace["x"]) <= MOST_MARKERS for trace in traces)
+    last = max(trace["x"][-1] for trace in traces)
+    top = max((y for trace in traces for y in trace["y"] if y is not None), default=1.0)
+    panels = list(dict.fromkeys(heading for heading, _, _ in groups))
+    if statistic and intervals:
+        # upright rules at every point of many curves would be an area
+        most = MOST_RULES if len(styles) > p.MOST_BANDS else 0
+        traces += [interval_trace(*each, statistic, most) for each in intervals]
+        note = note.replace("mean over repeats", "mean over repeats with 95 % intervals")
+        if cut:
+            y = y | {"scale": y["scale"] | {"domainMax": top}}
+    levels = [({0: each, last: each}, f"target {each}") for each in targets]
+    traces += [level(*each, heading) for heading in panels for each in levels]
+    rules = p.intervals(len(styles), "interval", clip=True)
+    line = p.line(width=width, encoding={} if marked else p.TIP)
+    return Plot(
+        name=name,
+        title=title,
+        note=note,
+        description=f"{text.count(len(groups), 'line')} over {x['title']}.{result}",
+        traces=traces,
+        layers=[p.LEVEL, rules, line, *([p.markers(size=28)] if marked else [])],
+        x=x,
+        y=y,
+        styles=styles,
+        panels=panels,
+        columns=2,
+        height=height,
+        can_be_log=can_be_log,
+        wide=len(panels) > 1,
+    )
+
+
+def runs_of(rows: Sequence[Row]) -> list[RunFigures]:
+    """The runs with something to draw; those that the gate failed are left out."""
+    return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
+
+
+def by_epoch(run: RunFigures, figure: Callable[[EpochFinished], float]) -> Curve:
+    return [epoch.epoch + 1.0 for epoch in run.epochs], [figure(epoch) for epoch in run.epochs]
+
+
+def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> Curve:
+    """Values per step, counted from 1."""
+    steps = [epoch.first_step + n + 1.0 for epoch in run.epochs for n in range(len(figure(epoch)))]
+    return steps, [value for epoch in run.epochs for value in figure(epoch)]
+
+
+def thinned(curves: Sequence[Curve]) -> list[Curve]:
+    """Means of equal stretches of steps where there are many: the same steps in all curves."""
+    stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
+    if stretch == 1:
+        return list(curves)
+
+    def means(values: list[float]) -> list[float]:
+        starts = range(0, len(values), stretch)
+        return [_mean(values[start : start + stretch]) for start in starts]
+
+    return [(means(x), means(y)) for x, y in curves]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Mean over repeats at each place; a repeat that ended early counts up to its end."""
+    x = max((curve[0] for curve in curves), key=len)
+    return x, [_mean([y[place] for _, y in curves if place < len(y)]) for place in range(len(x))]
+
+
+def _merged(
+    curves: Mapping[int, Curve], panels: Sequence[str]
+) -> list[tuple[str, Curve, list[int]]]:
+    """Panel, curve and numbers of the curves that coincide in a panel, in their order."""
+    finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
+    apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
+
+    def same(left: Curve, right: Curve) -> bool:
+        """Whether two lines are equal up to the end of the shorter one."""
+        pairs = zip(left[1], right[1], strict=False)
+        return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
+
+    groups: list[tuple[str, Curve, list[int]]] = []
+    for n, found in sorted(curves.items(), key=lambda each: -len(each[1][0])):
+        for panel, other, alike in groups:
+            if panel == panels[n] and same(other, found):
+                alike.append(n)
+                break
+        else:
+            groups.append((panels[n], found, [n]))
+    return sorted(groups, key=lambda each: min(each[2]))
+
+
+def interval_trace(
+    mean: Trace,
+    runs: Sequence[RunFigures],
+    repeats: Sequence[Curve],
+    statistic: Statistic,
+    most: int,
+) -> Trace:
+    """The 95 % interval along a mean over repeats; `most`: its number of places, 0 for all."""
+    points = []
+    for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
+        values = [y[place] for _, y in repeats if place < len(y)]
+        found = statistic(values, runs) if all(map(math.isfinite, values)) else None
+        ends: tuple[float | None, float | None] = (None, None)
+        if found is not None and found.high is not None and math.isfinite(found.high):
+            ends = end_of(found.low), found.high
+        x, y = mean["x"][place], mean["y"][place]
+        points.append({"x": x, "y": y, "low": ends[0], "high": ends[1]})
+    same = {name: mean[name] for name in ("panel", "series", "key")}
+    return p.trace("interval", points, **same)
+
+
+def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
+    """The values of the facets `names` that all members share, or else the members' names."""
+    if len(members) == 1:
+        row = members[0]
+        said = written(row, names) or shared([row], ("strategy", "loader"))
+        return said if row.status == "finished" else f"{said} ({row.status})"
+    if len(members) == len(drawn):
+        return "all variants"
+    alike = shared(members, names)
+    others = [row for row in drawn if row not in members and shared([row], names) != ""]
+    if alike and not any(alike == shared([*members, row], names) for row in others):
+        return alike
+    return text.listed([written(row, names) or row.name for row in members], 3)
