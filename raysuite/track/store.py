@@ -99,7 +99,7 @@ def runs_page(uri: str) -> str:
         views = {key.removeprefix(VIEW) for key in found[0].tags if key.startswith(VIEW)}
         latest = client.search_runs(
             [found[0].experiment_id],
-            "tags.`raysuite.kind` IN ('results', 'sweep')",
+            "tags.`raysuite.results` LIKE '%'",
             max_results=1,
             order_by=["attributes.start_time DESC"],
         )
