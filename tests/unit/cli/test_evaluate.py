@@ -24,7 +24,7 @@ Trained = tuple[Results, EpochFinished]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run's results, as `raysuite run` leaves them, and its last epoch."""
-    plan, results = plan_of(), Results(tmp_path_factory.mktemp("results"))
+    plan, results = plan_of(data={"name": "digits"}), Results(tmp_path_factory.mktemp("results"))
     results.write_plans([plan.model_dump(mode="json")])
     journal = results.journal_file(plan.run_id)
     journal.parent.mkdir(parents=True)
