@@ -7,12 +7,14 @@ import re
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from raysuite.errors import RayStartError
+from raysuite.errors import RayStartError, UserError
 from raysuite.orchestrate import cluster
 from raysuite.orchestrate.cluster import own_loopback, own_token
 from tests.require import require
@@ -148,25 +150,44 @@ class _Ray:
             raise Exception("timed out")
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for Ray's sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 def test_a_start_that_failed_is_repeated_with_nothing_of_it_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray = _Ray(tmp_path, failures=2)
+    ray = _Ray(short, failures=2)
     monkeypatch.setattr(cluster, "_initialize", ray.initialize)
-    cluster._start(tmp_path)
+    cluster._start(short)
     assert len(ray.processes) == 3
     ray.processes[-1].kill()
     ray.processes[-1].wait()
 
 
-def test_starts_that_all_fail_are_one_error_with_rays_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_start_that_failed_names_a_folder_whose_path_is_too_long(
+    short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray = _Ray(tmp_path, failures=9)
+    folder = short / ("long" * 12)
+    ray = _Ray(folder, failures=9)
+    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
+    with pytest.raises(UserError, match="TMPDIR"):
+        cluster._start(folder)
+    assert len(ray.processes) == 1
+    ray.processes[0].wait()
+
+
+def test_starts_that_all_fail_are_one_error_with_rays_reason(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = _Ray(short, failures=9)
     monkeypatch.setattr(cluster, "_initialize", ray.initialize)
     with pytest.raises(RayStartError, match="raylet: out of patience") as raised:
-        cluster._start(tmp_path)
+        cluster._start(short)
     assert "\n" not in str(raised.value)
     assert len(ray.processes) == 3
     assert all(process.poll() is not None for process in ray.processes)
-    assert not (tmp_path / "r").exists()
+    assert not (short / "r").exists()

@@ -168,7 +168,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "spec.yaml").write_text(SPEC.replace("ROOT", str(root)))
     monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
     calls = iter([None] * 2 + [Stop("time_limit")] * 1000)
-    monkeypatch.setattr(Signals, "asked", lambda _: next(calls))
+    monkeypatch.setattr(Signals, "request", lambda _: next(calls))
     call = [str(tmp_path / "spec.yaml"), "--results", str(tmp_path / "results")]
     assert main(call) == 75
     monkeypatch.undo()

@@ -73,9 +73,9 @@ def test_a_rank_more_changes_no_loss(
 def test_the_first_signal_is_a_request_with_its_reason(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Signals(kept=True) as signals:
-        assert signals.asked() is None
+        assert signals.request() is None
         signal.raise_signal(number)
-        assert signals.asked() == Stop(SIGNALS[number])
+        assert signals.request() == Stop(SIGNALS[number])
     assert signal.getsignal(number) == before
 
 
@@ -111,7 +111,7 @@ def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
 ) -> None:
     calls = iter([None] * 3 + [Stop("time_limit")] * 1000)
     monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
-    monkeypatch.setattr(Signals, "asked", lambda _: next(calls))
+    monkeypatch.setattr(Signals, "request", lambda _: next(calls))
     call = [str(spec), "--results", str(tmp_path / "parts")]
     assert main(call) == 75
     monkeypatch.undo()
@@ -144,7 +144,7 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
     call = [str(spec), "--results", str(tmp_path)]
     with monkeypatch.context() as patched:
         patched.setattr(stopping, "MEET_SECONDS", 0.0)
-        patched.setattr(Signals, "asked", lambda _: next(calls))
+        patched.setattr(Signals, "request", lambda _: next(calls))
         assert main(call) == os.EX_TEMPFAIL
     [plan] = Results(tmp_path).plans()
     folder = Results(tmp_path).journal_file(plan["run_id"]).parent
