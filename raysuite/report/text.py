@@ -117,8 +117,9 @@ def tied(name: str) -> str:
 
 
 def paired(cell: str) -> str:
-    """A figure that a page breaks only before its interval, which stays beside its unit."""
-    return re.sub(r"\[[^\]]*\](?: \S+)?", lambda found: found[0].replace(" ", "\u00a0"), cell)
+    """A figure that a page breaks only before its interval or its n: units stay beside numbers."""
+    parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
+    return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
