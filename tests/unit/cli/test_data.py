@@ -86,6 +86,17 @@ def test_the_sets_of_a_spec(shards: Path, tmp_path: Path) -> None:
     assert [each["splits"]["train"]["images"] for each in told] == [23, 23]
 
 
+def test_one_damaged_set_of_a_spec_is_an_error(tmp_path: Path) -> None:
+    for name in ("sound", "damaged"):
+        small_sets.write("mnist-idx", tmp_path / name)
+    images = next((tmp_path / "damaged").glob("t10k-images*"))
+    images.write_bytes(images.read_bytes()[:-1])
+    blocks = [f"{{name: mnist, path: {tmp_path / name}}}" for name in ("sound", "damaged")]
+    result = check(spec(tmp_path, *blocks), "--json")
+    assert [each["ok"] for each in json.loads(result.stdout)] == [True, False]
+    assert result.exit_code == 1
+
+
 def test_a_named_set_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSUITE_DATA", str(tmp_path))
     small_sets.write("cifar10-pickle", tmp_path / "cifar10-pickle")

@@ -320,13 +320,15 @@ def finished(run_id: str, begins: float) -> RunFinished:
 
 
 def test_the_start_of_the_workers_is_no_part_of_the_runs(tmp_path: Path) -> None:
-    results = write_results(tmp_path, spec=ONE_RUN)
+    results = write_results(tmp_path, spec=ONE_RUN, repeats=2)
     timings = Timings()
     began = time.time()
     timings.seconds["runs"] = 20.0
-    for place, plan in enumerate(results.plans()):
-        run_id = plan["run_id"]
-        Journal(results.journal_file(run_id)).write(finished(run_id, began + 6.0 + 7 * place))
+    before, *here = (plan["run_id"] for plan in results.plans())
+    begins = {before: began - 60.0}  # by an earlier command
+    begins |= {run_id: began + 6.0 + 7 * place for place, run_id in enumerate(here)}
+    for run_id, each in begins.items():
+        Journal(results.journal_file(run_id)).write(finished(run_id, each))
     timings.split_runs(results, began)
     assert timings.seconds["workers"] == pytest.approx(6.0)
     assert timings.seconds["runs"] == pytest.approx(14.0)

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.perf.calibration import Calibration, Errors, Simulated
 from raysuite.plan import make_plans
-from raysuite.records import Results
+from raysuite.records import EpochFinished, Journal, Results
 from raysuite.report.build import collect, contents
-from raysuite.spec import read_document
-from tests.fake_calibration import HELD_OUT, SEEN, SPEC, seconds, write
+from raysuite.spec import parse_document, read_document
+from tests.fake_calibration import HELD_OUT, SEEN, SPEC, records, seconds, write
 
 BY_C = ("--calibration", "c.yaml")
 
@@ -47,6 +47,35 @@ def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
     assert found.runs == 20
     assert found.seconds.fit.largest < 0.01
     assert len(found.seconds.residuals) == 20
+
+
+def test_calibrate_leaves_out_epochs_of_pipelines_beside_other_programs(
+    folder: Path, tmp_path: Path
+) -> None:
+    spec = SPEC.replace("BATCHES", "[[64, 1]]").replace("made-up", "made-up\nrepeats: 2")
+    strategies = next(line for line in spec.splitlines() if "strategy, " in line)
+    one = "  strategy, resources.workers: [[{name: pipeline, schedule: gpipe}, 2]]"
+    made = [
+        plan.model_dump(mode="json")
+        for plan in make_plans(parse_document(spec.replace(strategies, one), "spec.yaml"), 0)
+    ]
+    operations = {}
+    for name, chosen in (("quiet", made[:1]), ("both", made)):
+        results = Results(tmp_path / name)
+        results.folder.mkdir()
+        results.write_plans(chosen)
+        for plan in chosen:
+            busy = plan["repeat"] > 0
+            journal = Journal(results.journal_file(plan["run_id"]))
+            for record in records(plan, 0.0):
+                if isinstance(record, EpochFinished):
+                    longer = {"steady_seconds": record.steady_seconds * (9 if busy else 3)}
+                    record = record.model_copy(update={**longer, "other_cores": [2.0 * busy]})
+                journal.write(record)
+        out = tmp_path / f"{name}.yaml"
+        run("calibrate", str(folder / "seen"), str(results.folder), "--out", str(out))
+        operations[name] = Calibration.read(out).operation
+    assert operations["both"] == operations["quiet"] > 0
 
 
 def test_predictions_of_a_spec_are_no_measurements(folder: Path) -> None:
@@ -87,6 +116,15 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
     tied = sum(each["tied"] for each in ranked)
     assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
+
+
+def test_recommend_prints_the_top_candidates_and_how_many_there_are(folder: Path) -> None:
+    printed = run("recommend", "spec.yaml", *BY_C, "--out", "best.yaml", "--top", "1")
+    count = len(json.loads(run("recommend", "spec.yaml", *BY_C, "--out", "best.yaml", "--json")))
+    assert count > 1
+    assert f"{count} candidates" in printed
+    lines = [line for line in printed.splitlines() if "batch" in line and "worker" in line]
+    assert len(lines) == 1
 
 
 def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) -> None:

@@ -39,10 +39,17 @@ FAILURE = RunFailed(run_id="", reason="error", message="ValueError: [red]no[/red
 
 
 class Stage:
-    """Two planned runs, their results folder and a console that is looked at."""
+    """Planned runs, their results folder and a console that is looked at."""
 
-    def __init__(self, folder: Path, terminal: bool = False, quiet: bool = False, js: bool = False):
-        self.plans = make_plans(parse_document(SPEC, "x"), gpus=0)
+    def __init__(
+        self,
+        folder: Path,
+        terminal: bool = False,
+        quiet: bool = False,
+        js: bool = False,
+        spec: str = SPEC,
+    ):
+        self.plans = make_plans(parse_document(spec, "x"), gpus=0)
         self.results = Results(folder)
         self.now = 0.0
         self.screen = io.StringIO()
@@ -200,6 +207,17 @@ def test_time_left_goes_by_the_runs_that_ended_here(tmp_path: Path) -> None:
     stage.write(stage.plans[1], *run_records(stage.plans[1]))
     stage.poll()
     assert stage.progress.totals() == "2 finished"
+
+
+def test_time_left_leaves_out_the_runs_that_had_ended_before(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, spec=SPEC.replace("[native, dali]", "[native, dali, memory]"))
+    before, here, _ = stage.plans
+    stage.write(before, *run_records(before), when=time.time() - 60)
+    stage.poll()
+    stage.now = 20.0
+    stage.write(here, *run_records(here))
+    stage.poll()
+    assert stage.progress.totals() == "2 finished · 1 to go · about 20 s left"
 
 
 def position(step: int, images: int, **changes: float | None) -> LivePosition:

@@ -116,6 +116,21 @@ def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterF
     assert len(list(cluster.suites.iterdir())) == 2, "nobody tried the one that is away"
 
 
+def test_a_suite_that_progresses_between_failures_stays(
+    tmp_path: Path, cluster: ClusterFolder
+) -> None:
+    results = made_results(tmp_path, "slow")
+    journal = Journal(Results(results).journal_file("1"))
+    register(cluster, Suite(results=results, folder=tmp_path))
+    for step in range(1, 13):
+        assert len(resume_commands(cluster)) == 1
+        taken_up(cluster, results)
+        if step % 2 == 0:
+            stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=step)
+            journal.write(stopped)
+    assert len(resume_commands(cluster)) == 1
+
+
 def test_what_its_driver_says_meanwhile_stands(
     tmp_path: Path, cluster: ClusterFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,9 @@ def test_each_token_of_text_is_predicted_once(length: int, tmp_path: Path) -> No
     assert pairs_of(source) == list(itertools.pairwise(content))
 
 
-@pytest.mark.parametrize(("vocabulary", "dtype"), [(50257, "<u2"), (100_000, "<u4")])
+@pytest.mark.parametrize(
+    ("vocabulary", "dtype"), [(50257, "<u2"), (65_536, "<u2"), (65_537, "<u4"), (100_000, "<u4")]
+)
 def test_sequences_cross_the_files_of_tokens(vocabulary: int, dtype: str, tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, vocabulary, 101)
     tokens[7] = vocabulary - 1

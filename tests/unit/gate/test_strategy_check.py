@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysuite.gate.small_network import TOLERANCE
-from raysuite.gate.strategy_check import examine
+from raysuite.gate.small_network import TOLERANCE, Comparison
+from raysuite.gate.strategy_check import _differing_16_bits, examine
 from raysuite.parallel.base import MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
@@ -226,3 +226,14 @@ def test_a_defect_of_16_bits_is_refused(
     assert found.error < TOLERANCE  # fp32 is right
     assert found.error_16_bits is not None
     assert found.error_16_bits >= 0.8 * error
+
+
+@pytest.mark.parametrize(
+    ("updates", "worst_update", "is_refused"),
+    [(0.1, 0.4, False), (0.3, 0.4, True), (0.1, 0.6, True)],
+)
+def test_16_bits_have_a_bound_of_the_whole_and_one_of_each_weight(
+    updates: float, worst_update: float, is_refused: bool
+) -> None:
+    found = Comparison(True, 0.0, 0.0, 0.0, updates, worst_update)
+    assert bool(_differing_16_bits([Comparison(True, 0, 0, 0, 0, 0), found])) == is_refused

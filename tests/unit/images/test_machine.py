@@ -79,6 +79,14 @@ def test_pips_variables_win_over_its_files(tmp_path: Path) -> None:
     assert found == {"index-url": "https://variable.example/simple", "cert": "/c.pem"}
 
 
+def test_pips_section_of_install_wins_over_the_global_one(tmp_path: Path) -> None:
+    file = tmp_path / "pip.conf"
+    addresses = {name: f"https://{name}.example/simple" for name in ("install", "global")}
+    file.write_text("".join(f"[{name}]\nindex-url = {at}\n" for name, at in addresses.items()))
+    environment = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(file)}
+    assert pip_settings(environment)["index-url"] == addresses["install"]
+
+
 def test_settings_are_lent_with_the_certificates_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,7 +305,11 @@ def test_an_interval_is_of_a_new_run_and_of_uncertain_costs() -> None:
 
 def test_a_budget_of_node_hours_leaves_out_what_may_take_longer(exact: Calibration) -> None:
     known = plans("[[64, 1]]")
-    predicted = predict(known, exact, "x.yaml")
+    predicted = [
+        each.model_copy(update={"run_seconds": Interval(value, value, 10 * value)})
+        for each in predict(known, exact, "x.yaml")
+        if each.run_seconds and (value := each.run_seconds.value)
+    ]
     all_, limit = (
         rank(known, predicted),
         sorted(each.run_seconds.high for each in predicted if each.run_seconds)[2],

@@ -107,6 +107,13 @@ def test_bars_have_their_repeats(tmp_path, reports):
     assert dots["x"][::2] == ["resnet20", "resnet32", "vgg11"]
 
 
+def test_repeats_have_the_unit_of_their_mean(tmp_path):
+    bar, dots = drawn("memory", [row_of(tmp_path)]).traces
+    assert (bar["kind"], dots["kind"]) == ("bar", "repeat")
+    assert 0 < bar["x"][0] < 1000  # MiB or GiB, no bytes
+    assert sum(dots["x"]) / 2 == pytest.approx(bar["x"][0])
+
+
 def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
     plot = named(reports["throughput"], "efficiency-models")
     assert set(series_of(plot, "ddp · native")) == {"resnet20", "resnet32", "resnet44"}

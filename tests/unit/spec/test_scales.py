@@ -32,6 +32,9 @@ scales:
     description: alone
     matrix: {seed: [1, 2]}
     name: lonely
+  swept:
+    matrix: {schedule: [step, cosine]}
+    schedule: constant
   wrong:
     training.epochs: 0
     matrix:
@@ -77,6 +80,13 @@ def test_a_scale_may_have_a_matrix_and_a_name_of_its_own(file: Path) -> None:
     assert {(spec.name, spec.description) for _, spec in variants} == {("lonely", "alone")}
 
 
+def test_the_matrix_of_a_scale_replaces_its_single_keys_in_any_order(file: Path) -> None:
+    assert labels(read_document(file, scale="swept")) == [
+        {"schedule": "step"},
+        {"schedule": "cosine"},
+    ]
+
+
 def test_the_command_line_comes_after_the_scale(file: Path) -> None:
     document = read_document(file, ["training.epochs=4", "schedule=constant"], "laptop")
     found = {
@@ -88,7 +98,7 @@ def test_the_command_line_comes_after_the_scale(file: Path) -> None:
 def test_a_scale_that_is_not_there(file: Path) -> None:
     (found,) = mistakes(file, scale="huge")
     assert found.startswith("12: scales: ")
-    assert "valid are laptop, one, wrong" in found
+    assert "valid are laptop, one, swept, wrong" in found
 
 
 @pytest.mark.parametrize("scale", [None, "odd", "laptop"])
@@ -107,7 +117,7 @@ def test_a_spec_without_scales(file: Path) -> None:
 
 def test_mistakes_in_a_scale_are_told_with_its_lines(file: Path) -> None:
     found = mistakes(file, scale="wrong")
-    assert [line.partition(":")[0] for line in found] == ["22", "25"]
+    assert [line.partition(":")[0] for line in found] == ["25", "28"]
     assert "training.epochs: given was 0" in found[0]
 
 

@@ -44,11 +44,20 @@ def test_wrong_placeholders_are_named(given: str) -> None:
 def test_arguments_of_a_matrix_follow_the_command() -> None:
     script = ScriptOptions(
         command="train.py --lr '{0.1 * workers}'",
-        arguments={"batch": "{64 // workers}", "amp": True, "none": None, "off": False},
+        arguments={"batch": "{64 // workers}", "amp": True, "none": None, "off": False, "seed": 0},
         environment={"N": "{nodes}"},
         samples_per_step="16 * workers",
     )
-    assert script.words(NAMES) == ["train.py", "--lr", "0.4", "--batch", "16", "--amp"]
+    assert script.words(NAMES) == [
+        "train.py",
+        "--lr",
+        "0.4",
+        "--batch",
+        "16",
+        "--amp",
+        "--seed",
+        "0",
+    ]
     assert script.variables(NAMES) == {"N": "2"}
     assert script.samples(NAMES) == 64
 

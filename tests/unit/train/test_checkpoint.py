@@ -67,6 +67,14 @@ def test_one_of_epochs_that_the_journal_lacks_is_not_taken(tmp_path: Path) -> No
     assert str(tmp_path / "x") in why
 
 
+def test_one_with_files_in_folders_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    torch.save({"model": torch.arange(9)}, tmp_path / "engine" / "a.pt")
+    STATE.write(tmp_path)
+    checkpoint.write_sizes(tmp_path)
+    assert latest_checkpoint(tmp_path, "mine", 1) == (tmp_path, "")
+
+
 class LateComm(NoComm):
     """Threads that wait for each other as ranks do; then one of them is late."""
 

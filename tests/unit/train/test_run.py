@@ -26,6 +26,7 @@ from raysuite.optim.schedule import factor
 from raysuite.parallel import precision
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import NoComm
+from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
 from raysuite.records import (
     EpochFinished,
@@ -230,6 +231,16 @@ class TestEarlyStopping:
         assert [epoch.epoch for epoch in epochs_of(resumed)] == [2]
         assert end_of(resumed).stopped_early
         assert epochs_of(run(plan, resume=tmp_path / "3")) == []
+
+    def test_the_best_value_and_its_epoch_are_those_of_the_checkpoint(self, tmp_path: Path) -> None:
+        world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+        strategy.start(world)
+        with closing(TrainingLoop(plan_of(), world, strategy)) as loop:
+            loop.best, loop.best_epoch = 0.5, 3
+            loop.save(tmp_path)
+            loop.best, loop.best_epoch = None, 0
+            loop.load(tmp_path)
+            assert (loop.best, loop.best_epoch) == (0.5, 3)
 
     def test_not_while_it_gets_better(self) -> None:
         early = {"metric": "val_accuracy", "patience": 1}

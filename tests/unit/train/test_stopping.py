@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -27,7 +28,7 @@ from raysuite.records import (
 from raysuite.train import costs, stopping
 from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop
-from raysuite.train.stopping import Prune, Stop, Watch, never
+from raysuite.train.stopping import Prune, Signals, Stop, Watch, never
 from tests.unit.train.conftest import plan_of, run
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -251,6 +252,16 @@ class TestWatch:
         wanted = Prune("asha", 0.25, "the third of four")
         watch = Watch(lambda: wanted, ALONE, NoComm())
         assert [watch.step(), watch.step()] == [None, wanted]
+
+
+def test_the_first_signal_gives_the_reason_and_the_deadline() -> None:
+    with Signals(within_s=60.0, kept=True) as signals:
+        signal.raise_signal(signal.SIGUSR1)
+        first = signals.request()
+        assert first is not None
+        assert first.reason == "time_limit"
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.request() == first
 
 
 def test_a_run_that_is_pruned_ends_between_steps_without_a_checkpoint(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ nodes = st.builds(Node, st.integers(0, 16).map(float), st.integers(0, 4).map(flo
         (GPU_NODES, [Need(4, 1, True), Need(4, 1, True)], Need(1, 1, True), False),
         # eight CPUs are left in all, and no node has five
         (GPU_NODES, [Need(2, 4, False)], Need(2, 5, False), False),
+        # the larger worker is placed first, in whatever order the trials are
+        ([Node(4, 0), Node(3, 0)], [Need(1, 3, False)], Need(1, 4, False), True),
         # a worker that needs no GPU goes where there is none
         ([Node(2, 2), Node(2, 0)], [Need(2, 1, False)], Need(2, 1, True), True),
     ],
