@@ -65,7 +65,8 @@ def test_what_is_printed_where_nobody_looks_on(done, results):
             word in line
             for word, line in zip(("started", "gate passed", "finished"), told, strict=True)
         ] == [True] * 3
-    assert lines[-1] == str(results.folder / "report.html")
+    assert lines[-2] == str(results.folder / "report.html")
+    assert lines[-1] == "MLflow: `make ui` opens the table of these runs"
 
 
 def test_a_row_a_run_each_passed_by_the_gate(done, results):
