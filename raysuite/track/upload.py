@@ -188,6 +188,19 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
     return _view("run", results_id, rate, False, columns)
 
 
+def speed_up_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
+    """The id of each ended run of rows with a speed-up, and that as a point.
+
+    Each has the time of the last end of all runs: of several points MLflow shows the latest, and a
+    speed-up changes with the runs of its baseline.
+    """
+    ends = [run.end.time for row in rows for run in row.runs if run.end]
+    for row in rows:
+        for run in row.runs:
+            if row.speed_up and run.end:
+                yield run.run_id, Point(SPEED_UP, row.speed_up.value, milliseconds(max(ends)), 0)
+
+
 def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequence[str]) -> str:
     """A view of the runs of one kind in a results folder, in the order of `key`."""
     view = {
@@ -411,15 +424,9 @@ class Upload:
 
     def _write_speed_ups(self, rows: Sequence[Row]) -> None:
         """The speed-up of each variant, at each of its runs: a column of the table."""
-        for row in rows:
-            if row.speed_up is None:
-                continue
-            for run in row.runs:
-                child = self.known.get(run.run_id)
-                if child is not None and run.end is not None:
-                    when = milliseconds(run.end.time)
-                    point = Point(SPEED_UP, row.speed_up.value, when, 0)
-                    self.store.log(child.info.run_id, [point])
+        for run_id, point in speed_up_points(rows):
+            if run_id in self.known:
+                self.store.log(self.known[run_id].info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run shows of all trials; only the best of them are tagged."""

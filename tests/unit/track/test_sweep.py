@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from raysuite.records import Results, RunFailed
+from raysuite.records import Results, RunFailed, make_rows, results_figures
 from raysuite.records.sweep import trials
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
     best_runs,
     runs_view,
+    speed_up_points,
     sweep_params,
     sweep_points,
     sweep_tags,
@@ -40,6 +41,19 @@ def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
     assert params["space.optimizer.lr"] == '{"loguniform": [0.001, 1.0]}'
     assert params["search.scheduler.name"] == "asha"
     assert params["search.goals"] == '["accuracy"]'
+
+
+def test_speed_ups_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
+    """MLflow shows the latest point: a speed-up that changes with its baseline must be that one."""
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=2)))
+    points = dict(speed_up_points(rows))
+    assert points
+    last = max(run.end.time for row in rows for run in row.runs if run.end)
+    assert {point.timestamp for point in points.values()} == {round(last * 1000)}
+    speeds = {run.run_id: row.speed_up for row in rows for run in row.runs if row.speed_up}
+    assert {run_id: point.value for run_id, point in points.items()} == {
+        run_id: ratio.value for run_id, ratio in speeds.items()
+    }
 
 
 def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
