@@ -384,7 +384,7 @@ def about(seconds: float) -> str:
 
 def _epoch_bar(run: RunState) -> RenderableType:
     row = Table.grid(padding=(0, 2))
-    whole = run.plan.spec.training.epochs * run.plan.dataset.train_samples
+    whole = run.plan.spec.training.epochs * run.plan.epoch_units
     bar = ProgressBar(total=whole, completed=run.images_done, width=20)
     epoch, *facts = _facts(run)
     row.add_row("", epoch, bar, *facts)
