@@ -162,7 +162,7 @@ BestRun = Annotated[
     bool,
     typer.Option(
         "--best",
-        help="The best run: of a sweep by its first goal, else by accuracy after the last epoch.",
+        help="The best run: of a sweep by its first goal, else by its primary metric at the end.",
     ),
 ]
 StopWithin = Annotated[

@@ -11,17 +11,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from raysuite import lazy
 from raysuite.cluster import private
-from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.errors import Mistake, SpecError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.parts import installed, part
 from raysuite.plan import RunPlan, placed
-from raysuite.plan.dry_batch import distinct
+from raysuite.plan.dry_batch import distinct, import_error
 from raysuite.spec import Document
 from raysuite.units import human_bytes
 
@@ -95,9 +95,9 @@ def lacking(plan: RunPlan) -> list[Mistake]:
             "all nodes see"
         )
     for key, target in spec.strategy.imports.items():
-        found[key] = _error(lazy.load, target)
+        found[key] = import_error(lazy.load, target)
     if spec.data.transform is not None:
-        found["data.transform"] = _error(lazy.load, spec.data.transform)
+        found["data.transform"] = import_error(lazy.load, spec.data.transform)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
             "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
@@ -165,15 +165,6 @@ def _placed(plan: RunPlan, mistake: Mistake, document: Document | None) -> Mista
 def _raise_all(found: Sequence[Mistake]) -> None:
     if found:
         raise SpecError(found)
-
-
-@cache
-def _error(check: Callable[[str], object], name: str) -> str:
-    try:
-        check(name)
-    except UserError as error:
-        return str(error)
-    return ""
 
 
 def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:

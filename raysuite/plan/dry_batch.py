@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from raysuite import models
@@ -12,14 +12,15 @@ from raysuite.plan.run_plan import RunPlan
 
 def unknown_model(plan: RunPlan) -> list[Mistake]:
     """Why the plan's network cannot be imported, which is tried in this process."""
-    message = _unknown(plan.spec.model.name)
+    message = import_error(models.check, plan.spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 
 @cache
-def _unknown(name: str) -> str:
+def import_error(check: Callable[[str], object], name: str) -> str:
+    """Why `check` refuses a name, which it imports; "" where it does not. Tried once a process."""
     try:
-        models.check(name)
+        check(name)
     except UserError as error:
         return str(error)
     return ""

@@ -60,6 +60,19 @@ class Drawing:
         return shown_metric(self.rows, names, axis)
 
     @cached_property
+    def throughput_lines(self) -> Plot | None:
+        """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
+        panel = ("loader", *WORK)
+        return lines(self, *self.throughput, panel=panel, compared="throughput")
+
+    @property
+    def throughput(self) -> tuple[str, str, str, Shown]:
+        """Name, title, note and values of its plots."""
+        note = f"Warm-up is left out; {interval_note(row.throughput for row in self.rows)}."
+        shown = self.shown("throughput", axis=f"{self.task.unit} per second")
+        return "throughput", "Throughput", note, shown
+
+    @cached_property
     def styles(self) -> Styles:
         """The styles of facets, which are the same in all plots."""
         return Styles(self.rows)

@@ -57,18 +57,6 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 # Throughput.
 
 
-def _throughput(drawing: Drawing) -> tuple[str, str, str, Shown]:
-    note = f"Warm-up is left out; {interval_note(row.throughput for row in drawing.rows)}."
-    shown = drawing.shown("throughput", axis=f"{drawing.task.unit} per second")
-    return "throughput", "Throughput", note, shown
-
-
-def _throughput_lines(drawing: Drawing) -> Made:
-    """One panel a loader and work (Aach et al. 2023, Fig. 3)."""
-    panel = ("loader", *WORK)
-    return lines(drawing, *_throughput(drawing), panel=panel, compared="throughput")
-
-
 MOST_COMPARED = 30
 """Rows of one group whose ratios to the best are drawn."""
 FARTHEST = 1.5
@@ -431,10 +419,10 @@ def stages(drawing: Drawing) -> Made:
 
 
 PLOTS: tuple[Callable[[Drawing], Made], ...] = (
-    _throughput_lines,
+    lambda d: d.throughput_lines,
     against_best,
     # where no series has several numbers of workers
-    lambda d: None if _throughput_lines(d) else bars(d, *_throughput(d), by_work=False),
+    lambda d: None if d.throughput_lines else bars(d, *d.throughput, by_work=False),
     # Mahon et al. 2020
     lambda d: either(
         d,

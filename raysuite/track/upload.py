@@ -6,6 +6,7 @@ import getpass
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -394,7 +395,7 @@ class Upload:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self.page())
             self._write_suite(parent, runs, with_figures=all(lasts))
-            if view := self._table():
+            if view := self._table:
                 experiment = self.store.experiment_id
                 self.store.client.set_experiment_tag(experiment, VIEW + self.id, view)
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
@@ -425,8 +426,9 @@ class Upload:
     def _write_speed_ups(self, rows: Sequence[Row]) -> None:
         """The speed-up of each variant, at each of its runs: a column of the table."""
         for run_id, point in speed_up_points(rows):
-            if run_id in self.known:
-                self.store.log(self.known[run_id].info.run_id, [point])
+            child = self.known.get(run_id)
+            if child is not None and child.data.metrics.get(SPEED_UP) != point.value:
+                self.store.log(child.info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run shows of all trials; only the best of them are tagged."""
@@ -457,9 +459,10 @@ class Upload:
     def page(self) -> str:
         """Where MLflow shows the runs, or a sweep's trials, as a table, below its pages' address;
         "" where there are no runs, or the view is too long."""
-        view = self._table()
+        view = self._table
         return view_page(self.store.experiment_id, self.id) if view else ""
 
+    @cached_property
     def _table(self) -> str:
         """The view of `page`."""
         plans = [] if self.search else self.results.plans()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from raysuite.records import (
 )
 from raysuite.records.sweep import trials
 from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
 from raysuite.spec.search_check import read_search
 from raysuite.train.checkpoint import LoopState, write_sizes
 
@@ -58,6 +59,19 @@ def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_source.Capacity, "now", lambda: Capacity((Node(2.0, 0.0),)))
 
 
+def source_of(
+    document: Document,
+    search: SearchOptions,
+    results: Results,
+    epochs: int,
+    notify: Callable[[RunPlan | str], None],
+) -> TrialSource:
+    """A sweep's source of trials on a node of two CPUs, with nothing asked of its workers yet."""
+    stopping.request_stop(results.folder, None)
+    scheduler = JournaledScheduler(search, results, epochs)
+    return TrialSource(document, search, results, Capacity((Node(2, 0),)), scheduler, notify)
+
+
 class Sweep:
     """A sweep whose workers are replaced: epochs, a checkpoint, a stop.
 
@@ -70,15 +84,8 @@ class Sweep:
         self.results = Results(folder)
         if not (folder / "plan.json").exists():
             write_sweep(self.document, self.results)
-        stopping.request_stop(folder, None)
-        scheduler = JournaledScheduler(self.search, self.results, EPOCHS)
-        self.source = TrialSource(
-            self.document,
-            self.search,
-            self.results,
-            Capacity((Node(2, 0),)),
-            scheduler,
-            lambda event: None,
+        self.source = source_of(
+            self.document, self.search, self.results, EPOCHS, lambda event: None
         )
         self.reached = reached or {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4}
         self.steps = 0

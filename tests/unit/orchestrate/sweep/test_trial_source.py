@@ -12,8 +12,6 @@ from ray.tune.search import Searcher
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
-from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
-from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
@@ -21,6 +19,7 @@ from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Stop
 from tests.unit.orchestrate.sweep.test_population import Sweep as Population
+from tests.unit.orchestrate.sweep.test_population import source_of
 
 TWO = Capacity((Node(2, 0),))
 
@@ -48,17 +47,8 @@ class Sweep:
         self.results = Results(folder)
         if not (folder / "plan.json").exists():
             self.results.write_plans([])
-        stopping.request_stop(folder, None)
         self.events: list[RunPlan | str] = []
-        scheduler = JournaledScheduler(self.search, self.results, 2)
-        self.source = TrialSource(
-            self.document,
-            self.search,
-            self.results,
-            Capacity((Node(2, 0),)),
-            scheduler,
-            self.events.append,
-        )
+        self.source = source_of(self.document, self.search, self.results, 2, self.events.append)
 
     def begin(self, name: str) -> dict[str, Any] | None:
         """The values of the trial that begins; None while none does."""
