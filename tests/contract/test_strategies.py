@@ -19,8 +19,8 @@ from tests.require import require
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = (1, 2, 3, 4)
-"""Ranks. Three divide neither a batch nor ZeRO's shards; four do, and reduce in more steps."""
-THOROUGH = (4,)
+"""Ranks. Three divide neither a batch nor ZeRO's shards; four do, and reduce in more steps.
+Of one and of four CI has no more than what cannot have another number."""
 TOLERANCE = 1e-5
 CLOSE = {"bf16": 0.02, "fp16": 0.002}
 """Relative distance from one process in the same precision, after six steps: 16 bits round each
@@ -78,7 +78,7 @@ CASES = [
     pytest.param(
         variant,
         size,
-        marks=[pytest.mark.thorough] if size in THOROUGH else [],
+        marks=[pytest.mark.thorough] if size in (1, 4) and variant != "single" else [],
         id=f"{variant}-{size}",
     )
     for size in SIZES
