@@ -63,7 +63,7 @@ def calibrate(
     of the other runs, and compared.
 
     With --workers, no costs are fitted but how throughput grows with the workers, of each variant
-    that was measured on three numbers of workers at least. RESULTS may be CSV files of figures from
+    that was measured on two numbers of workers at least. RESULTS may be CSV files of figures from
     elsewhere then: workers, nodes, throughput, optionally batch, and columns that tell series
     apart.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.9
 """Of the intervals: from the 5th to the 95th percentile of what is drawn."""
-LEAST_SIZES = 3
+LEAST_SIZES = 2
 """Numbers of workers that a series has at least."""
 WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
 """Of the sampler; the first third of the steps is left out."""
@@ -260,15 +260,18 @@ def forecast(
     name: str, points: Sequence[Point], workers: Sequence[int], per_node: int | None = None
 ) -> Forecast:
     """Predict a series on other numbers of workers, with as many on a node as the largest that was
-    measured has, and images of a worker as it has, where `per_node` does not say."""
+    measured has where `per_node` does not say, and the images of a worker that it has, unless all
+    were measured with one global batch."""
     found = fit(points)
     first, last = found.points[0], found.points[-1]
     beside = per_node or last.workers / last.nodes
     alone = first.throughput / first.workers
+    fixed = len({each.batch for each in found.points}) == 1
     places = []
     for count in workers:
         nodes = math.ceil(count / beside)
-        made = found.predict(count, nodes, last.images * count if last.batch else 0.0)
+        batch = last.batch if fixed else last.images * count
+        made = found.predict(count, nodes, batch)
         places.append(Place(count, nodes, made, made.times(1 / (alone * count))))
     checked = left_out(points)
     error = None if checked is None else checked[1].value / checked[0].throughput - 1
