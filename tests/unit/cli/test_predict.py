@@ -307,3 +307,21 @@ def test_a_run_that_never_ends(folder: Path) -> None:
     asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
     asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")
     assert "never ends" in run("simulate", *asked, "--mtbf-hours", "1e-8")
+
+
+def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "figures.csv"
+    file.write_text("workers,nodes,throughput\n4,1,100\n8,2,190\n16,4,360\n")
+    (series,) = json.loads(run("calibrate", str(file), "--workers", "32,64", "--json"))
+    assert [each["workers"] for each in series["places"]] == [32, 64]
+    low, value, high = (series["places"][0]["throughput"][n] for n in (1, 0, 2))
+    assert low < value < high
+    assert value == pytest.approx(680, rel=0.1)
+    assert "32" in run("calibrate", str(file), "--workers", "32")
+    made = json.loads(run("calibrate", str(folder / "seen"), "--workers", "4", "--json"))
+    assert {tuple(each["measured"]) for each in made} == {(1, 2)}
+    assert all("ddp" in each["series"] or "horovod" in each["series"] for each in made)
+    file.write_text("workers,nodes,throughput\n4,1,100\n")
+    run("calibrate", str(file), "--workers", "32", code=2)
