@@ -5,7 +5,7 @@ what was published of these. Writes results/prediction_scale_out.md.
 
 Aach et al. 2023, Table 2: shares of a step's time on 4 to 1,024 GPUs, 4 a node. Each GPU computes
 the same, so that its share of computation is its throughput, but for a constant. Others:
-benchmarks/published_scaling.csv; each series is fitted to the lower half of its sizes.
+raysuite/report/published/scaling.csv; each series is fitted to the lower half of its sizes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from raysuite.perf.scaling import Point, fit, read_figures
+from raysuite.perf.scaling import Point, fit
 from raysuite.perf.simulator import Link, Network
 from raysuite.plan import make_plans
 from raysuite.plan.simulation import step_of
 from raysuite.records.predicted import Interval
+from raysuite.report.scale_out import aach2023, others
 from raysuite.spec import Document
 
 HERE = Path(__file__).resolve().parent
-PER_NODE = 4
 SOURCES = {
     "TensorFlow 2017": "TensorFlow's performance guide, K80 GPUs of Amazon EC2, 8 an instance, "
     "distributed training with synthetic data "
@@ -97,16 +97,6 @@ class Cell(NamedTuple):
 def rows_of(name: str) -> list[dict[str, str]]:
     text = files("raysuite.report.published").joinpath(name).read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
-
-
-def aach() -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for row in rows_of("aach2023_table2.csv"):
-        gpus = int(row["gpus"])
-        made = gpus * float(row["computation_percent"])
-        name = f"{row['model']} · {row['loader']}"
-        found.setdefault(name, []).append(Point(gpus, gpus // PER_NODE, made))
-    return found
 
 
 def cells(series: Series, most: int | None = None, above: int | None = None) -> Iterator[Cell]:
@@ -209,7 +199,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def page() -> str:
     """The whole page; it depends on nothing but the published figures."""
-    known = aach()
+    known = aach2023()
     parts = [
         "# Scale-out: published figures on few workers, extrapolated to many",
         "Written by `benchmarks/prediction_scale_out.py` from published figures alone, by the fit "
@@ -234,7 +224,7 @@ def page() -> str:
                 "Throughputs are shares of computation in percent, times GPUs.",
                 markdown(EVERY, every(found)),
             ]
-    found = list(cells(read_figures(HERE / "published_scaling.csv")))
+    found = list(cells(others()))
     parts += [
         "## Other systems, the upper half of the sizes from the lower half",
         *(f"- {name}: {source}." for name, source in SOURCES.items()),
