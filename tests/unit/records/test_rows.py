@@ -380,3 +380,26 @@ def test_no_efficiency_against_another_row_with_as_many_workers(tmp_path):
         for base in rows
         if base.name == row.baseline
     ]
+
+
+def test_intervals_are_no_wider_for_rows_that_have_none(tmp_path):
+    """Bonferroni's level counts what an interval is given for: groups, and rows against their
+    baselines, with repeats."""
+    runs = results_figures(write_results(tmp_path, repeats=3))
+    several = [run for run in runs if run.workers == 1]
+    once = [run for run in runs if run.workers == 2 and run.plan["repeat"] == 0]
+    alone, mixed, whole = (
+        {row.key: row for row in make_rows(each)} for each in (several, several + once, runs)
+    )
+    assert sum(row.to_best is not None and row.to_best.low is None for row in mixed.values()) == 6
+    for key, row in alone.items():
+        assert mixed[key].to_best == row.to_best
+        assert row.is_best or whole[key].to_best.low < row.to_best.low
+    of_ddp = [run for run in runs if run.plan["spec"]["strategy"]["name"] == "ddp"]
+    others = [run for run in runs if run not in of_ddp and run.plan["repeat"] == 0]
+    alone, mixed = ({row.key: row for row in make_rows(each)} for each in (of_ddp, of_ddp + others))
+    joint = [row.key for row in alone.values() if row.joint_speed_up]
+    assert len(joint) == 2
+    for key in joint:
+        assert mixed[key].joint_speed_up == alone[key].joint_speed_up
+        assert mixed[key].joint_speed_up.low > whole[key].joint_speed_up.low
