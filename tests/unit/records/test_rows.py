@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from raysuite.plan import make_plans
 from raysuite.plan.batches import decided
 from raysuite.records import Journal, RunFailed, SamplesSkipped, make_rows, results_figures
 from raysuite.records.names import series_key
-from raysuite.records.statistics import accuracy, ratio_of_means
+from raysuite.records.statistics import accuracy, compared, ratio_of_means
 from raysuite.spec import parse_document
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
@@ -351,20 +352,20 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
 
 
 def test_the_ratio_to_the_best_is_of_the_same_work_on_as_many_workers(tmp_path):
-    """Its interval is wider than that of the pair alone: all pairs of both groups hold together."""
+    """All pairs of a group hold together, and groups at Bonferroni's level."""
     runs = results_figures(write_results(tmp_path, repeats=3))
     rows = make_rows(runs)
-    for workers in (1, 2):
+    of_one = make_rows([run for run in runs if run.workers == 1])
+    for workers, rows, groups in ((1, rows, 2), (2, rows, 2), (1, of_one, 1)):
         group = [row for row in rows if row.workers == workers]
+        logs, reaches = compared([row.throughput for row in group], 1 - 0.05 / groups)
         best = max(group, key=lambda row: row.throughput.mean)
         assert [row.name for row in group if row.is_best] == [best.name]
-        for row in group:
+        of_best = group.index(best)
+        for row, log, reach in zip(group, logs[:, of_best], reaches[:, of_best], strict=True):
             assert row.to_best.value == pytest.approx(row.throughput.mean / best.throughput.mean)
-            assert row.to_best.low <= row.to_best.value <= row.to_best.high
-            if row is not best:
-                plain = ratio_of_means(row.throughput, best.throughput)
-                wider = row.to_best.high / row.to_best.low
-                assert wider > plain.high / plain.low
+            ends = math.exp(log - reach), math.exp(log + reach)
+            assert (row.to_best.low, row.to_best.high) == pytest.approx(ends)
     single = make_rows([run for run in runs if run.plan["repeat"] == 0])
     assert all(row.to_best.low is None for row in single)
     alone = make_rows([run for run in runs if run.variant == rows[0].name])
@@ -400,6 +401,8 @@ def test_intervals_are_no_wider_for_rows_that_have_none(tmp_path):
     alone, mixed = ({row.key: row for row in make_rows(each)} for each in (of_ddp, of_ddp + others))
     joint = [row.key for row in alone.values() if row.joint_speed_up]
     assert len(joint) == 2
+    [_, one] = make_rows([run for run in of_ddp if run.plan["spec"]["loader"]["name"] == "native"])
+    assert one.joint_speed_up == one.speed_up
     for key in joint:
         assert mixed[key].joint_speed_up == alone[key].joint_speed_up
         assert mixed[key].joint_speed_up.low > whole[key].joint_speed_up.low
