@@ -88,6 +88,7 @@ def against_best(drawing: Drawing) -> Made:
     ordered = sorted(compared, key=lambda row: -(row.to_best.value if row.to_best else 0.0))
     traces: list[Trace] = []
     labels: list[str] = []
+    short = text.without_shared_options({written(row, within) or row.name for row in compared})
     panels = headings(compared, across)
     for heading in panels:
         group = [row for row in ordered if written(row, across) == heading][:MOST_COMPARED]
@@ -96,7 +97,7 @@ def against_best(drawing: Drawing) -> Made:
             found = row.to_best
             assert found is not None
             slower = found.differs_from_one and not row.is_best
-            label = written(row, within) or row.name
+            label = short[written(row, within) or row.name]
             ends = {end: end_of(getattr(found, end), 1.0) for end in ("low", "high")}
             if row.is_best:  # over itself it is 1 by definition
                 ends = dict.fromkeys(ends)

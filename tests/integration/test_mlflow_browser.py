@@ -30,13 +30,7 @@ from tests.require import chromium, require
 pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.browser, pytest.mark.timeout(900)]
 
 PATIENCE_MS = 240_000
-SUITE_COLUMNS = (
-    "run/images_per_second",
-    "run/speed_up",
-    "run/final_accuracy",
-    "strategy",
-    "loader",
-)
+SUITE_COLUMNS = ("run/images_per_second", "run/speed_up", "strategy.name", "plan.workers")
 
 
 @pytest.fixture(scope="module")
