@@ -248,7 +248,6 @@ def _write_all(
             results,
             folder,
             resume=resume,
-            model_file=file.with_name("model.pt"),
             requested_end=lambda: requested_end(results.folder, plan.run_id),
             until=until,
             unread=unread,

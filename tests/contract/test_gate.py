@@ -102,7 +102,7 @@ def test_a_run_is_refused_before_its_speed_is_measured(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
     said = ranks(2, "raysuite.train", spec, "--results", tmp_path / "results", fails=True)
-    results = Results(tmp_path / "results")
+    results = Results.open(tmp_path / "results")
     ends = {}
     for plan in results.plans():
         flaw = plan["label"]["strategy.options.flaw"]

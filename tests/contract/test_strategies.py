@@ -200,7 +200,7 @@ def test_runs_of_zero_3_in_the_same_processes_leave_no_memory(tmp_path: Path) ->
         "training: {epochs: 1, global_batch: 240}\nresources: {workers: 2, device: cpu}\n"
     )
     ranks(2, "raysuite.train", spec, "--results", tmp_path / "results", loaded=DEEPSPEED)
-    results = Results(tmp_path / "results")
+    results = Results.open(tmp_path / "results")
     ends = [results.end_of(plan["run_id"]) for plan in results.plans()]
     held = [end.start_process_bytes for end in ends if isinstance(end, RunFinished)]
     assert len(held) == 6

@@ -183,7 +183,7 @@ def test_it_trains_what_an_undisturbed_run_trains(
     workplace.run(*words, "-m", "raysuite.train", "slow.yaml", "--results", str(alone))
     epochs = of_kind(slow_results(workplace), EpochFinished)
     assert [epoch.epoch for epoch in epochs if isinstance(epoch, EpochFinished)] == [0, 1, 2]
-    expected = of_kind(Results(alone), EpochFinished)
+    expected = of_kind(Results.open(alone), EpochFinished)
     assert losses(epochs) == losses(expected)
 
 

@@ -11,10 +11,19 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.plan.batches import decided
-from raysuite.records import Journal, RunFailed, SamplesSkipped, make_rows, results_figures
+from raysuite.records import (
+    Journal,
+    Results,
+    RunFailed,
+    SamplesSkipped,
+    make_rows,
+    results_figures,
+)
 from raysuite.records.names import series_key
+from raysuite.records.rows import same_work
 from raysuite.records.schema import ScriptMeasured
 from raysuite.records.statistics import accuracy, compared, ratio_of_means
+from raysuite.report.summary import fastest
 from raysuite.spec import parse_document
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
@@ -54,6 +63,27 @@ def test_wrappers_and_compilers_are_held_against_what_they_add_to(tmp_path):
     ]
     assert compiled.break_even.value == pytest.approx(20.0 * 3 / sum(saved))
     assert compiled.break_even.low < compiled.break_even.value < compiled.break_even.high
+
+
+def test_rows_of_different_specs_in_one_folder_are_never_ranked_together(tmp_path):
+    """As earlier versions wrote them: two calls with other epochs into one folder."""
+    for epochs in (3, 6):
+        spec = TWELVE_ROWS.replace("epochs: 6", f"epochs: {epochs}")
+        results = write_results(tmp_path / str(epochs), spec=spec)
+        for plan in results.plans():
+            Results(tmp_path).add_plan(plan)
+            journal = Results(tmp_path).journal_file(plan["run_id"])
+            journal.parent.mkdir(parents=True)
+            journal.write_bytes(results.journal_file(plan["run_id"]).read_bytes())
+    rows = make_rows(results_figures(Results(tmp_path)))
+    assert len(rows) == 24
+    assert [row.name.rpartition(" · ")[2] for row in rows] == ["epochs=3"] * 12 + ["epochs=6"] * 12
+    groups = same_work(rows)
+    assert len(groups) == 4
+    assert all(len({str(row.unnamed) for row in group}) == 1 for group in groups.values())
+    assert sum(row.is_best for row in rows) == 4
+    said = [each.text.partition(",")[0] for each in fastest(rows)]
+    assert said == ["epochs=3", "epochs=3", "epochs=6", "epochs=6"]
 
 
 def test_seeds_in_the_matrix_are_repeats(tmp_path):
