@@ -53,6 +53,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
 
     _check_task(spec, wrong)
     _check_strategy(spec, wrong)
+    _check_average(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
@@ -182,6 +183,14 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                     f"{spec.loader.name} draws labels at random, and training.{key} needs those of "
                     f"the data set; choose another loader, or leave {key} out",
                 )
+
+
+def _check_average(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    if spec.optimizer.averages and spec.training.ema_decay is not None:
+        wrong(
+            "training.ema_decay",
+            f"optimizer {spec.optimizer.name} averages the weights itself; leave it out",
+        )
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -53,8 +53,8 @@ class DataOptions(Options):
     path: str | None = None
     """The data set's path; default for named sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg), `tfrecord`,
-    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin)
-    need it."""
+    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin,
+    and Megatron-LM's .idx) need it."""
     root: str | None = None
     """Instead of `path`: the folder that contains a named set as NAME-FORMAT, whatever its
     format."""

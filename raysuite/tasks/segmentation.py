@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from raysuite.errors import UserError
-from raysuite.tasks.base import Metric, Task, Total
+from raysuite.tasks.base import Metric, Task, Total, within
 
 IGNORED = 255
 """A pixel that does not count, as in Pascal VOC and Cityscapes."""
@@ -77,3 +77,4 @@ class Segmentation(Task):
         shape = [*output.shape[:1], *output.shape[2:]]
         if output.dim() != targets.dim() + 1 or shape != list(targets.shape):
             raise UserError(f"its output has the shape {list(output.shape)}; {told}")
+        within(targets, 0, output.shape[1] - 1, IGNORED)
