@@ -25,7 +25,7 @@ from raysuite.spec import Document
 from raysuite.train.run import execute
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
-from tests.task_sets import BATCH, EPOCHS, plain, spec_of
+from tests.task_sets import BATCH, EPOCHS, called, metrics_of, plain, samples_of, spec_of
 
 
 def plan_of(case: str, strategy: dict[str, Any], workers: int, accumulate: int) -> RunPlan:
@@ -64,7 +64,16 @@ def trained(plan: RunPlan, case: str, world: World) -> dict[str, Any]:
     weights = [
         ((state[name] - each).norm() / each.norm()).item() for name, each in reference.items()
     ]
+    network.load_state_dict(state)
+    count, batch = samples_of(case, folder, "val")
+    with torch.no_grad():
+        inputs, targets = batch(list(range(count)))
+        metrics = metrics_of(case, called(network, inputs), targets)
+    assert metrics.keys() == found["val"].keys()
     return found | {
+        "metrics": max(
+            abs(found["val"][name] / (each or 1) - (each and 1)) for name, each in metrics.items()
+        ),
         "steps": len(losses),
         "losses": ((losses - expected).abs() / expected).max().item(),
         "weights": max(weights),
