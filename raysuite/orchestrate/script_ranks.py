@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from raysuite.cluster import guard, private
 from raysuite.measure.script import rank_file
@@ -134,7 +134,7 @@ def _send(store: Store, rank: int, part: Any) -> None:
     packed = zlib.compress(json.dumps(part).encode())
     pieces = [packed[place : place + _CHUNK] for place in range(0, len(packed), _CHUNK)]
     for number, piece in enumerate(pieces):
-        store.set(f"part/{rank}/{number}", piece)
+        store.set(f"part/{rank}/{number}", piece)  # type: ignore[arg-type]  # it takes bytes too
     store.set(f"sent/{rank}", json.dumps(len(pieces)))
 
 

@@ -56,7 +56,7 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
             _column("Steps", lambda each: each.steps),
             _column("Left out", lambda each: each.left_out),
             Column("Samples from", lambda row: _SOURCES[measured(row)[0].samples_source]),
-            _column("Nodes", lambda each: len(each.starts_by_host)),
+            Column("Nodes", _nodes),
         ),
         shown,
         (
@@ -78,6 +78,11 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
         ("Each phase on its slowest rank, mean over repeats; launcher: torch's own start.",),
     )
     return [work, start, *_start_by_node(shown, phases)]
+
+
+def _nodes(row: Row) -> str:
+    """Of how many nodes the workers were, in each repeat where that differs."""
+    return ", ".join(map(str, sorted({len(each.starts_by_host) for each in measured(row)})))
 
 
 def _without_energy(rows: Sequence[Row]) -> Iterator[str]:
