@@ -8,7 +8,8 @@
   `torch.distributed.init_process_group`, for the time that it takes.
 
 A rank appends what it measured to its own file, about once a second, as lines of JSON. Times are
-those of the monotonic clock, which all processes of a host share.
+those of the monotonic clock, which all processes of a host share. What the host and the device
+draw is sampled once a second from the first step on, by a thread.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,8 +80,9 @@ def _sum(one: int | None, other: int | None) -> int | None:
 class Recorder:
     """The steps of this process: one entry of each list a step."""
 
-    def __init__(self, file: Path, check: int = 0) -> None:
-        self._file, self._pid, self._check = file, os.getpid(), check
+    def __init__(self, file: Path, check: int = 0, power: bool = False) -> None:
+        self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
+        self._meter: Any = None
         self._rows: list[Row] = []
         self._flushed = time.perf_counter()
         self._optimizer: Any = None
@@ -222,8 +225,11 @@ class Recorder:
         import torch
 
         tensors = self._tensors()
-        if any(tensor.is_cuda for tensor in tensors):
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if device is not None:
             self._events.append(_event())
+        if self._power:
+            self._measure_power(device or torch.device("cpu"))
         self._write(
             {
                 "kind": "model",
@@ -231,10 +237,24 @@ class Recorder:
                 "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
                 "device": "gpu" if self._events else "cpu",
                 "threads": torch.get_num_threads(),
+                "counters": self._counters(),
                 "layers": _layers_that_differ() if self._check else [],
                 "names": _names(tensors) if self._check else [],
             }
         )
+
+    def _measure_power(self, device: Any) -> None:
+        from raysuite.measure.power import PowerMeter
+
+        self._meter = PowerMeter(device)
+        self._meter.begin()
+
+    def _counters(self) -> dict[str, Any]:
+        """Which counters of energy this rank reads, and why not others."""
+        meter = self._meter
+        if meter is None:
+            return {}
+        return {"device": meter.device, "host": meter.host, "missing": meter.missing}
 
     def _tensors(self) -> list[Any]:
         groups = [] if self._optimizer is None else self._optimizer.param_groups
@@ -267,6 +287,9 @@ class Recorder:
             rows = [row._replace(device_s=s) for row, s in zip(rows, seconds, strict=False)]
         if rows:
             self._write({"kind": "steps", "rows": rows})
+        if rows and self._meter is not None and self._meter.last is not None:
+            at, reading = self._meter.last
+            self._write({"kind": "power", "at": at, **asdict(reading)})
 
     def _on_device(self, most: int) -> list[float]:
         """Seconds between events that the device has passed, which are then forgotten."""
@@ -276,19 +299,22 @@ class Recorder:
             del self._events[0]
         return seconds
 
-    def end(self, error: BaseException | None) -> None:
-        """The script has ended, with this exception if any."""
+    def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
+        """The script has ended, with this exception if any, maybe as another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
         if len(self._events) > 1 and error is None:
             self._events[-1].synchronize()
         self.flush()
+        if self._meter is not None:
+            self._meter.close()
         self.marks["ended"] = time.perf_counter()
         self._write(
             {
                 "kind": "end",
                 "marks": self.marks,
                 "error": _described(error),
+                "peer_lost": peer_lost,
                 "memory": status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
             }

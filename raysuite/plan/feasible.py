@@ -131,6 +131,9 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     if spec.measure.profile == "nsight":
         message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
+    if spec.resources.elastic:
+        message = "given was true, and a script has no batch for fewer workers; leave it out"
+        mistakes.append(Mistake(message, key="resources.elastic"))
     _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
 

@@ -243,7 +243,21 @@ class ScriptMeasured(RecordBase):
     first_losses: list[float] = Field(default_factory=list)
     """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
     calls no `backward` of one number."""
+    without_energy: str = ""
+    """Why the energy of a device or host was not measured, and where; empty where it was, or was
+    not asked for."""
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def starts_by_host(self) -> dict[str, dict[str, float]]:
+        """Host -> phase of the start -> seconds of its slowest rank."""
+        return {
+            host: {
+                phase: max(s for s, own in zip(seconds, self.hosts, strict=True) if own == host)
+                for phase, seconds in self.start_seconds.items()
+            }
+            for host in dict.fromkeys(self.hosts)
+        }
 
 
 class TimeShares(RecordBase):

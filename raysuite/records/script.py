@@ -4,6 +4,9 @@
 of two steps, on the slowest rank of that step. Of the steps after the warm-up those are left out
 before which another loader was read (an evaluation), or the script paused (such as a checkpoint)
 for longer than two steps: their time is not that of a step.
+
+Hosts have monotonic clocks of their own: what is compared between ranks is seconds since the
+launch, which is at the same time on all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, Literal
 
 from raysuite.errors import some
 from raysuite.records.ends import RunFinished
+from raysuite.records.power import PowerUse, counter_name
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,
@@ -33,7 +37,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The file of one rank, as far as it was written."""
+    """The file of one rank, as far as it was written; moments are seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -42,13 +46,19 @@ class RankLog:
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
+    power: dict[str, Any] = field(default_factory=dict)
+    """The last reading of the counters of energy, since the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> RankLog:
-        """A line that was cut is left out."""
+        """Of a file, which may not be there."""
+        return cls.parsed(file.read_text("utf-8") if file.exists() else "")
+
+    @classmethod
+    def parsed(cls, text: str) -> RankLog:
+        """Of what a rank wrote. A line that was cut is left out."""
         log = cls()
-        text = file.read_text("utf-8") if file.exists() else ""
         for line in text.split("\n")[:-1]:
             content = json.loads(line)
             match content.pop("kind"):
@@ -62,8 +72,16 @@ class RankLog:
                     log.checks.append(content)
                 case "profile":
                     log.profile = content
+                case "power":
+                    log.power = content
                 case "end":
                     log.end = content
+        launched = log.begin.get("launched", 0.0)
+        log.rows = [[end - launched, *rest] for end, *rest in log.rows]
+        if log.power:
+            log.power["at"] -= launched
+        if "marks" in log.end:
+            log.end["marks"] = {name: at - launched for name, at in log.end["marks"].items()}
         return log
 
     @property
@@ -143,11 +161,9 @@ def script_records(
     logs: Sequence[RankLog],
     steps: Steps,
     given: int | None,
-    began: float,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended well. `given`: samples of a step, from the user. `began`:
-    when the launcher did, by the monotonic clock."""
+    """The Records of a script that ended well. `given`: samples of a step, from the user."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, 3) or None
@@ -179,6 +195,7 @@ def script_records(
             hosts=[str(log.begin.get("host", "")) for log in logs],
             start_seconds=starts,
             first_losses=first_losses(logs),
+            without_energy=_without_energy(logs),
             notes=[*_notes(logs, steps), *notes],
         ),
         EpochFinished(
@@ -197,7 +214,8 @@ def script_records(
             train_loss=math.nan,
             val_loss=math.nan,
             val_accuracy=math.nan,
-            elapsed_seconds=ended - began,
+            elapsed_seconds=ended,
+            power=_power(logs, steps),
         ),
         RunCosts(
             run_id=run_id,
@@ -212,11 +230,51 @@ def script_records(
             start_process_bytes=[int(log.begin.get("memory", 0)) for log in logs],
             peak_device_bytes=[int(log.end.get("device_memory", 0)) for log in logs],
             time_to_accuracy=None,
-            seconds=_ends(logs) - began,
-            first_step_seconds=first_step - began,
+            seconds=_ends(logs),
+            first_step_seconds=first_step,
             parts_seconds=parts,
         ),
     ]
+
+
+def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
+    """What the steps that count drew: the mean power since the first step, until the last reading,
+    for as long as they took."""
+    if not all(log.model.get("counters") for log in logs):
+        return None
+
+    def joules(name: str) -> list[float | None]:
+        found: list[float | None] = []
+        for log in logs:
+            value = log.power.get(name)
+            seconds = log.power.get("at", 0.0) - log.rows[0][0]
+            known = value is not None and seconds > 0
+            found.append(value / seconds * steps.total_s if known else None)
+        return found
+
+    counters = [log.model["counters"] for log in logs]
+    if not any(each["device"] or each["host"] for each in counters):
+        return None
+    return PowerUse(
+        devices=[counter_name(each["device"]) for each in counters],
+        device_joules=joules("device_joules"),
+        device_busy=[log.power.get("device_busy") for log in logs],
+        hosts=[counter_name(each["host"]) for each in counters],
+        host_joules=joules("host_joules"),
+    )
+
+
+def _without_energy(logs: Sequence[RankLog]) -> str:
+    """Why there is no energy of something, and where; empty where there is, or nobody asked."""
+    places: dict[str, list[str]] = {}
+    for log in logs:
+        for reason in log.model.get("counters", {}).get("missing", []):
+            places.setdefault(reason, []).append(str(log.begin.get("host", "")))
+    if not places and any(log.model.get("counters") and not log.power for log in logs):
+        return "energy is not measured, because training ended within a second of its first step"
+    return "; ".join(
+        f"{reason} ({some(sorted(set(hosts)), 8)})" for reason, hosts in places.items()
+    )
 
 
 def time_shares(
@@ -296,8 +354,10 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
     own = [_mean(log, steps) for log in logs]
     if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
         slow = own.index(max(own))
+        hosts = [str(log.begin.get("host", "")) for log in logs]
+        where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
         notes.append(
-            f"rank {slow} is slowest: its steps take {max(own) / min(own):.2f} times as "
+            f"rank {slow}{where} is slowest: its steps take {max(own) / min(own):.2f} times as "
             "long as those of the fastest, which do not wait for it"
         )
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records.power import once
 from raysuite.records.script import RankLog, script_records, steps_of, too_few, verdict
 
 
 def rank(
-    seconds: list[float], samples: int | None = 8, start: float = 100.0, **rows: dict[int, Any]
+    seconds: list[float], samples: int | None = 8, start: float = 10.0, **rows: dict[int, Any]
 ) -> RankLog:
     """A rank whose steps took `seconds`; `rows`: column -> place -> value."""
     ends = [start + math.fsum(seconds[: place + 1]) for place in range(len(seconds))]
@@ -23,7 +25,7 @@ def rank(
         for place, value in values.items():
             log.rows[place][{"evaluates": 5, "idle": 6, "samples": 3}[name]] = value
     log.end = {
-        "marks": {"launcher": 90.0, "process": 92.0, "first_batch": 99.0, "first_step": ends[0]},
+        "marks": {"launcher": 0.0, "process": 2.0, "first_batch": 9.0, "first_step": ends[0]},
         "memory": 5,
     }
     return log
@@ -31,7 +33,7 @@ def rank(
 
 def measured(logs: list[RankLog], warmup: int = 2, given: int | None = None) -> Any:
     steps = steps_of(logs, warmup)
-    found = script_records("id", logs, steps, given, began=90.0)
+    found = script_records("id", logs, steps, given)
     return {type(record): record for record in found}
 
 
@@ -98,6 +100,54 @@ def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> Non
     file = tmp_path / "rank"
     file.write_text('{"kind": "steps", "rows": [[1, null, 0, 8, null, false, 0]]}\n{"kind": "st')
     assert len(RankLog.read(file).rows) == 1
+
+
+def test_moments_of_hosts_with_other_clocks_are_since_the_launch() -> None:
+    def text(clock: float) -> str:
+        lines = [
+            {"kind": "begin", "host": "a", "launched": clock},
+            {"kind": "steps", "rows": [[clock + 5, None, 0, 8, None, False, 0]]},
+            {"kind": "power", "at": clock + 6, "host_joules": 1.0},
+            {"kind": "end", "marks": {"launcher": clock, "process": clock + 1}},
+        ]
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+    logs = [RankLog.parsed(text(clock)) for clock in (100.0, 90_000.0)]
+    for log in logs:
+        assert (log.rows[0][0], log.power["at"]) == (5.0, 6.0)
+        assert log.marks == {"launcher": 0.0, "process": 1.0}
+
+
+def metered(log: RankLog, host: int, joules: float | None, **model: Any) -> RankLog:
+    """A rank with counters; the reading is 2 s after the first step."""
+    log.model["counters"] = {"device": 0, "host": host, "missing": [], **model}
+    if joules is not None:
+        log.power = {"at": log.rows[0][0] + 2.0, "host_joules": joules}
+    return log
+
+
+def test_energy_is_the_mean_power_for_as_long_as_the_steps_that_count_took() -> None:
+    # two ranks of one host, and one of another
+    logs = [metered(rank([1.0] * 6), host, joules) for host, joules in ((1, 20), (1, 18), (2, 10))]
+    found = measured(logs)
+    power = found[EpochFinished].power
+    assert power.host_joules == pytest.approx([40.0, 36.0, 20.0])
+    assert len(set(power.hosts)) == 2
+    assert once(power.hosts, power.host_joules) == pytest.approx(60.0)
+    assert found[ScriptMeasured].without_energy == ""
+
+
+def test_why_there_is_no_energy_names_the_hosts() -> None:
+    first, second = rank([1.0] * 6), rank([1.0] * 6)
+    second.begin["host"] = "b"
+    logs = [metered(first, 1, 9.0), metered(second, 0, None, missing=["no counter"])]
+    found = measured(logs)
+    assert found[ScriptMeasured].without_energy == "no counter (b)"
+    power = found[EpochFinished].power
+    assert once(power.hosts, power.host_joules) is None
+    unread = measured([metered(rank([0.1] * 6), 1, None)])[ScriptMeasured]
+    assert "within a second" in unread.without_energy
+    assert measured([rank([1.0] * 6)])[ScriptMeasured].without_energy == ""
 
 
 # The check of the first steps.
