@@ -74,6 +74,7 @@ def _gpu() -> bool:
 PRESENT: dict[str, Callable[[], bool]] = {
     **{part.name: partial(installed, part.name) for part in EXTRAS},
     "browser": lambda: chromium() is not None and _module("playwright")(),
+    "lightning": _module("lightning"),
     "compiler": lambda: shutil.which("g++") is not None,
     "slurm": lambda: shutil.which("sbatch") is not None,
     "shellcheck": lambda: shutil.which("shellcheck") is not None,

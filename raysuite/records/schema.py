@@ -243,6 +243,13 @@ class ScriptMeasured(RecordBase):
     first_losses: list[float] = Field(default_factory=list)
     """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
     calls no `backward` of one number."""
+    first_samples: list[int] = Field(default_factory=list)
+    """With `--check`: a hash of the samples of all ranks in each of the first steps, whatever their
+    order; 0 where none were read from a DataLoader."""
+    first_rates: list[float] = Field(default_factory=list)
+    """With `--check`: learning rates of the groups of parameters at the first step."""
+    pass_samples: int | None = None
+    """Of one pass over the training DataLoader, over all ranks; None where it is not known."""
     notes: list[str] = Field(default_factory=list)
 
 
