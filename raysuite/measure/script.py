@@ -219,6 +219,7 @@ class Recorder:
         now = time.perf_counter()
         if self._steps == 0:
             self.marks["first_step"] = now
+            self._sharded = _are_shards(self._tensors())
             self._describe()
         self._steps += 1
         if self._events:
@@ -237,18 +238,17 @@ class Recorder:
         import torch
 
         tensors = self._tensors()
-        self._sharded = _are_shards(tensors)
         if any(tensor.is_cuda for tensor in tensors):
             self._events.append(_event())
         self._write(
             {
                 "kind": "model",
+                "rates": self._rates(),
+                "pass_samples": self._pass_samples,
                 "parameters": _count(tensors, self._sharded),
                 "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
                 "device": "gpu" if self._events else "cpu",
                 "threads": torch.get_num_threads(),
-                "rates": self._rates(),
-                "pass_samples": self._pass_samples,
                 "layers": _layers_that_differ() if self._check else [],
                 "names": _names(tensors) if self._check else [],
             }

@@ -175,16 +175,16 @@ def script_records(
             left_out=steps.left_out,
             samples_per_step=None if samples is None else samples / count,
             samples_source=source,
+            pass_samples=_pass_samples(logs),
+            first_samples=_first_samples(logs),
+            first_rates=first.model.get("rates", []),
             tokens_per_step=None if tokens is None else tokens / count,
             steps_per_second=count / seconds,
             parameters=parameters,
             optimizer=first.model.get("optimizer", ""),
             hosts=[str(log.begin.get("host", "")) for log in logs],
             start_seconds=starts,
-            first_losses=_first_losses(logs),
-            first_samples=_first_samples(logs),
-            first_rates=first.model.get("rates", []),
-            pass_samples=_pass_samples(logs),
+            first_losses=first_losses(logs),
             notes=[*_notes(logs, steps), *notes],
         ),
         EpochFinished(
@@ -330,7 +330,7 @@ def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
         yield own
 
 
-def _first_losses(logs: Sequence[RankLog]) -> list[float]:
+def first_losses(logs: Sequence[RankLog]) -> list[float]:
     return [fmean(losses) for losses in _of_all(logs, "loss")]
 
 
@@ -462,7 +462,7 @@ def _loss_error(
     logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
 ) -> tuple[float, str]:
     """The largest relative difference of a loss from one worker's, or why it is not compared."""
-    own = _first_losses(logs)
+    own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])
     read, hashes = _total(logs, steps, 3), _first_samples(logs)
