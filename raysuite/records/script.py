@@ -339,7 +339,7 @@ def _first_samples(logs: Sequence[RankLog]) -> list[int]:
 
 
 def _pass_samples(logs: Sequence[RankLog]) -> int | None:
-    own = [log.model.get("pass_samples") for log in logs]
+    own: list[Any] = [log.model.get("pass_samples") for log in logs]
     return None if None in own else sum(own)
 
 

@@ -312,6 +312,31 @@ def test_floods_ignored_signals_and_own_processes_leave_nothing_behind(tmp_path:
 
 
 @pytest.mark.thorough
+def test_a_rank_that_hangs_ends_its_run_and_no_other(tmp_path: Path) -> None:
+    marker = f"orphan-{os.getpid()}"
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{STEPS}\n"
+        "import os, signal, subprocess\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', '{marker}'])\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(model)\n"
+        "hangs = os.environ['RANK'] == '1'\n"
+        "steps(3 if hangs else 50)\n"
+        "if hangs:\n    time.sleep(600)\n"
+    )
+    words = ["--workers", "1,2", "--repeats", 1, "--stall", 60, "--warmup-steps", 2]
+    found = scaled(tmp_path / "results", *words, "--", script)
+    assert found["code"] == 1
+    assert [row["throughput_images_per_s"] is None for row in found["rows"]] == [False, True]
+    (reason,) = [run["reason"] for run in found["runs"] if run["status"] == "failed"]
+    assert "no rank took a step for 60 s (steps so far: rank 0: 3, rank 1: 3)" in reason
+    assert not left(marker)
+    assert not left(str(script))
+
+
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_has_no_end_and_no_orphan(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"{STEPS}\nsteps(3)\ntime.sleep(600)\n")
