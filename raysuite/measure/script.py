@@ -369,6 +369,10 @@ def digest(value: Any) -> str:
             continue
         own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
+        if hasattr(own, "__tensor_flatten__"):  # of several tensors, such as a quantised one
+            names, _ = own.__tensor_flatten__()
+            found.update(digest([getattr(own, name) for name in names]).encode())
+            continue
         found.update(f"{own.dtype}{tuple(own.shape)}".encode())
         # not by way of NumPy, without which torch works
         if own.numel():

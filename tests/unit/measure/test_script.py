@@ -210,6 +210,15 @@ def test_a_digest_is_of_the_bits_of_a_tensor_in_its_order(dtype: torch.dtype) ->
     assert len({digest(each) for each in (tensor, tensor.T, other, tensor[:0], 0)}) == 5
 
 
+def test_a_digest_of_a_tensor_that_holds_others_is_of_their_bits() -> None:
+    jagged = [
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3) + last], layout=torch.jagged)
+        for last in (0, 0, 1)
+    ]
+    one, same, other = map(digest, jagged)
+    assert one == same != other
+
+
 def test_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
     importlib.import_module("torch.distributed.fsdp")
 
