@@ -186,10 +186,11 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
                 detail="\n".join([f"end of the output of rank {place}:", *tail]),
             )
         ]
+    samples = script.samples(numbers_of(plan.workers, ended.nodes))
     found: GateVerdict | None = None
     notes: list[str] = []
     if script.check and plan.workers > 1:
-        found, notes = verdict(plan.run_id, logs, steps, _alone(plan, results))
+        found, notes = verdict(plan.run_id, logs, steps, samples, _alone(plan, results))
     if found is not None and not found.passed:
         failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
         return [found, failed]
@@ -197,7 +198,6 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
     if profiled:
         shares = time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE)
         checked.append(shares)
-    samples = script.samples(numbers_of(plan.workers, ended.nodes))
     return [*checked, *script_records(plan.run_id, logs, steps, samples, notes)]
 
 

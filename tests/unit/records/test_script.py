@@ -157,16 +157,17 @@ def checked(*ranks: dict[str, Any]) -> list[RankLog]:
     logs = []
     for place, changes in enumerate(ranks):
         log = rank([1.0] * 4)
-        log.model |= {"names": ["a.weight", "a.bias"], "layers": changes.pop("layers", [])}
+        log.model |= {"names": ["a.weight", "a.bias"], "layers": [], "rates": [0.1]}
+        log.model |= {key: changes.pop(key) for key in MODEL & changes.keys()}
         log.checks = [
             {
                 "step": step,
                 "parameters": [f"w{step}", f"b{step}"],
                 "sharded": False,
                 "random": str(place),
-                "batches": [f"{place}-1", f"{place}-2"],
+                "samples": 10 * step + place,
                 "loss": 1.0 / step,
-                **changes,
+                **{name: of(step) if callable(of) else of for name, of in changes.items()},
             }
             for step in (1, 2)
         ]
@@ -174,13 +175,26 @@ def checked(*ranks: dict[str, Any]) -> list[RankLog]:
     return logs
 
 
-def alone(samples: float = 16, losses: tuple[float, ...] = (1.0, 0.5)) -> ScriptMeasured:
+MODEL = {"layers", "rates", "pass_samples"}
+
+
+def alone(**changes: Any) -> ScriptMeasured:
     found = measured([rank([1.0] * 4)])[ScriptMeasured]
-    return found.model_copy(update={"samples_per_step": samples, "first_losses": list(losses)})
+    own = {
+        "samples_per_step": 16,
+        "first_losses": [1.0, 0.5],
+        "first_samples": [21, 41],
+        "first_rates": [0.1],
+    }
+    return found.model_copy(update=own | changes)
 
 
-def judged(logs: list[RankLog], *references: ScriptMeasured) -> Any:
-    return verdict("id", logs, steps_of(logs, 1), references)
+def judged(logs: list[RankLog], *references: ScriptMeasured, given: int | None = None) -> Any:
+    return verdict("id", logs, steps_of(logs, 1), given, references)
+
+
+def of_rank_0(step: int) -> int:
+    return 10 * step
 
 
 def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
@@ -192,7 +206,7 @@ def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
     ("second", "references", "words"),
     [
         ({"parameters": ["w1", "x"]}, [], "rank 1 from rank 0 after step 1, in a.bias"),
-        ({"batches": ["0-1", "0-2"]}, [], "same samples"),
+        ({"samples": of_rank_0}, [], "ranks 0, 1 train on the same samples in the first 2 steps"),
         ({"loss": 0.9}, [alone()], "losses differ"),
     ],
 )
@@ -208,8 +222,11 @@ def test_seeded_defects_are_refused(second: Any, references: Any, words: str) ->
         ({"loss": None}, [alone()], "no backward"),
         ({}, [], "no run with one worker"),
         ({"layers": ["BatchNorm2d"]}, [alone()], "BatchNorm2d"),
-        ({}, [alone(samples=8)], "another global batch"),
-        ({}, [alone(), alone(losses=(1.0, 0.4))], "between repeats"),
+        ({}, [alone(samples_per_step=8)], "another global batch"),
+        ({"rates": [0.2]}, [alone()], "another learning rate"),
+        ({}, [alone(), alone(first_losses=[1.0, 0.4])], "between repeats"),
+        ({"loss": 0.9}, [alone(first_samples=[21, 40])], "not known that one worker trained on"),
+        ({"loss": 0.9, "samples": 0}, [alone(first_samples=[0, 0])], "not known that one worker"),
     ],
 )
 def test_losses_that_cannot_be_compared_are_not_decidable(
@@ -231,3 +248,31 @@ def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
     found, notes = judged(checked(dict(same), dict(same)))
     assert found.passed
     assert "same random numbers" in notes[-1]
+
+
+@pytest.mark.parametrize(("given", "passes"), [(None, False), (16, False), (8, True)])
+def test_ranks_may_share_samples_that_the_user_counts_once(given: int | None, passes: bool) -> None:
+    logs = checked({}, {"samples": of_rank_0})
+    found, _ = judged(logs, given=given)
+    assert found.passed == passes
+    assert "ranks 0, 1 train on the same samples" in found.message
+
+
+def test_two_of_four_ranks_with_the_same_samples_are_refused() -> None:
+    found, _ = judged(checked({}, {}, {}, {"samples": lambda step: 10 * step + 1}))
+    assert not found.passed
+    assert "ranks 1, 3 train on the same samples" in found.message
+
+
+def test_samples_of_ranks_that_repeat_them_are_not_decidable() -> None:
+    found, notes = judged(checked({"samples": 7}, {"samples": 7}))
+    assert found.passed
+    assert "not decidable" in notes[0]
+
+
+@pytest.mark.parametrize(("each", "named"), [(1000, True), (504, False), (None, False)])
+def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, named: bool) -> None:
+    own = {"pass_samples": each}
+    found, notes = judged(checked(dict(own), dict(own)), alone(pass_samples=1000))
+    assert found.passed
+    assert any("whether samples are divided" in note for note in notes) == named
