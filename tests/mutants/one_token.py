@@ -149,7 +149,10 @@ def _run(name: str, minutes: float, jobs: int, sample: int | None) -> int:
     pytest.main([*options, "--no-header", "--no-summary", *tests], plugins=[loop])
     done = len(loop.found) + len(loop.left)
     if not done:
-        print(f"{name}: nothing was run: the tests fail without a mutant, or there is none")
+        print(
+            f"{name}: nothing was run: the tests fail without a mutant or take all of --minutes, "
+            "or there is no mutant"
+        )
         return 1
     share = len(loop.found) / done
     print(f"{name}: {len(loop.found)} of {done} found, {share:.1%}; {len(mutants)} in all")
