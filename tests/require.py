@@ -73,6 +73,7 @@ def _gpu() -> bool:
 
 PRESENT: dict[str, Callable[[], bool]] = {
     **{part.name: partial(installed, part.name) for part in EXTRAS},
+    "transformers": _module("transformers"),
     "browser": lambda: chromium() is not None and _module("playwright")(),
     "compiler": lambda: shutil.which("g++") is not None,
     "slurm": lambda: shutil.which("sbatch") is not None,
