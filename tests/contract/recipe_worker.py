@@ -20,7 +20,7 @@ from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished
 from raysuite.spec import Document
-from raysuite.spec.optimizers import LambOptions, LarsOptions, MuonOptions
+from raysuite.spec.optimizers import LambOptions, LarsOptions
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Watch, never
@@ -178,7 +178,7 @@ def by_shards(world: World) -> dict[str, float]:
     strategy.start(world)
     found = {
         options.name: compare(strategy, world, StepSettings(1), optimizer=options).error
-        for options in (LarsOptions(), LambOptions(), MuonOptions())
+        for options in (LarsOptions(), LambOptions())
     }
     strategy.stop()
     return found

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from raysuite.gate.strategy_check import TOLERANCE_BF16_UPDATES
 from raysuite.parts import installed
 from tests.contract.launches import found_by
 from tests.contract.recipe_worker import FACTOR
@@ -18,6 +17,8 @@ from tests.require import require
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TOLERANCE = 1e-5
+OF_MUON = 1e-2
+"""Its updates are computed in bf16, and 12 of them added up."""
 ZERO: dict[str, Any] = {"name": "deepspeed"}
 EVERY = ("sgd", "lars", "lamb", "adamw", "muon", "schedule_free")
 STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -64,7 +65,7 @@ def found_for(variant: str) -> dict[str, Any]:
 def test_equal_to_one_process(variant: str) -> None:
     found = found_for(variant)
     assert found["ranks_equal"]
-    tolerance = TOLERANCE_BF16_UPDATES if variant.endswith("muon") else TOLERANCE
+    tolerance = OF_MUON if variant.endswith("muon") else TOLERANCE
     assert found["weights"] <= tolerance
     assert found["validation"] <= tolerance
     assert (found["samples"], found["accuracy"]) == (360, pytest.approx(0.0, abs=1e-12))
@@ -90,5 +91,5 @@ def test_a_checkpoint_continues_to_the_bit(variant: str) -> None:
 
 
 def test_norms_of_shards_are_not_norms_of_tensors() -> None:
-    """Why the plan refuses LARS, LAMB and Muon there, and that the gate would find it."""
+    """Why the plan refuses LARS and LAMB there, and that the gate would find it."""
     assert all(error > 100 * TOLERANCE for error in launched("deepspeed")["by shards"].values())

@@ -1,7 +1,7 @@
 """The user's own data set of any task but classification: `data_set[i]` -> (inputs, targets).
 
 Each is a tensor, an array, a number, or a tuple or dictionary of them; the network and the loss are
-given them as they are.
+given them as they are. `data.augment` is for images with masks: see raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which is
 called with a list of samples and returns (inputs, targets).
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from raysuite.data import masks
 from raysuite.data.formats.base import Counts, TensorSource
 from raysuite.data.formats.own import EXPECTED, length, open_split
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
@@ -35,7 +36,10 @@ def count(data: DataOptions) -> Counts:
     for split, made, samples in zip(SPLITS, splits.values(), counts, strict=True):
         if not samples:
             raise DataError(f"{data.name}: no samples in {split}; both splits need some")
-        found = _Samples(made, f"{data.name}(split={split!r})").batch([0])
+        source = _Samples(made, f"{data.name}(split={split!r})")
+        if data.augment not in ("auto", "none"):
+            masks.check(source.sample(0), source.place(0))
+        found = source.stacked([source.sample(0)], 0)
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
     own = getattr(splits["train"], "classes", 0)
@@ -53,12 +57,13 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     found = count(data)
     files = Path(data.name)
     check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
-    return Prepared(data, facts, (), "tensors", files, None, **unchanged_images())
+    own = unchanged_images() | ({} if data.augment == "auto" else {"augment": data.augment})
+    return Prepared(data, facts, (), "tensors", files, None, **own)
 
 
 class _Samples:
-    def __init__(self, made: Any, name: str) -> None:
-        self._set, self._name = made, name
+    def __init__(self, made: Any, name: str, prepared: Prepared | None = None) -> None:
+        self._set, self._name, self._prepared = made, name, prepared
 
     def place(self, number: int) -> str:
         return f"{self._name}[{number}]"
@@ -78,14 +83,22 @@ class _Samples:
             )
         return found[0], found[1]
 
-    def batch(self, numbers: Sequence[int]) -> tuple[Any, Any]:
-        samples = [self.sample(number) for number in numbers]
+    def shown(
+        self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
+    ) -> list[Any]:
+        if draw is None or self._prepared is None or self._prepared.augment == "none":
+            return samples
+        for number, each in zip(numbers, samples, strict=True):
+            masks.check(each, self.place(number))
+        return masks.augmented(self._prepared, samples, numbers, draw)
+
+    def stacked(self, samples: list[Any], first: int) -> tuple[Any, Any]:
         try:
             collate = getattr(self._set, "collate", torch.utils.data.default_collate)
             inputs, targets = collate(samples)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise DataError(
-                f"{self.place(numbers[0])} and {len(numbers) - 1} others cannot be stacked "
+                f"{self.place(first)} and {len(samples) - 1} others cannot be stacked "
                 f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "
                 "method `collate` that pads them"
             ) from error
@@ -96,7 +109,7 @@ class _Samples:
         )
         if wrong is not None:
             raise DataError(
-                f"{self.place(numbers[0])} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
+                f"{self.place(first)} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
                 "arrays and numbers"
             )
         return inputs, targets
@@ -107,4 +120,4 @@ class Source(_Samples, TensorSource):
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         name = f"{prepared.data.name}(split={split!r})"
-        super().__init__(open_split(prepared.data, split), name)
+        super().__init__(open_split(prepared.data, split), name, prepared)

@@ -57,6 +57,10 @@ class _Stream:
             found.append(each.array[first + max(start, begin) : first + last].astype(np.int64))
         return np.concatenate(found)
 
+    def file(self, token: int) -> str:
+        """The file in which a token lies."""
+        return self._stretches[self._number(token)].place
+
     def place(self, token: int) -> str:
         """Where a token lies."""
         number = self._number(token)
@@ -220,6 +224,9 @@ class Source(TensorSource):
 
     def place(self, sample: int) -> str:
         return self._tokens.place(sample * self._sequence)
+
+    def file(self, sample: int) -> str:
+        return self._tokens.file(sample * self._sequence)
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:

@@ -35,7 +35,7 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, slice_: Slice) -> Any:
         try:
-            return self.source.batch(slice_.ids.tolist())
+            return self.source.batch(slice_.ids.tolist(), slice_.draw)
         except DataError as error:
             # As a value: DataLoader wraps what a process raises into a second traceback.
             return error

@@ -52,6 +52,11 @@ LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features
         ("regression", {"task": f"{__name__}:Without"}, "task"),
         ("regression", {"data": {"name": f"{HERE}:numbers", "image_size": 8}}, "data.image_size"),
         ("regression", {"data": {"name": f"{__name__}:uneven"}}, "data.name"),
+        (
+            "regression",
+            {"data": {"name": f"{HERE}:numbers", "augment": "pad_crop_flip"}},
+            "data.name",
+        ),
     ],
 )
 def test_a_spec_is_refused_with_its_key(
