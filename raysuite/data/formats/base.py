@@ -179,9 +179,13 @@ class TensorSource(Source):
     def batch(self, numbers: Sequence[int]) -> Any:
         """(inputs, targets) of several samples, stacked, as CPU tensors. Raises DataError where
         they cannot be."""
+        return self.stacked([self.sample(number) for number in numbers], numbers[0])
+
+    def stacked(self, samples: list[Any], first: int) -> Any:
+        """The same of samples that were read, of which `first` is the number of the first."""
         from torch.utils.data import default_collate
 
-        inputs, targets = default_collate([self.sample(number) for number in numbers])
+        inputs, targets = default_collate(samples)
         return inputs, targets
 
     def read(self, sample: int) -> tuple[Sample, int]:

@@ -10,7 +10,6 @@ called with a list of samples and returns (inputs, targets).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,8 @@ def count(data: DataOptions) -> Counts:
     for split, made, samples in zip(SPLITS, splits.values(), counts, strict=True):
         if not samples:
             raise DataError(f"{data.name}: no samples in {split}; both splits need some")
-        found = _Samples(made, f"{data.name}(split={split!r})").batch([0])
+        source = _Samples(made, f"{data.name}(split={split!r})")
+        found = source.stacked([source.sample(0)], 0)
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
     own = getattr(splits["train"], "classes", 0)
@@ -78,14 +78,13 @@ class _Samples:
             )
         return found[0], found[1]
 
-    def batch(self, numbers: Sequence[int]) -> tuple[Any, Any]:
-        samples = [self.sample(number) for number in numbers]
+    def stacked(self, samples: list[Any], first: int) -> tuple[Any, Any]:
         try:
             collate = getattr(self._set, "collate", torch.utils.data.default_collate)
             inputs, targets = collate(samples)
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise DataError(
-                f"{self.place(numbers[0])} and {len(numbers) - 1} others cannot be stacked "
+                f"{self.place(first)} and {len(samples) - 1} others cannot be stacked "
                 f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "
                 "method `collate` that pads them"
             ) from error
@@ -96,7 +95,7 @@ class _Samples:
         )
         if wrong is not None:
             raise DataError(
-                f"{self.place(numbers[0])} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
+                f"{self.place(first)} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
                 "arrays and numbers"
             )
         return inputs, targets

@@ -51,11 +51,18 @@ class _Stream:
             begin = end
         return np.concatenate(found)
 
+    def file(self, token: int) -> str:
+        """The file in which a token lies."""
+        return self._places[self._number(token)]
+
     def place(self, token: int) -> str:
         """Where a token lies."""
-        number = next(i for i, end in enumerate(self._ends) if token < end)
+        number = self._number(token)
         begin = self._ends[number] - len(self._arrays[number])
         return f"{self._places[number]} at token {token - begin}"
+
+    def _number(self, token: int) -> int:
+        return next(i for i, end in enumerate(self._ends) if token < end)
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
@@ -148,6 +155,9 @@ class Source(TensorSource):
 
     def place(self, sample: int) -> str:
         return self._tokens.place(sample * self._sequence)
+
+    def file(self, sample: int) -> str:
+        return self._tokens.file(sample * self._sequence)
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
