@@ -95,8 +95,8 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             f"given was {data.name}, images with a class each, for the task {task.name}; valid are "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
-    if not spec.loader.tensors and spec.loader.loads:
-        able = [name for name, each in LOADER_OPTIONS.items() if each.tensors or not each.loads]
+    if not spec.loader.tensors:
+        able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
             f"given was {spec.loader.name}, which loads images with a class each; for the task "

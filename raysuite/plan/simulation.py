@@ -80,7 +80,7 @@ def step_of(
         if missing := [term.partition("/")[2] for term in wanted if term not in costs]:
             raise UserError(
                 f"no run of the calibration had {', '.join(missing)}; measure it, or give "
-                "--images-per-second in place of --calibration"
+                "--per-second in place of --calibration"
             )
         alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
         alone += plan.micro_batch * costs[f"load/{loader_kind(data)}"]
@@ -98,7 +98,7 @@ def step_of(
             pace = partial(_pace, max(1, processors), near / alone)
     else:
         assert rate is not None
-        alone = together = plan.micro_batch / rate
+        alone = together = plan.units(plan.micro_batch) / rate
     if plan.schedule is not None:
         beside = 0.0
         if calibration is not None:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from raysuite.records import Results, Row, RunFigures, make_rows
 from raysuite.records.names import Plan, block_name, task_of
 from raysuite.records.sweep import (
-    LOWER_IS_BETTER,
     TrialFigures,
     best,
+    lower_is_better,
     pareto,
     trial_figures,
     wanted_goals,
 )
 from raysuite.records.system import SystemSample, read_samples, system_files
-from raysuite.spec.search import Goal
+from raysuite.spec.search import QUALITY, Goal
+from raysuite.spec.tasks import TaskFacts
 from raysuite.track.entries import (
     MOST_EXPERIMENT_TAG,
     MOST_TAG,
@@ -101,11 +102,12 @@ TRIAL = "raysuite.trial"
 Search = Mapping[str, Any]
 """What `Results.search` reads."""
 
-_METRIC: dict[Goal, str] = {
-    "accuracy": "accuracy",
-    "time_to_accuracy": "time_to_accuracy_seconds",
-    "throughput": "images_per_second",
-}
+
+def _metric(goal: Goal, task: TaskFacts) -> str:
+    """The name of a goal as a metric."""
+    if goal in QUALITY:
+        return task.primary
+    return f"{task.unit}_per_second" if goal == "throughput" else f"{goal}_seconds"
 
 
 def sweep_params(search: Search) -> dict[str, str]:
@@ -145,7 +147,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
         for count, (elapsed, _) in enumerate(ended, 1):
             winner = best((trial for _, trial in ended[:count]), goal)
             if winner is not None and (value := winner.goals[goal]) is not None:
-                yield Point(f"best/{_METRIC[goal]}", value, milliseconds(elapsed), count)
+                name = _metric(goal, winner.figures.task)
+                yield Point(f"best/{name}", value, milliseconds(elapsed), count)
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
@@ -154,13 +157,13 @@ def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
-def trials_view(search: Search, results_id: str) -> str:
+def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
     """The trials of one sweep as a table: goals and searched keys as columns, the best first."""
     goals = wanted_goals(search["search"])
-    metrics = [f"metrics.`goal/{_METRIC[goal]}`" for goal in goals]
+    metrics = [f"metrics.`goal/{_metric(goal, task)}`" for goal in goals]
     params = [f"params.`{key}`" for key in param_values(search["search"]["space"])]
     columns = [*metrics, *params, "tags.`raysuite.status`", f"tags.`{BEST}`"]
-    return _view("trial", results_id, metrics[0], goals[0] in LOWER_IS_BETTER, columns)
+    return _view("trial", results_id, metrics[0], lower_is_better(goals[0], task), columns)
 
 
 SPEED_UP = "run/speed_up"
@@ -234,9 +237,9 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
         return
     when = milliseconds(end.time)
     for goal in wanted_goals(search["search"]):
-        value = trial.goals[goal]
+        value = trial.goals.get(goal)
         if value is not None:
-            yield Point(f"goal/{_METRIC[goal]}", value, when, 0)
+            yield Point(f"goal/{_metric(goal, trial.figures.task)}", value, when, 0)
     yield Point("trial/worker_seconds", trial.worker_seconds, when, 0)
     yield Point("trial/epochs", trial.epochs, when, 0)
 
@@ -473,10 +476,15 @@ class Upload:
         """The view of `page`."""
         plans = [] if self.search else self.results.plans()
         if self.search:
-            view = trials_view(self.search, self.id)
+            view = trials_view(self.search, self._task, self.id)
         else:
             view = runs_view(plans, self.id) if plans else ""
         return view if len(view) <= MOST_EXPERIMENT_TAG else ""
+
+    @property
+    def _task(self) -> TaskFacts:
+        """The task of all trials."""
+        return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
         """When the first run of the folder began."""

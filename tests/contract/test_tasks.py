@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +76,23 @@ def test_ranks_train_a_task_as_a_plain_loop_does(
     variant: str, workers: int, case: str, accumulate: int
 ) -> None:
     check(variant, workers, case, accumulate)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("variant", ["ddp", "fsdp", "horovod", "deepspeed-2"])
+def test_a_run_that_stopped_in_an_epoch_is_resumed_by_fewer_ranks(
+    variant: str, tmp_path: Path
+) -> None:
+    framework = VARIANTS[variant]["name"]
+    runs = {case: (case, VARIANTS[variant], str(tmp_path / case)) for case in CI_CASES}
+    ended = found_by(framework, 3, "task_worker", {"runs": {}, "stopped": runs}, 600)
+    resumed, *_ = found_by(framework, 2, "task_worker", {"runs": {}, "resumed": runs}, 600)
+    for case in CI_CASES:
+        assert 0 < ended[0][case]["step"] < 4
+        assert resumed[case]["steps"] >= 20
+        for name, most in (("losses", TOLERANCE), ("weights", TOLERANCE), ("metrics", 1e-6)):
+            assert resumed[case][name] < most, (case, name)
 
 
 @pytest.mark.thorough

@@ -157,7 +157,7 @@ def test_the_best_trial_says_so(page: Any, server: Server, swept: Results) -> No
 def test_the_model_tells_its_signature(page: Any, server: Server, swept: Results) -> None:
     show(page, server, "models", "models", "digits-model")
     show(page, server, "models/digits-model/versions/1", "model", "raysuite.accuracy")
-    assert f"{best_of(swept).figures.final_accuracy:.4f}" in page.inner_text("body")
+    assert f"{best_of(swept).figures.final_primary:.4f}" in page.inner_text("body")
     for part in ("Inputs (1)", "Outputs (1)"):
         page.get_by_text(part, exact=True).first.click()
     page.get_by_text("uint8").first.wait_for()

@@ -70,8 +70,8 @@ def test_of_an_epoch_recorded_twice_the_latest_counts():
     retried = [epoch(PLAN, number, accuracy=0.5) for number in (2, 3, 4, 5)]
     found = figures([*records[:6], again, *retried, records[-1]])
     assert [e.epoch for e in found.epochs] == [0, 1, 2, 3, 4, 5]
-    assert found.final_accuracy == 0.5
-    assert found.best_accuracy == max(e.val_accuracy for e in found.epochs)
+    assert found.final_primary == 0.5
+    assert found.best_primary == max(e.val_accuracy for e in found.epochs)
 
 
 def test_a_run_started_afresh_forgets_the_attempt_before():

@@ -295,7 +295,7 @@ def test_of_a_variant_that_diverged_times_alone_count(tmp_path):
     row = next(row for row in rows if row.diverged)
     assert row.throughput.n == 2
     assert (len(row.counted), len(row.timed), row.runs[0].diverged_at) == (1, 2, 7)
-    assert row.runs[0].best_accuracy is None
+    assert row.runs[0].best_primary is None
     assert row.final_accuracy is row.best_accuracy is row.time_to_accuracy is None
     assert row.status == "1 of 2 failed, diverged"
 

@@ -11,6 +11,7 @@ import pytest
 
 from raysuite.records import Results, RunFailed, make_rows, results_figures
 from raysuite.records.sweep import trials
+from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
     best_runs,
@@ -62,7 +63,7 @@ def test_ratios_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
 
 def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
     search = searched(write_sweep(tmp_path, trials=1))
-    view = json.loads(trials_view(search, "feed"))
+    view = json.loads(trials_view(search, CLASSIFICATION, "feed"))
     assert {"metrics.`goal/accuracy`", "params.`optimizer.lr`", "params.`strategy`"} <= set(
         view["selectedColumns"]
     )
