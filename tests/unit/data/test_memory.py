@@ -16,7 +16,7 @@ from torch import Tensor
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.folder import Source
-from raysuite.data.loaders.memory import _key
+from raysuite.data.loaders.memory import key_of
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared
 from raysuite.spec.loaders import MemoryOptions
@@ -91,7 +91,7 @@ def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
     found = file.stat()
 
     def key(prepared: Prepared = prepared) -> str:
-        return _key(source, prepared, "train")
+        return key_of(source, prepared, "train")
 
     first = key()
     os.utime(file, ns=(found.st_atime_ns + 1, found.st_mtime_ns))
@@ -100,7 +100,7 @@ def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
     later = key()
     file.write_bytes(file.read_bytes() + b" ")
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    keys = [first, later, key(), _key(open_source(prepared, "val"), prepared, "val")]
+    keys = [first, later, key(), key_of(open_source(prepared, "val"), prepared, "val")]
     keys += [
         key(replace(prepared, data=prepared.data.model_copy(update={"image_size": 48}))),
         key(replace(prepared, facts=replace(prepared.facts, channels=1))),
