@@ -30,6 +30,8 @@ from raysuite import mark
 from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
+_FLUSH_EACH = 10
+"""First steps that are written one by one, so that it is known after which of them a rank hangs."""
 _MOST_DEPTH = 4
 """Of nested batches, in which a tensor is looked for."""
 
@@ -228,7 +230,7 @@ class Recorder:
         self._rows.append(Row(now, None, own[2], own[0], own[1], *own[3:]))
         if self._steps <= self._check:
             self._write(self._checked())
-        if now - self._flushed > _FLUSH_S:
+        if now - self._flushed > _FLUSH_S or self._steps <= _FLUSH_EACH:
             self.flush()
         if self.on_step is not None:
             self.on_step(self._steps)

@@ -147,12 +147,7 @@ def test_steps_without_a_loader_have_no_samples(log: Any) -> None:
     assert samples(log(script)) == [None, None, None]
 
 
-@pytest.mark.parametrize("flush_s", [0.0, 60.0])
-def test_marked_steps_replace_those_of_optimisers(
-    log: Any, flush_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raysuite.measure.script._FLUSH_S", flush_s)
-
+def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
     def script() -> None:
         loop = Loop()
         for _ in range(3):
@@ -190,6 +185,20 @@ def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
 )
 def test_samples_of_a_batch_are_its_first_tensors_first_axis(batch: Any, expected: Any) -> None:
     assert counted(batch) == expected
+
+
+def test_the_first_steps_are_on_record_before_the_next_ones(log: Any, tmp_path: Path) -> None:
+    numbers = []
+
+    def script() -> None:
+        loop = Loop()
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            numbers.append(len(RankLog.read(tmp_path / "rank-0.jsonl").rows))
+
+    log(script)
+    assert numbers == [1, 2, 3, 4, 5]
 
 
 def test_a_hash_of_samples_does_not_depend_on_order_and_division() -> None:
