@@ -30,7 +30,7 @@ from raysuite.plan import make_plans
 from raysuite.records import Results, ScriptMeasured
 from raysuite.spec import parse_document
 
-BATCH, STEPS = 32, 3000
+BATCH, STEPS = 32, 12800
 SCRIPT = f"""
 import json, sys, time, torch
 import torch.distributed as dist

@@ -410,10 +410,10 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
         return True
     if _has_loaded("deepspeed"):
         return True
-    # of FSDP1 the optimiser may have views of shards, which look like any other tensor
-    wrapper = "FullyShardedDataParallel"
-    fsdp = _has_loaded("torch.distributed.fsdp")
-    return fsdp and any(type(each).__name__ == wrapper for each in _modules())
+    # of FSDP1 the optimiser has flat views of shards, which look like any other flat tensor
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return False
+    return any(type(each).__name__ == "FullyShardedDataParallel" for each in _modules())
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -228,18 +227,21 @@ def test_a_digest_of_a_tensor_that_holds_others_is_of_their_bits() -> None:
     assert one == same != other
 
 
-def test_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
-    importlib.import_module("torch.distributed.fsdp")
-
+def test_flat_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
     class FullyShardedDataParallel(nn.Module):
         """Named like that of torch.distributed.fsdp, which needs a process group."""
 
-    kept = FullyShardedDataParallel()
-    found = log(Loop().epoch, check=1)
-    assert found.checks[0]["sharded"]
-    assert found.model["parameters"] is None
-    del kept
-    assert not log(Loop().epoch, check=1).checks[-1]["sharded"]
+    def script() -> None:
+        weight = nn.Parameter(torch.ones(4))
+        weight.sum().backward()
+        torch.optim.SGD([weight], lr=0.1).step()
+
+    before = log(script, check=1)
+    wrapper = FullyShardedDataParallel()
+    found = log(script, check=1)
+    assert isinstance(wrapper, nn.Module)
+    assert [each["sharded"] for each in (before.checks[-1], found.checks[-1])] == [False, True]
+    assert (before.model["parameters"], found.model["parameters"]) == (4, None)
 
 
 def test_an_iterable_data_set_is_not_asked_for_its_length(log: Any) -> None:
