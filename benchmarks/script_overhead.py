@@ -1,6 +1,6 @@
 """What `raysuite scale` costs a training script: its run with raysuite's hooks over torchrun alone.
 
-    python benchmarks/script_overhead.py [PAIRS]
+    make bench            (or: python benchmarks/script_overhead.py [PAIRS])
 
 Both sides start the same script of plain DDP by torch's launcher with 2 workers, one thread each.
 The two are run in turn, A B B A ..., so that a drift of the machine affects both alike, and are
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from raysuite.plan import make_plans
 from raysuite.records import Results, ScriptMeasured
 from raysuite.spec import parse_document
 
-BATCH, STEPS = 32, 3000
+BATCH, STEPS = 32, 12800
 SCRIPT = f"""
 import json, sys, time, torch
 import torch.distributed as dist
@@ -73,8 +74,7 @@ Side = dict[str, float]
 
 def main(pairs: int) -> int:
     """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
+    with tempfile.TemporaryDirectory() as name, chdir(name):
         Path("train.py").write_text(SCRIPT)
         sides = {"hooks": partial(_timed, _with_hooks), "none": partial(_timed, _without)}
         measured = in_turn(pairs, sides, _words)

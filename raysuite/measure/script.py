@@ -32,6 +32,8 @@ from raysuite import mark
 from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
+_FLUSH_EACH = 10
+"""First steps that are written one by one, so that it is known after which of them a rank hangs."""
 _MOST_DEPTH = 4
 """Of nested batches, in which a tensor is looked for."""
 
@@ -231,7 +233,7 @@ class Recorder:
         self._rows.append(Row(now, None, own[2], own[0], own[1], *own[3:]))
         if self._steps <= self._check:
             self._write(self._checked())
-        if now - self._flushed > _FLUSH_S:
+        if now - self._flushed > _FLUSH_S or self._steps <= _FLUSH_EACH:
             self.flush()
         if self.on_step is not None:
             self.on_step(self._steps)
@@ -434,10 +436,10 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
         return True
     if _has_loaded("deepspeed"):
         return True
-    # of FSDP1 the optimiser may have views of shards, which look like any other tensor
-    wrapper = "FullyShardedDataParallel"
-    fsdp = _has_loaded("torch.distributed.fsdp")
-    return fsdp and any(type(each).__name__ == wrapper for each in _modules())
+    # of FSDP1 the optimiser has flat views of shards, which look like any other flat tensor
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return False
+    return any(type(each).__name__ == "FullyShardedDataParallel" for each in _modules())
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:

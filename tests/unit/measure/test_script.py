@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,12 +146,7 @@ def test_steps_without_a_loader_have_no_samples(log: Any) -> None:
     assert samples(log(script)) == [None, None, None]
 
 
-@pytest.mark.parametrize("flush_s", [0.0, 60.0])
-def test_marked_steps_replace_those_of_optimisers(
-    log: Any, flush_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raysuite.measure.script._FLUSH_S", flush_s)
-
+def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
     def script() -> None:
         loop = Loop()
         for _ in range(3):
@@ -192,6 +186,20 @@ def test_samples_of_a_batch_are_its_first_tensors_first_axis(batch: Any, expecte
     assert counted(batch) == expected
 
 
+def test_the_first_steps_are_on_record_before_the_next_ones(log: Any, tmp_path: Path) -> None:
+    numbers = []
+
+    def script() -> None:
+        loop = Loop()
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            numbers.append(len(RankLog.read(tmp_path / "rank-0.jsonl").rows))
+
+    log(script)
+    assert numbers == [1, 2, 3, 4, 5]
+
+
 def test_a_hash_of_samples_does_not_depend_on_order_and_division() -> None:
     x, y = torch.randn(8, 3), torch.arange(8)
     whole, order = samples_hash([x, y]), torch.randperm(8)
@@ -219,18 +227,21 @@ def test_a_digest_of_a_tensor_that_holds_others_is_of_their_bits() -> None:
     assert one == same != other
 
 
-def test_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
-    importlib.import_module("torch.distributed.fsdp")
-
+def test_flat_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
     class FullyShardedDataParallel(nn.Module):
         """Named like that of torch.distributed.fsdp, which needs a process group."""
 
-    kept = FullyShardedDataParallel()
-    found = log(Loop().epoch, check=1)
-    assert found.checks[0]["sharded"]
-    assert found.model["parameters"] is None
-    del kept
-    assert not log(Loop().epoch, check=1).checks[-1]["sharded"]
+    def script() -> None:
+        weight = nn.Parameter(torch.ones(4))
+        weight.sum().backward()
+        torch.optim.SGD([weight], lr=0.1).step()
+
+    before = log(script, check=1)
+    wrapper = FullyShardedDataParallel()
+    found = log(script, check=1)
+    assert isinstance(wrapper, nn.Module)
+    assert [each["sharded"] for each in (before.checks[-1], found.checks[-1])] == [False, True]
+    assert (before.model["parameters"], found.model["parameters"]) == (4, None)
 
 
 def test_an_iterable_data_set_is_not_asked_for_its_length(log: Any) -> None:
