@@ -26,7 +26,7 @@ LOG = VENV / "raysuite-setup.log"
 CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite")).expanduser()
 # tools: Ray's runtime_env={"pip": [...]} installs with the pip of a copy of this environment
 REQUIRED = ("base", "dev", "docs", "tools")
-OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "postgres")
+OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "schedulefree", "postgres")
 ASKED = ("fabric", "accelerate", "tensorflow", "jax")
 """Installed where EXTRAS names them, such as tensorflow,jax; what is there already stays."""
 # pip, setuptools and wheel fetch Horovod's source; uv does all else.

@@ -56,6 +56,9 @@ PARTS = (
     _extra("deepspeed", "deepspeed ZeRO step", "deepspeed", "deepspeed"),
     _extra("dali", "DALI pipeline", "nvidia.dali", "nvidia-dali-cuda120"),
     _extra("timm", "timm model", "timm", "timm"),
+    _extra(
+        "schedulefree", "schedule-free AdamW step", "schedulefree", "schedulefree", images=False
+    ),
     _extra("postgres", "", "psycopg", "psycopg", images=False),
     _asked("fabric", "fabric step", "lightning_fabric", "lightning-fabric"),
     _asked("accelerate", "accelerate step", "accelerate", "accelerate"),

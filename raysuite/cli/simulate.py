@@ -93,6 +93,7 @@ def simulate(
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.simulator import Network
     from raysuite.plan.simulation import measured_network, step_of, with_failures
+    from raysuite.report.scale_out import reached
 
     if (calibration is None) == (rate is None):
         raise UserError(
@@ -125,6 +126,11 @@ def simulate(
             "training_s": training,
             "simulated_in_s": took,
         }
+        if rate is not None and each.schedule is None:
+            worst, best = reached(each.workers)
+            line["ideal_images_per_s"] = ideal = rate * each.workers
+            line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
+            line["published"] = [part._asdict() for part in (worst, best)]
         if mtbf_hours is not None:
             line |= with_failures(each, between, training, mtbf_hours, checkpoint_s, restart_s)
         lines.append(line)
@@ -144,6 +150,9 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
     header = ["Run", "Step", f"{' or '.join(sorted(titles))}/s", "Where the time goes", "Training"]
     failures = "expected_s" in lines[0]
     header += ["With failures", "Checkpoint every"] if failures else []
+    published = any("published" in line for line in lines)
+    if published:
+        header.insert(3, "Published systems, images/s")
     cells = []
     for line, rate in zip(lines, rates, strict=True):
         shares = ", ".join(f"{name} {part:.0%}" for name, part in line["shares"].items())
@@ -158,8 +167,18 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             expected = line["expected_s"]
             cell += ["never ends" if expected is None else human_seconds(expected)]
             cell += [human_seconds(line["checkpoint_every_s"])]
+        if published:
+            low, high = line.get("published_images_per_s", (None, None))
+            cell.insert(3, "" if low is None else f"{low:,.0f} to {high:,.0f}")
         cells.append(cell)
     stdout().print(table(header, cells))
+    if published:
+        last = max((line for line in lines if "published" in line), key=lambda it: it["workers"])
+        told = " to ".join(
+            f"{part['efficiency']:.2f} ({part['system']}, {part['workers']} workers)"
+            for part in last["published"]
+        )
+        print_text(f"published systems reach this part of ideal scaling: {told}")
     print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
 
 

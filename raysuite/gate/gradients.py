@@ -97,7 +97,7 @@ def _gradients(
             strategy, world, settings, batch_norm, plain, _GRADIENT_BATCH, pause_s=pause_s
         )
         try:
-            engine.model.train()
+            engine.train()
             weights = engine.weights()
             for turn, active in enumerate(turns):
                 before, rate = weights, RATES[turn % len(RATES)]

@@ -231,19 +231,24 @@ def _prepared(
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` of a step, over all ranks."""
+    """Micro-batch `index` of a step, over all ranks. The last one of the last step has a sample of
+    padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
+    count = settings.accumulate * plan.replicas
+
+    def real(index: int) -> int:
+        return size - (step == _STEPS - 1 and index == count - 1)
 
     def drawn(index: int) -> tuple[Any, Any]:
         generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
         return draw(plan, size, generator)
 
-    count = settings.accumulate * plan.replicas
-    of_global = float(size * count)
+    of_global = float(sum(map(real, range(count))))
     if task.weighted:
-        of_global = sum((float(task.weight(drawn(each)[1])) for each in range(count)), 0.0)
+        targets = (unpadded(drawn(each)[1], real(each)) for each in range(count))
+        of_global = sum((float(task.weight(each)) for each in targets), 0.0)
     images, labels = mapped(drawn(index), lambda each: each.to(world.device))
-    return Batch(images, labels, size, of_global)
+    return Batch(images, labels, real(index), of_global)
 
 
 def _train(
@@ -256,7 +261,7 @@ def _train(
 ) -> list[dict[str, Tensor]]:
     """The weights before and after each step; where not `kept`, the last ones alone."""
     found = [engine.weights()]
-    engine.model.train()
+    engine.train()
     first = engine.replica * settings.accumulate
     for step in range(_STEPS):
         draws.step = step

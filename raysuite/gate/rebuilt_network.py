@@ -74,11 +74,11 @@ def _rebuilt(
 
     def outcome(engine: Engine) -> Outcome:
         samples = len(seen)
-        engine.model.train()
+        engine.train()
         batch = Batch(seen, labels.to(world.device), samples, samples * engine.replicas)
         loss = engine.step([batch], _RATE)
         engine.average_buffers()
-        engine.model.eval()
+        engine.train(False)
         with torch.no_grad():
             logits = engine.forward(unseen.to(world.device)).float().cpu()
         return Outcome(held(engine), logits, loss.double().cpu().reshape(1))

@@ -276,7 +276,7 @@ def _pace(optimizer: OptimizerOptions) -> float:
     """What the rates are multiplied by, so that each optimiser moves the weights about as far."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
-    return {"sgd": 1.0, "lamb": 0.1, "adamw": 0.01}[optimizer.name]
+    return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)
 
 
 @dataclass
@@ -297,7 +297,7 @@ def _train(
     images, _ = data
     order = permutation(len(images), SEED, 0)
     steps = rank_slices(order, global_batch, engine.replicas, engine.replica, accumulate)
-    engine.model.train()
+    engine.train()
     losses = []
     for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
         batches = [batch_of(data, part) for part in step]
@@ -305,7 +305,7 @@ def _train(
             engine.step([overflowing(batch, engine) for batch in batches], rate)
         losses.append(engine.step(batches, rate))
     engine.drain()
-    engine.model.eval()
+    engine.train(False)
     with torch.no_grad():
         logits = engine.forward(images[:_LOOKED_AT])
     return Outcome(engine.weights(), logits.float().cpu(), torch.stack(losses).double().cpu())

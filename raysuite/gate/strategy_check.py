@@ -28,6 +28,10 @@ TOLERANCE_COMPILED = 1e-4
 """Largest relative error of networks that torch.compile compiled: it fuses and reorders sums, which
 rounds otherwise, and each step carries that on."""
 
+TOLERANCE_BF16_UPDATES = 1e-3
+"""The same of an optimiser that computes updates in bf16, which turns the last bit of fp32 into one
+of bf16 now and then: of 300 right trainings by Muon five showed more than 1e-5, one 1.6e-4."""
+
 TOLERANCE_16_BITS = 0.2
 """Largest relative error of the updates, logits and losses in bf16 and fp16. Right ones showed at
 most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times micro-batches."""
@@ -226,13 +230,17 @@ def examine(
     if plain_options is not None and (parts := _in_parts(exact, plain_options, world)):
         plain.append(small_network.compare(parts[0], world, pure, pause_s=parts[1]))
         rule += ", with several reductions a step too"
-    if optimizer is not None:
-        plain.append(compare(exact, world, pure, optimizer=optimizer))
     batch_norm = compare(exact, world, pure, batch_norm=True)
-    short, compiled = [], []
+    short, compiled, rounded, remarks = [], [], [], []
     if optimizer is not None:
+        found = compare(exact, world, pure, optimizer=optimizer)
         rule += f", by {optimizer.name} too"
-    remarks = []
+        if optimizer.updates_in_bf16:
+            rounded.append(found)
+            rule += f" to {TOLERANCE_BF16_UPDATES:.0e}"
+            remarks.append(f"by {optimizer.name} it differs by {found.error:.1e}")
+        else:
+            plain.append(found)
     if compiled_too:
         mode = replace(pure, compile=settings.compile)
         compiled = [compare(exact, world, mode, batch_norm=each) for each in (False, True)]
@@ -254,13 +262,14 @@ def examine(
         net = small_network.small_net(world, batch_norm=True)
         rebuilt.append(compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
-    compared = [*plain, batch_norm, *short, *compiled, *rebuilt]
+    compared = [*plain, batch_norm, *short, *compiled, *rounded, *rebuilt]
     equal_and_finite: list[Comparison | Gradients] = [*compared, *lossy]
     faults = _faults(equal_and_finite)
     if judged and not faults:
         faults = (
             _differing([*plain, batch_norm], TOLERANCE)
             or _differing(compiled, TOLERANCE_COMPILED)
+            or _differing(rounded, TOLERANCE_BF16_UPDATES)
             or _differing(rebuilt, TOLERANCE_REBUILT)
             or _differing_16_bits(short)
         )

@@ -27,6 +27,11 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] > (most := self.place.num_embeddings):
+            raise UserError(
+                f"given were {tokens.shape[1]} tokens, and it has places for {most}; leave "
+                "model.options.sequence out, or lower data.sequence"
+            )
         places = torch.arange(tokens.shape[1], device=tokens.device)
         result: Tensor = self.dropout(self.token(tokens) + self.place(places))
         return result

@@ -21,15 +21,12 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
     wanted = name.removeprefix(PREFIX)
     create = lazy.load("timm:create_model")
     configuration = _configuration(wanted)
-    arguments: dict[str, Any] = {
-        "model_name": wanted,
-        "pretrained": False,
-        "num_classes": facts.classes,
-        "in_chans": facts.channels,
-    }
+    known = {"num_classes": facts.classes, "in_chans": facts.channels}
     if configuration is not None and configuration.fixed_input_size:  # these take img_size
-        arguments["img_size"] = facts.image_size
-    return create, arguments
+        known["img_size"] = facts.image_size
+    arguments: dict[str, Any] = {"model_name": wanted, "pretrained": False}
+    # samples of a task other than classification have no such facts
+    return create, arguments | {key: value for key, value in known.items() if value}
 
 
 def check(name: str) -> None:

@@ -7,12 +7,15 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import UserError, unmatched
+from raysuite.lazy import load
 from raysuite.optim.schedule import factor
 from raysuite.spec.optimizers import (
     AdamWOptions,
     LambOptions,
     LarsOptions,
+    MuonOptions,
     OptimizerOptions,
+    ScheduleFreeOptions,
     SgdOptions,
 )
 
@@ -32,13 +35,14 @@ def build_optimizer(
     """The optimiser over whole, not yet sharded parameters, at the rate `lr`.
 
     `lr` is the rate after scaling (`RunPlan.peak_lr`); `factor` times it is the rate of a step.
-    `names` are those of the parameters, for `lr_factors`; without them these do not count.
+    `names` are those of the parameters, for patterns; without them these do not count.
 
-    Raises UserError for a pattern of `lr_factors` that matches none of the `names`.
+    Raises UserError for a pattern that matches none of the `names`.
     """
     from torch.optim import SGD, AdamW
 
     from raysuite.optim.layerwise import Lamb, Lars
+    from raysuite.optim.muon import MuonWithAdamW
 
     groups, decay = parameter_groups(options, parameters, names), options.weight_decay
     match options:
@@ -50,6 +54,22 @@ def build_optimizer(
             return Lamb(groups, lr, betas, eps, decay)
         case AdamWOptions(betas=betas, eps=eps):
             return AdamW(groups, lr, betas, eps, decay)
+        case MuonOptions():
+            return MuonWithAdamW(
+                groups,
+                lr,
+                decay,
+                options.momentum,
+                options.nesterov,
+                options.adjust_lr,
+                options.betas,
+                options.eps,
+            )
+        case ScheduleFreeOptions(betas=betas, eps=eps):
+            averaging = load("schedulefree:AdamWScheduleFree")(groups, lr, betas, eps, decay)
+            averaging.train()
+            found: Optimizer = averaging
+            return found
 
 
 def parameter_groups(
@@ -57,7 +77,8 @@ def parameter_groups(
     parameters: Iterable[Tensor],
     names: Mapping[Tensor, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, apart by `lr_factors` and by whether they decay.
+    """The parameters that are trained, apart by `lr_factors`, by whether they decay, and for Muon
+    by whether they are `matrices` that it moves.
 
     Without decay are parameters of at most one dimension: biases, and what normalisation layers
     scale and shift by. LARS and LAMB take no ratio of norms there either, as Google's
@@ -67,7 +88,10 @@ def parameter_groups(
     if isinstance(options, LarsOptions | LambOptions):
         exempt["adapt"] = False
     factors = options.lr_factors if names is not None else {}
-    groups: dict[tuple[str | None, bool], dict[str, Any]] = {}
+    muon = isinstance(options, MuonOptions)
+    patterns = {key: each if names is not None else () for key, each in options.patterns.items()}
+    outer = options.adamw if isinstance(options, MuonOptions) and names is not None else ()
+    groups: dict[tuple[str | None, bool, bool], dict[str, Any]] = {}
     seen = []
     for parameter in parameters:
         name = "" if names is None else names[parameter]
@@ -76,10 +100,13 @@ def parameter_groups(
             continue
         pattern = next((each for each in factors if fnmatchcase(name, each)), None)
         decays = options.decay_bias_and_norm or parameter.ndim > 1
-        group = groups.setdefault((pattern, decays), {"params": []})
+        matrix = muon and parameter.ndim == 2 and not any(fnmatchcase(name, each) for each in outer)
+        group = groups.setdefault((pattern, decays, matrix), {"params": []})
         group["params"].append(parameter)
         group |= {} if decays else exempt
         group |= {} if pattern is None else {"lr_factor": factors[pattern]}
-    if wrong := unmatched(factors, seen):
-        raise UserError(f"optimizer.lr_factors: {wrong}")
+        group |= {"matrices": matrix} if muon else {}
+    for key, each in patterns.items():
+        if wrong := unmatched(each, seen):
+            raise UserError(f"optimizer.{key}: {wrong}")
     return sorted(groups.values(), key=lambda group: "weight_decay" in group)

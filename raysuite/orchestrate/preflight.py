@@ -109,8 +109,12 @@ def lacking(plan: RunPlan) -> list[Mistake]:
             "torch.compile needs a C++ compiler on every node, and there is none here; on Debian "
             "or Ubuntu: apt-get install g++; or set it to off"
         )
-    for key, name in (("strategy", spec.strategy.part), ("loader", spec.loader.part)):
-        if not installed(name):
+    for key, block in (
+        ("strategy", spec.strategy),
+        ("loader", spec.loader),
+        ("optimizer", spec.optimizer),
+    ):
+        if not installed(name := block.part):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
     if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts

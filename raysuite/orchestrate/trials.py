@@ -256,6 +256,20 @@ def timm() -> str:
     return f"{len(models.list_models())} models"
 
 
+def schedulefree() -> str:
+    """A step."""
+    import torch as t
+    from schedulefree import AdamWScheduleFree
+
+    weight = t.nn.Parameter(t.ones(1))
+    optimizer = AdamWScheduleFree([weight], lr=0.5)
+    optimizer.train()
+    weight.grad = t.ones(1)
+    optimizer.step()
+    expect(round(weight.item(), 4), 0.5)
+    return "CPU"
+
+
 def tensorflow() -> str:
     """A gradient, of a layer of tf_keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -318,6 +332,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "deepspeed": partial(by_gate, "deepspeed", DeepSpeedOptions(zero_stage=1)),
     "dali": dali,
     "timm": timm,
+    "schedulefree": schedulefree,
     "fabric": partial(by_gate, "fabric", FabricOptions()),
     "accelerate": partial(by_gate, "accelerate", AccelerateOptions()),
     "tensorflow": tensorflow,

@@ -188,6 +188,15 @@ class Engine(ABC):
         Returns the summed loss of this rank's samples, a detached scalar on the device.
         """
 
+    def train(self, on: bool = True) -> None:
+        """Put layers, and an optimiser that averages the weights, into training, before steps; or,
+        without `on`, into evaluation, before validation."""
+        self.model.train(on)
+        # of torch's optimisers none has the method
+        change = getattr(getattr(self, "optimizer", None), "train" if on else "eval", None)
+        if change is not None:
+            change()
+
     def drain(self) -> None:  # noqa: B027 - most are synchronous
         """Finish updates that steps have left to later ones, before weights are read. All ranks
         must call it."""

@@ -195,14 +195,14 @@ class DeepSpeedEngine(Engine):
         self._names = [name for name, _ in model.named_parameters()]
         # a hook on a whole weight does not survive ZeRO's sharding of it, so the optimiser is
         # built, and guarded, before the engine takes it over
-        optimizer = make_optimizer(model.parameters())
-        self.scale.guard(optimizer)
+        self.optimizer = make_optimizer(model.parameters())
+        self.scale.guard(self.optimizer)
         self.engine: Any
         deepspeed = _deepspeed()
         with _without_muon():
             self.engine, self._optimizer, _, _ = deepspeed.initialize(
                 model=self.autocast,
-                optimizer=optimizer,
+                optimizer=self.optimizer,
                 config=engine_config(options, settings, world.size),
                 dist_init_required=False,
             )

@@ -163,6 +163,7 @@ class FsdpEngine(TorchEngine):
         shards = dict(model.named_parameters())
         for group in self.optimizer.param_groups:
             group["params"] = [shards[names[id(each)]] for each in group["params"]]
+        self.optimizer.state.clear()  # of the unsharded ones, and empty so far
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
         self._shards = mesh.size(-1)

@@ -96,6 +96,8 @@ def _explained(
                 evidence.append(f"rank {slowest} waits least for the others")
     else:
         shares["loader"] = wait
+    if run.script is not None and (nodes := len(run.script.starts_by_host)) > 1:
+        evidence.append(f"{nodes} nodes")
     shares["other programs"] = _other_programs(run, min(1.0, sum(shares.values())))
     strategy = run.plan["spec"]["strategy"]
     apart = run.workers == 1 or run.shares is not None
@@ -226,7 +228,9 @@ def _advice(term: Term, run: RunFigures) -> str:
             "work than they, or a slower node?"
         )
     if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
-        return _ADVICE_FOR_SCRIPTS[term]
+        fewer = term == "exposed communication" and len(run.script.starts_by_host) > 1
+        nodes = ", or workers on fewer nodes (--placement pack)" if fewer else ""
+        return f"{_ADVICE_FOR_SCRIPTS[term]}{nodes}"
     spec = run.plan["spec"]
     strategy, cores = spec["strategy"], _cores(run)
     match term:

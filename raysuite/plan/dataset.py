@@ -56,6 +56,7 @@ _FILES = {
     "bad_samples",
     "options",
     "sequence",
+    "augment",
 }
 """The keys of a `data` block that the counts depend on."""
 

@@ -28,8 +28,9 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """Plans of another task than classification; plans whose network, data set or transform is the
-    user's own, or has the user's options, weights or names of parameters, or whose strategy gives
-    layers something else than fp32. The others need no dry batch: raysuite's tests train them."""
+    user's own, or has the user's options, weights or names of parameters, whose strategy gives
+    layers something else than fp32, or whose optimiser does not take every network. The others need
+    no dry batch: raysuite's tests train them."""
     return [
         plan
         for plan in plans
@@ -39,7 +40,8 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
             or plan.spec.model.options
             or plan.spec.model.weights
             or plan.spec.model.freeze
-            or plan.spec.optimizer.lr_factors
+            or any(plan.spec.optimizer.patterns.values())
+            or plan.spec.optimizer.averages
             or plan.spec.data.own
             or not plan.spec.task.classifies
             or plan.spec.data.transform
@@ -60,7 +62,8 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
                 plan.memory_format,
                 plan.spec.strategy.model_dump_json(),
                 plan.spec.optimizer.weight_decay > 0,
-                tuple(plan.spec.optimizer.lr_factors),
+                tuple(plan.spec.optimizer.patterns.values()),
+                plan.spec.optimizer.averages,
                 plan.spec.training.ema_decay is None,
                 plan.spec.loader.loads,
                 plan.device,

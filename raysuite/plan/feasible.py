@@ -53,6 +53,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
 
     _check_task(spec, wrong)
     _check_strategy(spec, wrong)
+    _check_average(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
@@ -81,6 +82,8 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
+            if key == "augment":  # of an image and its mask, which the first sample shows
+                continue
             wrong(
                 f"data.{key}",
                 f"it is for images with a class each; for the task {task.name} samples are given "
@@ -130,6 +133,9 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     if spec.measure.profile == "nsight":
         message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
+    if spec.resources.elastic:
+        message = "given was true, and a script has no batch for fewer workers; leave it out"
+        mistakes.append(Mistake(message, key="resources.elastic"))
     _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
 
@@ -182,6 +188,14 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                     f"{spec.loader.name} draws labels at random, and training.{key} needs those of "
                     f"the data set; choose another loader, or leave {key} out",
                 )
+
+
+def _check_average(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    if spec.optimizer.averages and spec.training.ema_decay is not None:
+        wrong(
+            "training.ema_decay",
+            f"optimizer {spec.optimizer.name} averages the weights itself; leave it out",
+        )
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -22,7 +22,7 @@ from raysuite.perf.costs import (
 from raysuite.perf.prediction import FORWARD_SHARE
 from raysuite.perf.simulator import Crowd, Layer, Link, Network, Step, data_parallel, pipeline_step
 from raysuite.plan.run_plan import RunPlan
-from raysuite.spec.strategies import DdpOptions
+from raysuite.spec.strategies import DdpOptions, PipelineOptions
 
 if TYPE_CHECKING:
     from raysuite.models.costs import LayerCost
@@ -172,8 +172,18 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
     costs = [
         BlockCosts(int(each.gradient_bytes), each.forward_s, each.backward_s) for each in joined
     ]
-    sizes = stage_sizes(plan.spec.strategy, blocks, costs)  # type: ignore[arg-type]
-    return _joined(joined, list(accumulate(sizes)))
+    options = plan.spec.strategy
+    assert isinstance(options, PipelineOptions)
+    stages = _joined(joined, list(accumulate(stage_sizes(options, blocks, costs))))
+    # a worker that is ahead of its backward passes computes each forward pass once more before them
+    again = [
+        options.recompute and plan.schedule.delay(plan.schedule.worker(stage, 0)) > 0
+        for stage in range(len(stages))
+    ]
+    return [
+        replace(each, backward_s=each.backward_s + repeated * each.forward_s)
+        for each, repeated in zip(stages, again, strict=True)
+    ]
 
 
 def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:

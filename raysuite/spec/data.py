@@ -53,8 +53,8 @@ class DataOptions(Options):
     path: str | None = None
     """The data set's path; default for named sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg), `tfrecord`,
-    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin)
-    need it."""
+    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin,
+    and Megatron-LM's .idx) need it."""
     root: str | None = None
     """Instead of `path`: the folder that contains a named set as NAME-FORMAT, whatever its
     format."""
@@ -71,7 +71,8 @@ class DataOptions(Options):
     augment: Literal[Augment, "auto"] = "auto"
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
-    `auto`: the set's own."""
+    `auto`: the set's own. Of your own data set for another task than classification: of images
+    [C, H, W] with masks [H, W] of whole numbers, which follow them."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Per channel, of pixels in 0..1: subtracted from each image; default: the set's own, or
     ImageNet's for your own images."""

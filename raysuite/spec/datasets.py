@@ -140,6 +140,8 @@ KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()
 
 BYTES = 256
 """The vocabulary of text, whose tokens are bytes."""
+IGNORED_PIXEL = 255
+"""A pixel of a mask that does not count, as in Pascal VOC and Cityscapes."""
 IGNORED_TOKEN = -100
 """A target that does not count in the loss: `ignore_index` of torch's cross-entropy."""
 TOKENS = {"text": "text", "python_topics": "text", "tokens": "tokens"}

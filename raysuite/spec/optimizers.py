@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -14,6 +14,15 @@ SETTINGS = ("lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "trust
 
 
 class _Optimizer(Options):
+    part: ClassVar[str] = ""
+    """The optional part (`raysuite.parts`) without which it cannot run."""
+    whole: ClassVar[str] = ""
+    """Why it cannot update weights that a framework flattens and shards: `NAME needs ...`."""
+    updates_in_bf16: ClassVar[bool] = False
+    """Whether updates are rounded to bf16, whatever the precision of the training."""
+    averages: ClassVar[bool] = False
+    """Whether it averages the weights itself: validation has others than training."""
+
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before scaling."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
@@ -31,6 +40,11 @@ class _Optimizer(Options):
     )
     """Pattern of parameters' names -> the factor of their learning rate, such as `{"fc.*": 10}`;
     the first pattern that matches is used, and parameters that none matches have the factor 1."""
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Option -> its patterns of parameters' names, each of which has to match one."""
+        return {"lr_factors": tuple(self.lr_factors)}
 
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:
@@ -71,6 +85,8 @@ class SgdOptions(_Optimizer):
 class LarsOptions(_Optimizer):
     """Layer-wise adaptive rate scaling: SGD for large batches."""
 
+    whole = "the norm of each whole weight tensor"
+
     name: Literal["lars"] = "lars"
     lr: float = Field(default=1.0, gt=0)
     """Learning rate after the warm-up, before scaling."""
@@ -89,6 +105,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 class LambOptions(_Optimizer):
     """Layer-wise adaptive moments: Adam for large batches."""
+
+    whole = "the norm of each whole weight tensor"
 
     name: Literal["lamb"] = "lamb"
     lr: float = Field(default=1e-3, gt=0)
@@ -119,6 +137,67 @@ class AdamWOptions(_Optimizer):
     """Also decay biases and normalisation layers: all parameters of one dimension."""
 
 
+class ScheduleFreeOptions(_Optimizer):
+    """AdamW whose weights are averaged in place of a schedule (Defazio et al. 2024, "The Road Less
+    Scheduled"): a constant rate, after a warm-up. Validation and `model.pt` have the average."""
+
+    part = "schedulefree"
+    whole = "the weights in their place, to exchange them for their average"
+    averages = True
+
+    name: Literal["schedule_free"] = "schedule_free"
+    lr: float = Field(default=2.5e-3, gt=0)
+    """Learning rate after the warm-up, before scaling."""
+    betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
+    """Share of the average in the weights that gradients are computed with, and decay of the
+    running mean of the gradient's square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the mean square."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Each step takes learning rate * this of each weight away."""
+    decay_bias_and_norm: bool = True
+    """Also decay biases and normalisation layers: all parameters of one dimension."""
+
+
+OUTER = ("*embed*", "*.wte.*", "*.wpe.*", "*head*")
+"""Names of embeddings and last layers in raysuite's and Hugging Face's language models."""
+
+
+class MuonOptions(_Optimizer):
+    """Matrices are moved by their orthogonalised momentum (Jordan et al. 2024, "Muon"), all other
+    parameters by AdamW."""
+
+    whole = "each whole weight tensor, to make its update orthogonal"
+    updates_in_bf16 = True
+
+    name: Literal["muon"] = "muon"
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate after the warm-up, before scaling; of AdamW too."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Share of the last running mean of the gradient in the next."""
+    nesterov: bool = True
+    """Nesterov's momentum."""
+    adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    """Factor of a matrix's rate by its shape: so that updates are as large as AdamW's, which lets
+    both have one rate, or as the authors of Muon have it."""
+    adamw: tuple[str, ...] = OUTER
+    """Patterns of names of matrices that AdamW moves as well, as is usual for embeddings and the
+    last layer."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Of AdamW: decay of the running means of the gradient and of its square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Of AdamW: added to the root of the mean square."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Each step multiplies each weight by 1 - learning rate * this."""
+    decay_bias_and_norm: bool = False
+    """Also decay biases and normalisation layers: all parameters of one dimension."""
+
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        own = tuple(each for each in self.adamw if each not in OUTER)
+        return {**super().patterns, "adamw": own}
+
+
 UNNAMED_OPTIMIZER = "sgd"
 """The optimiser of a block that gives options and no name: `optimizer: {lr: 0.2}`."""
 
@@ -129,7 +208,7 @@ def _with_name(value: Any) -> Any:
 
 
 OptimizerOptions = Annotated[
-    SgdOptions | LarsOptions | LambOptions | AdamWOptions,
+    SgdOptions | LarsOptions | LambOptions | AdamWOptions | ScheduleFreeOptions | MuonOptions,
     Field(discriminator="name"),
     BeforeValidator(_with_name),
 ]

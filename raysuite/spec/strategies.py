@@ -76,6 +76,8 @@ class Network:
     """The network is a ScriptModule."""
     synced: tuple[str, ...] = ()
     """Its layers of torch's SyncBatchNorm."""
+    running: tuple[str, ...] = ()
+    """Its layers with running statistics of what they are given in training."""
     decays: bool = False
     """The run has weight decay."""
 
@@ -441,10 +443,10 @@ class DeepSpeedOptions(_StrategyOptions):
                 f"offloading the {self.offload} needs zero_stage {needed} or more; "
                 f"given was {self.zero_stage}",
             )
-        if spec.optimizer.name in ("lars", "lamb") and self.zero_stage >= 1:
+        if spec.optimizer.whole and self.zero_stage >= 1:
             yield (
                 "optimizer.name",
-                f"{spec.optimizer.name} needs the norm of each whole weight tensor, and ZeRO's "
+                f"{spec.optimizer.name} needs {spec.optimizer.whole}, and ZeRO's "
                 f"stage {self.zero_stage} flattens and shards them; set strategy.zero_stage to 0, "
                 "another strategy, or optimizer to sgd or adamw",
             )
@@ -622,7 +624,7 @@ class FsdpOptions(_StrategyOptions):
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "training.compile": ("off",),
         "training.ema_decay": (None,),
-        "optimizer.name": ("sgd", "adamw"),
+        "optimizer.name": ("sgd", "adamw", "schedule_free", "muon"),
         "measure.profile": ("off",),
     }
 

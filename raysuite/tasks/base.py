@@ -154,6 +154,20 @@ def same_shape(output: Any, targets: Tensor, what: str) -> None:
         raise UserError(f"its output is {output.dtype} of shape {list(output.shape)}; {wanted}")
 
 
+def within(targets: Tensor, least: int, most: float, ignored: int | None = None) -> None:
+    """Raise UserError unless the targets that are not `ignored` are in [least, most]; without one,
+    they may be fractions."""
+    wanted = f"{least} to {most:g}"
+    if ignored is not None:
+        wanted = f"whole numbers {wanted}, and {ignored} for what does not count"
+        if targets.is_floating_point() or targets.is_complex():
+            raise UserError(f"data.name: its targets are {targets.dtype}; expected are {wanted}")
+        targets = targets[targets != ignored]
+    beyond = targets[(targets < least) | (targets > most)]
+    if len(beyond):
+        raise UserError(f"data.name: its targets hold {beyond[0].item()}; expected are {wanted}")
+
+
 def samples_in(value: Any) -> int:
     """The samples of a batch's tensor, or of the first tensor in a tuple or dictionary."""
     if isinstance(value, Tensor):

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from raysuite.errors import UserError
 from raysuite.spec.datasets import IGNORED_TOKEN
-from raysuite.tasks.base import Metric, Task
+from raysuite.tasks.base import Metric, Task, within
 
 
 def _correct(output: Tensor, targets: Tensor) -> Tensor:
@@ -89,3 +89,4 @@ class LanguageModel(Task):
                 f"its output has the shape {list(output.shape)}; {wanted}: sequences, tokens, "
                 "vocabulary; take num_classes as an argument, or set model.options"
             )
+        within(targets, 0, known - 1, IGNORED_TOKEN)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from raysuite.tasks.base import Metric, Task, Total, same_shape
+from raysuite.tasks.base import Metric, Task, Total, same_shape, within
 
 THRESHOLDS = 201
 """Of probabilities, from 0 to 1, at which average precision counts."""
@@ -80,3 +80,4 @@ class MultiLabel(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         same_shape(output, targets, "logits")
+        within(targets, 0, 1)

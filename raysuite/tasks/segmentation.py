@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from raysuite.errors import UserError
-from raysuite.tasks.base import Metric, Task, Total
-
-IGNORED = 255
-"""A pixel that does not count, as in Pascal VOC and Cityscapes."""
+from raysuite.spec.datasets import IGNORED_PIXEL
+from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
     """[3 * classes]: pixels of each class, those taken for it, and those of both."""
-    classes, counted = output.shape[1], targets != IGNORED
+    classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]
     parts = [each.bincount(minlength=classes) for each in (wanted, found, both)]
@@ -35,7 +33,7 @@ def _mean_iou(sums: Sequence[float], total: Total) -> float:
 
 
 class Segmentation(Task):
-    """[b, classes, h, w] logits; targets [b, h, w] are classes, or IGNORED.
+    """[b, classes, h, w] logits; targets [b, h, w] are classes, or IGNORED_PIXEL.
 
     The loss of a step is the mean over the pixels of the global batch that count.
     """
@@ -63,11 +61,11 @@ class Segmentation(Task):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(
-            output, targets.long(), reduction="sum", ignore_index=IGNORED
+            output, targets.long(), reduction="sum", ignore_index=IGNORED_PIXEL
         )
 
     def weight(self, targets: Tensor) -> Tensor:
-        return (targets != IGNORED).sum()
+        return (targets != IGNORED_PIXEL).sum()
 
     def check(self, output: Any, targets: Tensor) -> None:
         wanted = [len(targets), "classes", *targets.shape[1:]]
@@ -77,3 +75,4 @@ class Segmentation(Task):
         shape = [*output.shape[:1], *output.shape[2:]]
         if output.dim() != targets.dim() + 1 or shape != list(targets.shape):
             raise UserError(f"its output has the shape {list(output.shape)}; {told}")
+        within(targets, 0, output.shape[1] - 1, IGNORED_PIXEL)

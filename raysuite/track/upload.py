@@ -167,12 +167,15 @@ def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
 
 
 SPEED_UP = "run/speed_up"
-"""Metric of a run: the speed-up of its variant."""
+AGAINST_BEST = "run/against_best"
+RATIOS = {SPEED_UP: "speed_up", AGAINST_BEST: "to_best"}
+"""Metrics of a run that are ratios of its row."""
 
 
 def runs_view(plans: Sequence[Plan], results_id: str) -> str:
-    """The runs of a suite as a table: throughput, speed-up, the primary metric, what was compared
-    and the gate as columns, the highest throughput first."""
+    """The runs of a suite as a table: throughput, speed-up (or, where all have as many workers, the
+    ratio to the best), the primary metric, what was compared and the gate as columns, the highest
+    throughput first."""
     spec, task = plans[0]["spec"], task_of(plans[0])
     rate = f"metrics.`run/{task.unit}_per_second`"
     compared = dict.fromkeys(("strategy", "loader", *plans[0]["label"]))
@@ -181,9 +184,10 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
         for key in compared
         if key not in ("resources.workers", "seed")
     ]
+    scaled = len({plan["workers"] for plan in plans}) > 1
     columns = [
         rate,
-        f"metrics.`{SPEED_UP}`",
+        f"metrics.`{SPEED_UP if scaled else AGAINST_BEST}`",
         f"metrics.`run/final_{task.primary}`",
         *(f"params.`{key}`" for key in (*keys, "plan.workers")),
         "tags.`raysuite.gate`",
@@ -192,17 +196,19 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
     return _view("run", results_id, rate, False, columns)
 
 
-def speed_up_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """The id of each ended run of rows with a speed-up, and that as a point.
+def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
+    """The id of each ended run of rows with a speed-up or a ratio to the best, and that as a point.
 
     Each has the time of the last end of all runs: of several points MLflow shows the latest, and a
-    speed-up changes with the runs of its baseline.
+    ratio changes with the runs of its baseline.
     """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
-        for run in row.runs:
-            if row.speed_up and run.end:
-                yield run.run_id, Point(SPEED_UP, row.speed_up.value, milliseconds(max(ends)), 0)
+        for key, name in RATIOS.items():
+            ratio = getattr(row, name)
+            for run in row.runs:
+                if ratio and run.end:
+                    yield run.run_id, Point(key, ratio.value, milliseconds(max(ends)), 0)
 
 
 def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequence[str]) -> str:
@@ -421,16 +427,16 @@ class Upload:
         }
         tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
         self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
-        self._write_speed_ups(rows)
+        self._write_ratios(rows)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
         if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
-    def _write_speed_ups(self, rows: Sequence[Row]) -> None:
-        """The speed-up of each variant, at each of its runs: a column of the table."""
-        for run_id, point in speed_up_points(rows):
+    def _write_ratios(self, rows: Sequence[Row]) -> None:
+        """The ratios of each variant, at each of its runs: a column of the table."""
+        for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
-            if child is not None and child.data.metrics.get(SPEED_UP) != point.value:
+            if child is not None and child.data.metrics.get(point.key) != point.value:
                 self.store.log(child.info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:

@@ -184,7 +184,7 @@ class _Ranks:
         plan = decided(self._plan, size)
         engine, average = build_engine(plan, self._world, self._strategy)
         try:
-            engine.model.train()
+            engine.train()
             batches = [self._batch(size, plan.global_batch)] * plan.accumulate
 
             def steps(count: int) -> float:

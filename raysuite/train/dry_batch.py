@@ -110,8 +110,15 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
         if found.scripted and plan.spec.training.ema_decay is not None:
             message = "a ScriptModule has no copy that averages its weights; leave ema_decay out"
             wrong = {**wrong, "training.ema_decay": message}
-        if idle := unmatched(plan.spec.optimizer.lr_factors, found.parameters):
-            wrong = {**wrong, "optimizer.lr_factors": idle}
+        for key, patterns in plan.spec.optimizer.patterns.items():
+            if idle := unmatched(patterns, found.parameters):
+                wrong = {**wrong, f"optimizer.{key}": idle}
+        if found.running and plan.spec.optimizer.averages:
+            wrong["optimizer.name"] = (
+                f"layers {some(found.running, 5)} have running statistics of the weights in "
+                f"training, and {plan.spec.optimizer.name} validates their average; take adamw, or "
+                "a network with GroupNorm or LayerNorm"
+            )
         # one process does not synchronise
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
@@ -274,6 +281,9 @@ def examine(
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
         synced=tuple(n for n, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm)),
+        running=tuple(
+            n for n, m in model.named_modules() if getattr(m, "running_mean", None) is not None
+        ),
     )
 
 

@@ -440,7 +440,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         return before, None
     steady_from = max(0, loop.plan.spec.measure.warmup_steps - loop.steps_here)
     loop.restore_draws()
-    loop.engine.model.train()
+    loop.engine.train()
     loop.power.begin()
     others = OtherPrograms()
     others.begin()
@@ -579,7 +579,7 @@ def validate(
     Of the averaged weights where there is an `average`. All ranks must call it.
     """
     engine.average_buffers()
-    engine.model.eval()
+    engine.train(False)
     forward = engine.forward
     if average is not None:
         engine.complete(average.model)

@@ -135,7 +135,7 @@ class Steps:
             [part for step in self._steps for part in step]
         )
         self._taken = 0
-        loop.engine.model.train()
+        loop.engine.train()
 
     def take(self, steps: int) -> None:
         for step in self._steps[self._taken : self._taken + steps]:

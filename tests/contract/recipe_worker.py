@@ -33,6 +33,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "lars": {"lr": 0.5, "trust_coefficient": 0.02},
     "lamb": {"lr": 0.02, "eps": 1e-4},
     "adamw": {"lr": 0.002, "eps": 1e-4},
+    "muon": {"lr": 0.01},
+    "schedule_free": {"lr": 0.01, "eps": 1e-4, "weight_decay": 0.01},
     "weighted": {"name": "sgd", "lr": 0.05},
     "tuned": {"name": "sgd", "lr": 0.02, "lr_factors": {"layers.5.*": FACTOR}},
 }
@@ -132,7 +134,8 @@ def alone(optimizer: str, averaged: bool) -> tuple[dict[str, Tensor], list[Epoch
 
 
 def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path) -> dict[str, Any]:
-    averaged = strategy.get("zero_stage") != 3
+    averaged = strategy["name"] != "fsdp" and strategy.get("zero_stage") != 3
+    averaged = averaged and optimizer != "schedule_free"
     plan = plan_of(strategy, optimizer, world.size, averaged)
     joined, loop = started(plan, world)
     folder.mkdir(parents=True, exist_ok=True)

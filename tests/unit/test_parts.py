@@ -7,6 +7,7 @@ from pathlib import Path
 
 from raysuite.parts import EXTRAS, PARTS, installed, owner, part
 from raysuite.spec.loaders import LOADER_OPTIONS
+from raysuite.spec.optimizers import ScheduleFreeOptions
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -17,8 +18,8 @@ def test_extras_are_pyprojects() -> None:
     assert {each.name for each in EXTRAS} == extras.keys() - {"dev", "docs"}
 
 
-def test_strategies_and_loaders_name_parts() -> None:
-    every = [*STRATEGY_OPTIONS.values(), *LOADER_OPTIONS.values()]
+def test_strategies_loaders_and_optimisers_name_parts() -> None:
+    every = [*STRATEGY_OPTIONS.values(), *LOADER_OPTIONS.values(), ScheduleFreeOptions]
     assert {options.part for options in every} - {each.name for each in PARTS} == {""}
 
 

@@ -176,10 +176,17 @@ class TensorSource(Source):
         """[samples] the weight of each in the loss, where it is known without reading them."""
         return None
 
-    def batch(self, numbers: Sequence[int]) -> Any:
-        """(inputs, targets) of several samples, stacked, as CPU tensors. Raises DataError where
-        they cannot be."""
-        return self.stacked([self.sample(number) for number in numbers], numbers[0])
+    def batch(self, numbers: Sequence[int], draw: tuple[int, int] | None = None) -> Any:
+        """(inputs, targets) of several samples, stacked, as CPU tensors; `draw` as in Slice. Raises
+        DataError where they cannot be."""
+        samples = [self.sample(number) for number in numbers]
+        return self.stacked(self.shown(samples, numbers, draw), numbers[0])
+
+    def shown(
+        self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
+    ) -> list[Any]:
+        """The samples as an epoch of training shows them, or validation without `draw`."""
+        return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
         """The same of samples that were read, of which `first` is the number of the first."""

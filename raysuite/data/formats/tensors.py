@@ -1,7 +1,7 @@
 """The user's own data set of any task but classification: `data_set[i]` -> (inputs, targets).
 
 Each is a tensor, an array, a number, or a tuple or dictionary of them; the network and the loss are
-given them as they are.
+given them as they are. `data.augment` is for images with masks: see raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which is
 called with a list of samples and returns (inputs, targets).
@@ -10,11 +10,13 @@ called with a list of samples and returns (inputs, targets).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from raysuite.data import masks
 from raysuite.data.formats.base import Counts, TensorSource
 from raysuite.data.formats.own import EXPECTED, length, open_split
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
@@ -35,6 +37,8 @@ def count(data: DataOptions) -> Counts:
         if not samples:
             raise DataError(f"{data.name}: no samples in {split}; both splits need some")
         source = _Samples(made, f"{data.name}(split={split!r})")
+        if data.augment not in ("auto", "none"):
+            masks.check(source.sample(0), source.place(0))
         found = source.stacked([source.sample(0)], 0)
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
@@ -53,12 +57,13 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     found = count(data)
     files = Path(data.name)
     check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
-    return Prepared(data, facts, (), "tensors", files, None, **unchanged_images())
+    own = unchanged_images() | ({} if data.augment == "auto" else {"augment": data.augment})
+    return Prepared(data, facts, (), "tensors", files, None, **own)
 
 
 class _Samples:
-    def __init__(self, made: Any, name: str) -> None:
-        self._set, self._name = made, name
+    def __init__(self, made: Any, name: str, prepared: Prepared | None = None) -> None:
+        self._set, self._name, self._prepared = made, name, prepared
 
     def place(self, number: int) -> str:
         return f"{self._name}[{number}]"
@@ -77,6 +82,15 @@ class _Samples:
                 f"{place} is a {type(found).__name__}{parts}; expected is (inputs, targets)"
             )
         return found[0], found[1]
+
+    def shown(
+        self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
+    ) -> list[Any]:
+        if draw is None or self._prepared is None or self._prepared.augment == "none":
+            return samples
+        for number, each in zip(numbers, samples, strict=True):
+            masks.check(each, self.place(number))
+        return masks.augmented(self._prepared, samples, numbers, draw)
 
     def stacked(self, samples: list[Any], first: int) -> tuple[Any, Any]:
         try:
@@ -106,4 +120,4 @@ class Source(_Samples, TensorSource):
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         name = f"{prepared.data.name}(split={split!r})"
-        super().__init__(open_split(prepared.data, split), name)
+        super().__init__(open_split(prepared.data, split), name, prepared)

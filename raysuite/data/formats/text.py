@@ -1,7 +1,10 @@
 """Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
 
 A token of text is a byte. Files of tokens hold whole numbers of 16 bits, little-endian, or of 32
-bits where the vocabulary has more than 65,536 tokens.
+bits where the vocabulary has more than 65,536 tokens. Beside X.bin there may be X.idx, the index of
+Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which names the kind
+of number and where each sequence lies; the stream is its sequences, one after the other, and as in
+Megatron-LM samples cross the borders of documents.
 
 Sample i has the inputs tokens[i T : (i + 1) T] and as targets the tokens that follow each of them,
 so that an epoch predicts every token but the first once. The last sample has fewer: the rest of its
@@ -11,9 +14,11 @@ targets are IGNORED_TOKEN.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,38 +36,51 @@ _SHORT = 2**16
 
 
 class _Stream:
-    """The tokens of some arrays, one after the other."""
+    """The tokens of some stretches of arrays, one after the other."""
 
-    def __init__(
-        self, arrays: Sequence[NDArray[np.unsignedinteger]], places: Sequence[str]
-    ) -> None:
-        self._arrays, self._places = arrays, places
-        self._ends = list(accumulate(map(len, arrays)))
+    def __init__(self, stretches: Sequence[_Stretch]) -> None:
+        self._stretches = stretches
+        self._ends = np.cumsum([each.length for each in stretches], dtype=np.int64)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
         """The tokens [start, stop), as far as there are any."""
-        begin, found = 0, [np.empty(0, np.int64)]
-        for array, end in zip(self._arrays, self._ends, strict=True):
-            if start < end and stop > begin:
-                found.append(array[max(0, start - begin) : stop - begin].astype(np.int64))
-            begin = end
+        found = [np.empty(0, np.int64)]
+        for number in range(self._number(start), len(self._stretches)):
+            each, end = self._stretches[number], int(self._ends[number])
+            begin = end - each.length
+            if begin >= stop:
+                break
+            first, last = each.first - begin, min(stop, end)
+            found.append(each.array[first + max(start, begin) : first + last].astype(np.int64))
         return np.concatenate(found)
 
     def file(self, token: int) -> str:
         """The file in which a token lies."""
-        return self._places[self._number(token)]
+        return self._stretches[self._number(token)].place
 
     def place(self, token: int) -> str:
         """Where a token lies."""
         number = self._number(token)
-        begin = self._ends[number] - len(self._arrays[number])
-        return f"{self._places[number]} at token {token - begin}"
+        each = self._stretches[number]
+        begin = int(self._ends[number]) - each.length
+        return f"{each.place} at token {each.first + token - begin}"
 
     def _number(self, token: int) -> int:
-        return next(i for i, end in enumerate(self._ends) if token < end)
+        """Of the stretch in which a token lies."""
+        return int(np.searchsorted(self._ends, token, side="right"))
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """array[first : first + length]"""
+
+    array: NDArray[np.integer[Any]]
+    place: str
+    first: int
+    length: int
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
@@ -86,21 +104,71 @@ def _topics(split: str) -> NDArray[np.uint8]:
 
 def _stream(data: DataOptions, split: str) -> _Stream:
     if data.name == "python_topics":
-        return _Stream([_topics(split)], [f"pydoc_data.topics ({split})"])
-    files = _files(data, split)
+        topics = _topics(split)
+        return _Stream([_Stretch(topics, f"pydoc_data.topics ({split})", 0, len(topics))])
     dtype = np.dtype(np.uint8)
     if data.form == "tokens":
         dtype = np.dtype("<u2" if (data.classes or 0) <= _SHORT else "<u4")
-    arrays = []
-    for file in files:
+    stretches: list[_Stretch] = []
+    for file in _files(data, split):
+        index = file.with_suffix(".idx")
+        if data.form == "tokens" and index.is_file():
+            stretches += _indexed(file, index)
+            continue
         size = file.stat().st_size
         if size % dtype.itemsize:
             raise DataError(
                 f"{file}: its {size} bytes are no whole number of tokens of {dtype.itemsize} "
                 f"bytes; tokens of a vocabulary of up to {_SHORT:,} have 2, of larger ones 4"
             )
-        arrays.append(np.memmap(file, dtype, "r") if size else np.empty(0, dtype))
-    return _Stream(arrays, list(map(str, files)))
+        stretches.append(_Stretch(_mapped(file, dtype), str(file), 0, size // dtype.itemsize))
+    return _Stream(stretches)
+
+
+def _mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = file.stat().st_size // dtype.itemsize
+    return np.memmap(file, dtype, "r", shape=(size,)) if size else np.empty(0, dtype)
+
+
+_MAGIC = b"MMIDIDX\0\0"
+_HEADER = struct.Struct("<9sQBQQ")
+"""Magic, version, kind of number, sequences, entries of the list of documents."""
+_KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""Those of whole numbers."""
+
+
+def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
+    """The sequences of a file of tokens with an index; neighbours are one stretch.
+
+    Raises DataError where the index is damaged, of another kind, or not of this file.
+    """
+    content = index.read_bytes()
+    remedy = "write both files again, or take the index away if the tokens are plain numbers"
+    if len(content) < _HEADER.size or not content.startswith(_MAGIC):
+        raise DataError(f"{index} is no index of Megatron-LM's tokens; {remedy}")
+    _, version, kind, sequences, documents = _HEADER.unpack_from(content)
+    if version != 1 or kind not in _KINDS:
+        raise DataError(
+            f"{index}: version {version} and numbers of kind {kind}; read are version 1 and the "
+            f"kinds {', '.join(map(str, _KINDS))}, whole numbers; {remedy}"
+        )
+    if len(content) < _HEADER.size + 12 * sequences + 8 * documents:
+        raise DataError(f"{index}: it ends before its {sequences} sequences do; {remedy}")
+    lengths = np.frombuffer(content, "<i4", sequences, _HEADER.size).astype(np.int64)
+    pointers = np.frombuffer(content, "<i8", sequences, _HEADER.size + 4 * sequences)
+    tokens = _mapped(file, np.dtype(_KINDS[kind]))
+    firsts, odd = np.divmod(pointers, tokens.itemsize)
+    beyond = (lengths < 0) | (firsts < 0) | (firsts + lengths > len(tokens)) | (odd != 0)
+    if beyond.any():
+        raise DataError(
+            f"{index}: sequence {int(beyond.argmax())} is not in the {file.stat().st_size} bytes "
+            f"of {file}; {remedy}"
+        )
+    apart = np.flatnonzero(firsts[1:] != (firsts + lengths)[:-1]) + 1
+    for numbers in np.split(np.arange(sequences), apart):
+        if len(numbers):
+            first, length = int(firsts[numbers[0]]), int(lengths[numbers].sum())
+            yield _Stretch(tokens, str(file), first, length)
 
 
 def _samples(tokens: int, sequence: int) -> int:
@@ -136,8 +204,9 @@ class Source(TensorSource):
     def sample(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         start, length = number * self._sequence, self._sequence
         tokens = self._tokens.part(start, start + length + 1)
-        if len(tokens) and tokens.max() >= self._vocabulary:
-            wrong = int(np.argmax(tokens >= self._vocabulary))
+        beyond = (tokens < 0) | (tokens >= self._vocabulary)
+        if beyond.any():
+            wrong = int(beyond.argmax())
             raise DataError(
                 f"{self._tokens.place(start + wrong)}: token {tokens[wrong]}; the vocabulary has "
                 f"{self._vocabulary}; set data.classes to its size"

@@ -205,7 +205,7 @@ def _decoded(
     try:
         source = _source(loader, prepared, split)
         if isinstance(source, TensorSource):
-            found = source.batch(slice_.ids.tolist())
+            found = source.batch(slice_.ids.tolist(), slice_.draw)
             return {"images": pickle.dumps(found), "labels": b"", "error": None}
         rendering = Rendering(prepared, "exact")
         images = np.empty(rendering.shape(len(slice_.ids), torch.uint8), np.uint8)

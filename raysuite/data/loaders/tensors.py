@@ -45,7 +45,7 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, slice_: Slice) -> Any:
         try:
-            return self.source.batch(slice_.ids.tolist())
+            return self.source.batch(slice_.ids.tolist(), slice_.draw)
         except DataError as error:
             # As a value: DataLoader wraps what a process raises into a second traceback.
             return error
@@ -203,6 +203,11 @@ class _Held(TensorSource):
             for values, shapes, begins in self._all
         )
         return rebuilt(self._like, map(_as_given, held, leaves(self._like)))
+
+    def shown(
+        self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
+    ) -> list[Any]:
+        return self._source.shown(samples, numbers, draw)
 
     def stacked(self, samples: list[Any], first: int) -> Any:
         return self._source.stacked(samples, first)

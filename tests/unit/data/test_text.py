@@ -63,6 +63,94 @@ def test_sequences_cross_the_files_of_tokens(vocabulary: int, dtype: str, tmp_pa
     assert pairs_of(opened("val", **data)) == list(itertools.pairwise(tokens))
 
 
+# Files with an index, as Megatron-LM writes them: the layout is written out here once more.
+KINDS = {1: "u1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+
+
+def write_index(
+    file: Path, kind: int, lengths: list[int], pointers: list[int], documents: list[int]
+) -> None:
+    with file.open("wb") as written:
+        written.write(b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([kind]))
+        written.write(len(lengths).to_bytes(8, "little") + len(documents).to_bytes(8, "little"))
+        written.writelines(each.to_bytes(4, "little") for each in lengths)
+        written.writelines(each.to_bytes(8, "little") for each in (*pointers, *documents))
+
+
+def sentences(vocabulary: int) -> list[list[int]]:
+    draws = np.random.default_rng(5)
+    lengths = (7, 1, 0, 12, 3, 20, 1, 9)
+    return [draws.integers(0, vocabulary, length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("order", ["as written", "others between them"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences_are_those_of_the_index(kind: int, order: str, tmp_path: Path) -> None:
+    """Two files with an index and a plain one are one stream; in one order the index lists the
+    sequences backwards, with tokens between them that belong to none."""
+    vocabulary, width = 120, np.dtype(KINDS[kind]).itemsize
+    expected: list[int] = []
+    for name in ("a", "c"):
+        found, content, pointers = sentences(vocabulary), b"", []
+        for each in found:
+            content += b"" if order == "as written" else bytes(3 * width)
+            pointers.append(len(content))
+            content += b"".join(token.to_bytes(width, "little") for token in each)
+        if order != "as written":
+            found.reverse()
+            pointers.reverse()
+        for split in ("train", "val"):
+            (tmp_path / split).mkdir(exist_ok=True)
+            file = tmp_path / split / f"{name}.bin"
+            file.write_bytes(content)
+            lengths = [len(each) for each in found]
+            write_index(file.with_suffix(".idx"), kind, lengths, pointers, [0, 4, len(found)])
+        expected += [token for each in found for token in each]
+        if name == "a":
+            plain = np.arange(10, dtype="<u2")
+            for split in ("train", "val"):
+                plain.tofile(tmp_path / split / "b.bin")
+            expected += plain.tolist()
+    data = {"name": "tokens", "path": str(tmp_path), "sequence": 9, "classes": vocabulary}
+    assert pairs_of(opened("train", **data)) == list(itertools.pairwise(expected))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        ({"kind": 7}, "numbers of kind 7"),
+        ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
+        ({"pointers": [0, 5]}, "sequence 1 is not in"),
+        ({"cut": 40}, "ends before its 2 sequences do"),
+        ({"cut": 8}, "no index of Megatron-LM's tokens"),
+    ],
+)
+def test_an_index_that_is_not_of_its_file_is_refused(
+    change: dict[str, Any], message: str | None, tmp_path: Path
+) -> None:
+    for split in ("train", "val"):
+        np.arange(5, dtype="<u2").tofile(tmp_path / f"{split}.bin")
+        index = tmp_path / f"{split}.idx"
+        write_index(index, change.get("kind", 8), [3, 2], change.get("pointers", [0, 6]), [0, 2])
+        index.write_bytes(index.read_bytes()[: change.get("cut")])
+    data = DataOptions(name="tokens", path=str(tmp_path), sequence=2, classes=9)
+    if message is None:
+        assert count(data).train == 2
+        return
+    with pytest.raises(DataError, match=message):
+        count(data)
+
+
+def test_negative_tokens_are_named(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        np.array([1, -2, 3], "<i4").tofile(tmp_path / f"{split}.bin")
+        write_index(tmp_path / f"{split}.idx", 4, [3], [0], [0, 1])
+    source = opened("train", name="tokens", path=str(tmp_path), sequence=2, classes=9)
+    with pytest.raises(DataError, match=r"train.bin at token 1: token -2; the vocabulary has 9"):
+        source.sample(0)
+
+
 def test_a_token_beyond_the_vocabulary_is_named(tmp_path: Path) -> None:
     tokens = np.array([1, 2, 3, 9, 4], "<u2")
     for split in ("train", "val"):

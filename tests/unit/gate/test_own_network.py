@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from raysuite.data.base import Batch
 from raysuite.gate import own_network
 from raysuite.gate.own_network import Found, compare
-from raysuite.parallel.base import World
+from raysuite.parallel.base import Engine, TorchEngine, World
 from raysuite.parallel.comm import NoComm
+from raysuite.parallel.single import Single, SingleEngine
+from raysuite.plan import make_plans
+from raysuite.spec import Document
+from raysuite.spec.datasets import IGNORED_TOKEN
 from tests.strategies.broken import Broken
+from tests.task_sets import spec_of
 from tests.unit.train.conftest import plan_of
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -94,6 +102,97 @@ class TestOneProcess:
         np.random.set_state(states[2])
         found()
         assert drawn() == expected
+
+
+# Defects of a strategy that trains a language model, each as an engine's own code would have it.
+
+
+def mean_of_means(engine: TorchEngine, batch: Batch, output: Tensor) -> Tensor:
+    """Each micro-batch's mean over its own tokens, averaged."""
+    output, targets = (each[: batch.real] for each in (output, batch.labels))
+    return total(output, targets) / ((targets != IGNORED_TOKEN).sum() * engine.settings.accumulate)
+
+
+def ignored_counted(engine: TorchEngine, batch: Batch, output: Tensor) -> Tensor:
+    """Tokens that do not count are divided by all the same."""
+    output, targets = (each[: batch.real] for each in (output, batch.labels))
+    count = targets.numel() * engine.settings.accumulate
+    return total(output, targets) / count
+
+
+def padding_counted(engine: TorchEngine, batch: Batch, output: Tensor) -> Tensor:
+    return total(output, batch.labels) / batch.of_global
+
+
+def shifted_twice(engine: TorchEngine, batch: Batch, output: Tensor) -> Tensor:
+    """As if the targets were not shifted yet."""
+    output, targets = output[: batch.real, :-1], batch.labels[: batch.real, 1:]
+    return total(output, targets) / batch.of_global
+
+
+def total(output: Tensor, targets: Tensor) -> Tensor:
+    return torch.nn.functional.cross_entropy(
+        output.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED_TOKEN
+    )
+
+
+def right(engine: TorchEngine, batch: Batch, output: Tensor) -> Tensor:
+    return total(output[: batch.real], batch.labels[: batch.real]) / batch.of_global
+
+
+class Defect(Single):
+    """One process, with another loss; `tied_twice`: it also updates the first weight again."""
+
+    def __init__(self, loss: Callable[..., Tensor], tied_twice: bool = False) -> None:
+        super().__init__()
+        self.loss, self.tied_twice = loss, tied_twice
+
+    def prepare(self, *arguments: Any) -> Engine:
+        defect, engine = self, super().prepare(*arguments)
+
+        class Wrong(SingleEngine):
+            def loss(self, batch: Batch, output: Tensor) -> tuple[Tensor, Tensor]:
+                return defect.loss(self, batch, output), torch.zeros(())
+
+            def take_step(self) -> None:
+                super().take_step()
+                if defect.tied_twice:
+                    first = next(self.model.parameters())
+                    with torch.no_grad():
+                        first -= self.optimizer.param_groups[0]["lr"] * first.grad
+
+        engine.__class__ = Wrong
+        return engine
+
+
+@pytest.mark.parametrize(
+    ("loss", "tied_twice"),
+    [
+        (right, False),
+        (right, True),
+        (mean_of_means, False),
+        (ignored_counted, False),
+        (padding_counted, False),
+        (shifted_twice, False),
+    ],
+)
+def test_defects_with_tokens_are_found(
+    loss: Callable[..., Tensor], tied_twice: bool, tmp_path: Path
+) -> None:
+    spec = spec_of(
+        "language_model", tmp_path, training={"epochs": 1, "global_batch": 12, "accumulate": 2}
+    )
+    plan = make_plans(Document(spec, "test"), gpus=0)[0]
+    strategy = Defect(loss, tied_twice)
+    strategy.start(ALONE)
+    got = compare(plan, ALONE, strategy, NoComm())
+    assert got.error is not None
+    if loss is right and not tied_twice:
+        assert got.error < own_network.TOLERANCE / 10
+        assert not got.differs
+    else:
+        assert got.error > 10 * own_network.TOLERANCE
+        assert got.differs
 
 
 class Synced(torch.nn.SyncBatchNorm):

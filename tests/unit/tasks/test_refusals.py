@@ -14,10 +14,11 @@ from raysuite.errors import SpecError
 from raysuite.plan.dry_batch import unproven
 from raysuite.tasks import Metric, Task
 from raysuite.train.dry_batch import mistakes
-from tests.task_sets import BATCH, HERE, Samples
+from tests.task_sets import BATCH, HERE, Copy, Samples
 from tests.unit.tasks.conftest import plan_of
 
 TRAINING = {"epochs": 1, "global_batch": BATCH}
+TABLE = {"name": "torch.nn:Embedding", "options": {"num_embeddings": 5, "embedding_dim": 5}}
 LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features": 1}}
 
 
@@ -50,6 +51,11 @@ LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features
         ("regression", {"task": f"{__name__}:Without"}, "task"),
         ("regression", {"data": {"name": f"{HERE}:numbers", "image_size": 8}}, "data.image_size"),
         ("regression", {"data": {"name": f"{__name__}:uneven"}}, "data.name"),
+        (
+            "regression",
+            {"data": {"name": f"{HERE}:numbers", "augment": "pad_crop_flip"}},
+            "data.name",
+        ),
     ],
 )
 def test_a_spec_is_refused_with_its_key(
@@ -65,7 +71,54 @@ def test_a_spec_is_refused_with_its_key(
     [
         ("regression", {"model": LINEAR}, "model.name", r"of shape \[2, 1\]; expected"),
         ("regression", {"data": {"name": f"{__name__}:unknown"}}, "data.name", "NaN"),
-        ("segmentation", {"data": {"name": f"{__name__}:beyond"}}, "task", "out of bounds"),
+        (
+            "segmentation",
+            {"data": {"name": f"{__name__}:beyond"}},
+            "data.name",
+            "hold 3; .* 0 to 2",
+        ),
+        (
+            "segmentation",
+            {"data": {"name": f"{__name__}:tenths"}},
+            "data.name",
+            "torch.float32; exp",
+        ),
+        (
+            "multi_label",
+            {"data": {"name": f"{__name__}:twos"}},
+            "data.name",
+            r"hold 2\.0; .* 0 to 1",
+        ),
+        (
+            "own",
+            {"task": "language_model", "data": {"name": f"{__name__}:words"}, "model": TABLE},
+            "data.name",
+            "hold 9; .* 0 to 4, and -100",
+        ),
+        (
+            "own",
+            {"task": f"{__name__}:Own"},
+            "task",
+            "raised KeyError: 'answers'; correct the task",
+        ),
+        (
+            "own-cubes",
+            {"data": {"name": f"{__name__}:unknown"}},
+            "data.name",
+            "its targets hold NaN or infinity",
+        ),
+        (
+            "language_model",
+            {"model": {"name": "gpt", "options": {"sequence": 8}}},
+            "model.name",
+            "given were 16 tokens, and it has places for 8; leave model.options.sequence out",
+        ),
+        (
+            "language_model",
+            {"model": {"name": f"{__name__}:short"}},
+            "model.name",
+            r"given tokens of shape \[2, 16\], it raised IndexError: .* or change data.sequence",
+        ),
         ("segmentation", {"model": {"name": "torch.nn:Flatten"}}, "model.name", "all of its par"),
         ("multi_label", {"model": LINEAR}, "model.name", "raised TypeError"),
         ("regression", {"task": f"{__name__}:Unsummed"}, "task", r"shape \[2, 2\]; expected"),
@@ -102,6 +155,41 @@ def unknown(split: str) -> Samples:
 
 def beyond(split: str) -> Samples:
     return Samples(split, lambda draw: (torch.zeros(1, 6, 6), torch.full((6, 6), 3)))
+
+
+def tenths(split: str) -> Samples:
+    return Samples(split, lambda draw: (torch.zeros(1, 6, 6), torch.full((6, 6), 0.1)))
+
+
+def twos(split: str) -> Samples:
+    inputs = (torch.zeros(3), torch.zeros(2))
+    return Samples(split, lambda draw: (inputs, torch.full((4,), 2.0)))
+
+
+def words(split: str) -> Samples:
+    return Samples(split, lambda draw: (torch.zeros(4, dtype=torch.int64), torch.full((4,), 9)))
+
+
+class _Short(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.places, self.out = nn.Embedding(4, 2), nn.Linear(2, num_classes)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1]).expand_as(tokens)
+        return self.out(self.places(places))
+
+
+def short(num_classes: int) -> nn.Module:
+    """It takes four tokens at most."""
+    return _Short(num_classes)
+
+
+class Own(Copy):
+    """Its loss takes another output than the network's."""
+
+    def loss(self, output: Any, targets: torch.Tensor) -> torch.Tensor:
+        return super().loss(output["answers"], targets)
 
 
 class Without(Task):

@@ -1,0 +1,73 @@
+"""Augmentation of samples that are an image and a mask: the mask follows its image pixel by pixel.
+
+The views are those of classification (raysuite.data.views), by seed, epoch and sample alone. A part
+is resized to the size of its image: the image bilinearly, the mask by the nearest pixel, so that it
+has no class that is not there. Beyond the image, pixels are 0 and do not count in the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.data.prepared import Prepared
+from raysuite.data.views import views
+from raysuite.errors import DataError
+from raysuite.spec.datasets import IGNORED_PIXEL
+
+Sample = tuple[Any, Any]
+
+
+def augmented(
+    prepared: Prepared, samples: Sequence[Sample], numbers: Sequence[int], draw: tuple[int, int]
+) -> list[Sample]:
+    """The views of images [C, H, W] and their masks [H, W], in an epoch of training."""
+    pairs = [(torch.as_tensor(image), torch.as_tensor(mask)) for image, mask in samples]
+    sizes = np.array([[image.shape[2], image.shape[1]] for image, _ in pairs])
+    found = views(prepared, np.array(numbers), sizes, draw)
+    boxes = found.boxes.astype(int).tolist()  # whole numbers, as random ones are
+    return [
+        _view(image, mask, box, flip)
+        for (image, mask), box, flip in zip(pairs, boxes, found.flips.tolist(), strict=True)
+    ]
+
+
+def check(sample: Sample, place: str) -> None:
+    """Raise DataError unless a sample is an image and its mask."""
+    image, mask = (getattr(each, "shape", None) for each in sample)
+    whole = mask is not None and not torch.as_tensor(sample[1]).is_floating_point()
+    matching = image is not None and tuple(image) == (*image[:1], *(mask or ()))
+    if not whole or not matching or len(image) != 3:
+        raise DataError(
+            f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers; "
+            f"given are {image or type(sample[0]).__name__} and {mask or type(sample[1]).__name__}"
+            "; leave augment out, and augment in your data set"
+        )
+
+
+def _view(image: Tensor, mask: Tensor, box: list[int], flip: bool) -> Sample:
+    size = mask.shape
+    image, mask = _part(image, box, 0), _part(mask, box, IGNORED_PIXEL)
+    if mask.shape != size:
+        image = functional.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
+        rows, columns = (
+            ((torch.arange(wanted) + 0.5) * given / wanted).long()
+            for wanted, given in zip(size, mask.shape, strict=True)
+        )
+        mask = mask[rows][:, columns]
+    return (image.flip(-1), mask.flip(-1)) if flip else (image, mask)
+
+
+def _part(pixels: Tensor, box: list[int], beyond: int) -> Tensor:
+    """[..., H, W] -> the box of left, top, width and height, with `beyond` where it has nothing."""
+    left, top, width, height = box
+    found = pixels.new_full((*pixels.shape[:-2], height, width), beyond)
+    inner = pixels[..., max(top, 0) : top + height, max(left, 0) : left + width]
+    first, start = max(-top, 0), max(-left, 0)
+    found[..., first : first + inner.shape[-2], start : start + inner.shape[-1]] = inner
+    return found

@@ -1,0 +1,49 @@
+"""Muon for matrices, AdamW for all other parameters, as one optimiser.
+
+torch's Muon takes matrices alone. Of the rule of a group decides its item `matrices`, so that an
+optimiser made of the groups alone, as Horovod makes its own, is the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch.optim import AdamW, Muon, Optimizer
+
+
+class MuonWithAdamW(Optimizer):
+    """torch's Muon over groups with `matrices` True, and torch's AdamW over the others."""
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        adjust_lr: str = "match_rms_adamw",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        """A setting that a group has itself is kept."""
+        groups = list(groups)
+        rules: dict[bool, Callable[..., Optimizer]] = {
+            True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
+            False: partial(AdamW, betas=betas, eps=eps),
+        }
+        self._rules: dict[bool, Optimizer] = {
+            matrices: rule(own, lr=lr, weight_decay=weight_decay)
+            for matrices, rule in rules.items()
+            if (own := [group for group in groups if group["matrices"] == matrices])
+        }
+        super().__init__(groups, {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient."""
+        for matrices, rule in self._rules.items():
+            # frameworks and checkpoints may have replaced them
+            rule.param_groups = [each for each in self.param_groups if each["matrices"] == matrices]
+            rule.state = self.state
+            rule.step()
