@@ -502,7 +502,10 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     power = loop.power.use(loop.engine.comm)
     other_seconds = others.seconds(loop.engine.comm.all_gather)
     if before.attempts:
-        waits = [a + b for a, b in zip(before.data_wait_seconds, waits, strict=True)]
+        earlier = before.data_wait_seconds
+        if len(earlier) != len(waits):  # of another number of workers: each has their mean
+            earlier = [sum(earlier) / len(earlier)] * len(waits)
+        waits = [a + b for a, b in zip(earlier, waits, strict=True)]
         power = joined([(before.power, before.seconds), (power, seconds)])
     done = SoFar(
         steps=before.steps + len(losses),

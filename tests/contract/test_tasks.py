@@ -80,10 +80,11 @@ def test_ranks_train_a_task_as_a_plain_loop_does(
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("variant", ["ddp", "fsdp", "horovod", "deepspeed-2"])
+@pytest.mark.parametrize("variant", ["ddp", "fsdp", "horovod"])
 def test_a_run_that_stopped_in_an_epoch_is_resumed_by_fewer_ranks(
     variant: str, tmp_path: Path
 ) -> None:
+    """Not of DeepSpeed: as many ranks read its shards as wrote them."""
     framework = VARIANTS[variant]["name"]
     runs = {case: (case, VARIANTS[variant], str(tmp_path / case)) for case in CI_CASES}
     ended = found_by(framework, 3, "task_worker", {"runs": {}, "stopped": runs}, 600)
