@@ -24,9 +24,9 @@ from scipy.optimize import least_squares
 from raysuite.perf.scaling import Point, fit
 from raysuite.perf.simulator import Link, Network
 from raysuite.plan import make_plans
+from raysuite.plan.scale_out import aach2023, others
 from raysuite.plan.simulation import step_of
 from raysuite.records.predicted import Interval
-from raysuite.report.scale_out import aach2023, others
 from raysuite.spec import Document
 
 HERE = Path(__file__).resolve().parent

@@ -48,8 +48,8 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a data set by a run's network: the metrics of its task, and of classification
-    figures by class and confused classes.
+    """Predict a data set by a run's network: the metrics of its task, and what confuses a
+    classifier.
 
     The samples are those of the run, or of other data of the same classes or shapes. In fp32, in
     this process, on a GPU where there is one. A CSV file holds the predictions of tasks that have

@@ -92,8 +92,8 @@ def simulate(
     """
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.simulator import Network
+    from raysuite.plan.scale_out import reached
     from raysuite.plan.simulation import measured_network, step_of, with_failures
-    from raysuite.report.scale_out import reached
 
     if (calibration is None) == (rate is None):
         raise UserError(

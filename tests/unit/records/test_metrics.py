@@ -141,20 +141,20 @@ def test_the_metrics_of_another_task_are_its_own() -> None:
         final={"rmse": 2.0, "covered": 0.5},
         best={"rmse": 1.0},
     )
-    for name, title, unit, value, table in (
-        ("final_rmse", "RMSE", "", 2.0, "variants"),
-        ("final_covered", "COVERED", "share", 0.5, "costs"),
-        ("best_rmse", "Best rmse", "", 1.0, ""),
+    for name, title, unit, value, table, compared in (
+        ("final_rmse", "RMSE", "", 2.0, "variants", "rmse"),
+        ("final_covered", "COVERED", "share", 0.5, "costs", ""),
+        ("best_rmse", "Best rmse", "", 1.0, "", ""),
     ):
         each = made[name]
         assert (each.title, each.unit, each.value(run), each.table) == (title, unit, value, table)
-        assert (each.reduction, each.needs_gate, each.compared) == ("learnt", False, "")
+        assert (each.reduction, each.needs_gate, each.compared) == ("learnt", False, compared)
         assert each.note.startswith("Note, on the validation set ")
     assert made["throughput"].unit == "samples/s"
     assert made["device_joules"].unit == made["host_joules"].unit == "J/sample"
     assert (made["time_to_accuracy"].column, made["time_to_accuracy"].compared) == (
         "time_to_target_s",
-        "",
+        "time_to_target_s",
     )
     covered = metrics_of(task.model_copy(update={"primary": "covered"}))
     assert next(each for each in covered if each.name == "best_covered").unit == "share"

@@ -7,12 +7,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from raysuite.perf.scaling import Point, read_figures
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(str(files("raysuite.report"))) / "published"
 AACH_PER_NODE = 4
 
 
@@ -42,7 +43,7 @@ def aach2023() -> dict[str, list[Point]]:
 
 @cache
 def others() -> dict[str, list[Point]]:
-    """published/scaling.csv: TensorFlow's performance guide on K80 GPUs (tensorflow/docs,
+    """report/published/scaling.csv: TensorFlow's performance guide on K80 GPUs (tensorflow/docs,
     site/en/r1/guide/performance/benchmarks.md), and data parallelism on H100 GPUs in the
     Ultra-Scale Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling)."""
     return read_figures(FOLDER / "scaling.csv")
