@@ -24,7 +24,9 @@ from raysuite.spec.optimizers import (
     OptimizerOptions,
     SgdOptions,
 )
+from tests.require import require
 
+BY_NAME = ("sgd", "lars", "lamb", "adamw")
 RATES = (0.5, 0.1, 0.8, 0.3)
 ADAPTER: TypeAdapter[OptimizerOptions] = TypeAdapter(OptimizerOptions)
 
@@ -124,8 +126,10 @@ def test_zeros_are_no_division_by_zero(kind: type[Any]) -> None:
     assert torch.equal(unused, torch.ones(2))
 
 
-@pytest.mark.parametrize("name", ["sgd", "lars", "lamb", "adamw"])
+@pytest.mark.parametrize("name", [*BY_NAME, "muon", "schedule_free"])
 def test_its_state_continues_to_the_bit(name: str) -> None:
+    if name == "schedule_free":
+        require("schedulefree")
     options = ADAPTER.validate_python({"name": name, "decay_bias_and_norm": False})
     weights = start()
     optimizer = build_optimizer(options, weights, 0.1)
@@ -148,7 +152,7 @@ class Net(nn.Module):
 DECAYED = {"convolution.weight", "linear.weight"}
 
 
-@pytest.mark.parametrize("name", ["sgd", "lars", "lamb", "adamw"])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_biases_and_norms_can_be_spared(name: str) -> None:
     model = Net()
     names = {parameter: key for key, parameter in model.named_parameters()}
