@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 
-from raysuite import optim, parallel
-from raysuite.data import cache_dir, order
+import raysuite
+from raysuite.data import cache_dir
 from raysuite.files import write_whole
 from raysuite.gate.small_network import RATES, TOLERANCE
 from raysuite.measure.environment import fingerprint
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import Comm
 from raysuite.records import GateVerdict
-from raysuite.spec import schedules, strategies
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import StrategyOptions
 
@@ -49,6 +48,16 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     return gathered
 
 
+def _code() -> str:
+    """A digest of all of raysuite's code: no verdict outlives a change of any of it, as most of it
+    can have a part in a step."""
+    root, told = Path(raysuite.__file__).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        told.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode())
+        told.update(file.read_bytes())
+    return told.hexdigest()
+
+
 class VerdictCache:
     """Passed checks of a strategy, in rank 0's cache folder: one file for each set of options,
     versions, kinds of machines and code, and for each of the runs' own networks.
@@ -68,14 +77,6 @@ class VerdictCache:
         network: Any = None,
     ) -> Path:
         """The file for a passed check; `network`: `own_network.key`."""
-        ours = [
-            *Path(parallel.__file__).parent.rglob("*.py"),
-            *Path(optim.__file__).parent.glob("*.py"),
-            *Path(__file__).parent.glob("*.py"),
-            Path(str(order.__file__)),
-            Path(str(schedules.__file__)),
-            Path(str(strategies.__file__)),
-        ]
         options, world = self._options, self._world
         content = [
             options.model_dump(mode="json"),
@@ -86,7 +87,7 @@ class VerdictCache:
             sorted({tuple(machine) for _, *machine in self._places}),
             None if optimizer is None else optimizer.model_dump(mode="json"),
             network,
-            [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
+            _code(),
         ]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"

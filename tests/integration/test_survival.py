@@ -317,37 +317,3 @@ def test_a_node_that_stays_away_is_told_and_fewer_workers_make_the_run(
     assert [start.first_epoch for start in starts] == [0]
     assert "failed (node lost): " in command.stdout
     assert "elastic_of=2" in (results.folder / "rows.md").read_text("utf-8")
-
-
-def test_workers_whose_backend_could_not_start_are_given_back(tmp_path: Path) -> None:
-    """As where a node is lost while a group starts: the next group needs the same processors."""
-    import ray
-    from ray.exceptions import RayActorError
-    from ray.train import ScalingConfig
-    from ray.train.v2.api.config import FailureConfig, RunConfig
-    from ray.util import placement_group_table
-
-    from raysuite.orchestrate.cluster import connect
-    from raysuite.orchestrate.trainer import WorkersTrainer
-
-    starts: list[str] = []
-
-    def began(host: str, port: int) -> None:
-        starts.append(host)
-        if len(starts) == 1:
-            raise RayActorError
-
-    with connect(None):
-        every = int(ray.cluster_resources()["CPU"])
-        WorkersTrainer(
-            "builtins:dict",
-            {},
-            ScalingConfig(num_workers=every),
-            RunConfig(
-                storage_path=str(tmp_path), failure_config=FailureConfig(controller_failure_limit=1)
-            ),
-            began,
-        ).fit()
-        states = [each["state"] for each in placement_group_table().values()]
-    assert len(starts) == 2
-    assert states == ["REMOVED", "REMOVED"]
