@@ -96,6 +96,7 @@ bench: setup ## What orchestration and measuring cost, and how fast images are l
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/measurement.py
+	$(BIN)/python benchmarks/script_overhead.py
 	$(BIN)/python benchmarks/loaders.py
 
 ui: setup ## MLflow's pages, for you alone: a link to the newest experiment's runs

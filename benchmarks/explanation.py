@@ -214,7 +214,7 @@ def main() -> None:
     for case in chosen or CASES:
         with tempfile.TemporaryDirectory() as folder:
             run(case, Path(folder))
-            results = Results(Path(folder))
+            results = Results.open(Path(folder))
             runs = results_figures(results)
             idle = {run.run_id: idle_of(run.plan) for run in runs if stages(run.plan)}
             row = explain(make_rows(runs), calibration, idle)[0]

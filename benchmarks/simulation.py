@@ -62,6 +62,7 @@ def measure(folder: Path) -> Results:
     for workers in (1, 2, 4):
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
         words = ["-m", "raysuite.train", str(file), "--results", str(folder / "results")]
+        words += ["--resume"] if workers > 1 else []  # all in one results folder
         subprocess.run(
             [sys.executable, *launcher, *words],
             check=True,

@@ -27,6 +27,15 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
+    """The next of `parts` for each of `leaves(like)`, in tuples and dictionaries as there."""
+    if isinstance(like, Mapping):
+        return {key: rebuilt(each, parts) for key, each in like.items()}
+    if isinstance(like, tuple | list):
+        return tuple(rebuilt(each, parts) for each in like)
+    return next(parts)
+
+
 def unpadded(value: Any, real: int) -> Any:
     """A batch's outputs or targets without its padding, which follows the first `real` samples,
     and with floating-point numbers in fp32."""

@@ -75,6 +75,8 @@ PRESENT: dict[str, Callable[[], bool]] = {
     **{part.name: partial(installed, part.name) for part in EXTRAS},
     "transformers": _module("transformers"),
     "browser": lambda: chromium() is not None and _module("playwright")(),
+    "npm": lambda: shutil.which("npm") is not None,
+    "lightning": _module("lightning"),
     "compiler": lambda: shutil.which("g++") is not None,
     "slurm": lambda: shutil.which("sbatch") is not None,
     "shellcheck": lambda: shutil.which("shellcheck") is not None,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn import metrics as sklearn
 from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.tasks import Metric, Task
+from raysuite.tasks.multi_label import THRESHOLDS
 
 TRAIN, VAL = 45, 13
 """Samples: with batches of 12, the last one of an epoch has 9."""
@@ -68,6 +70,16 @@ def masks(split: str) -> Samples:
     return Samples(split, one)
 
 
+def patches(split: str) -> Samples:
+    """[3, 3, 1] uint8 -> which of its first six pixels is the lightest."""
+
+    def one(draw: torch.Generator) -> Any:
+        image = torch.randint(256, (3, 3, 1), generator=draw, dtype=torch.uint8)
+        return image.numpy(), int(image.flatten()[:6].argmax())
+
+    return Samples(split, one)
+
+
 class Sentences(Samples):
     """Sentences of 2 to 7 tokens as dictionaries, padded by the data set itself."""
 
@@ -94,6 +106,16 @@ class Two(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.second(self.first(torch.cat(inputs, 1)).tanh())
+
+
+class Flat(Two):
+    """Of an image."""
+
+    def __init__(self) -> None:
+        super().__init__(9, 6)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return super().forward(inputs[0].flatten(1))
 
 
 class Maps(nn.Module):
@@ -170,6 +192,9 @@ class Case:
     data: str
     model: dict[str, Any]
     mean_loss: Callable[[Any, Any], Tensor]
+    metrics: Callable[[Any, Any], dict[str, float]]
+    """(output, targets) of a whole split -> what scikit-learn computes of them."""
+    of_images: dict[str, Any] = field(default_factory=dict)
 
 
 def _log_likelihood(logits: Tensor, targets: Tensor, ignored: int) -> Tensor:
@@ -184,36 +209,103 @@ def _binary(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * p.log() + (1 - targets) * (1 - p).log()).mean()
 
 
+# Metrics, by scikit-learn over a whole split.
+
+
+def classified(logits: Tensor, targets: Tensor) -> dict[str, float]:
+    y, t = logits.numpy(), targets.numpy()
+    top5 = sklearn.top_k_accuracy_score(t, y, k=5, labels=range(y.shape[1]))
+    return {"accuracy": sklearn.accuracy_score(t, y.argmax(1)), "top5": float(top5)}
+
+
+def regressed(output: Tensor, targets: Tensor) -> dict[str, float]:
+    t, y = targets.double().flatten().numpy(), output.double().flatten().numpy()
+    return {
+        "mae": sklearn.mean_absolute_error(t, y),
+        "rmse": sklearn.root_mean_squared_error(t, y),
+        "r2": sklearn.r2_score(t, y),
+    }
+
+
+def several(output: Tensor, targets: Tensor) -> dict[str, float]:
+    """Of probabilities rounded down to the thresholds, and of the labels that occur."""
+    steps, t = THRESHOLDS - 1, targets.numpy()
+    scores = ((output.sigmoid().double() * steps).floor() / steps).numpy()
+    known = t.any(0)
+    chosen = (output > 0).numpy()
+    return {
+        "average_precision": sklearn.average_precision_score(t[:, known], scores[:, known]),
+        "f1": sklearn.f1_score(t > 0, chosen, average="micro"),
+    }
+
+
+def segmented(output: Tensor, targets: Tensor) -> dict[str, float]:
+    kept = targets != 255
+    t, y = targets[kept].numpy(), output.argmax(1)[kept].numpy()
+    return {
+        "mean_iou": float(sklearn.jaccard_score(t, y, average="macro")),
+        "pixel_accuracy": sklearn.accuracy_score(t, y),
+    }
+
+
+def followed(output: Tensor, targets: Tensor) -> dict[str, float]:
+    kept = targets != -100
+    t, y = targets[kept].numpy(), output[kept].double().softmax(1).numpy()
+    loss = sklearn.log_loss(t, y, labels=range(y.shape[1]))
+    return {
+        "perplexity": float(np.exp(loss)),
+        "next_token": sklearn.accuracy_score(t, y.argmax(1)),
+    }
+
+
+def copied(output: dict[str, Tensor], targets: Tensor) -> dict[str, float]:
+    kept = targets >= 0
+    return {"copied": sklearn.accuracy_score(targets[kept], output["logits"][kept].argmax(1))}
+
+
 CASES = {
+    "classification": Case(
+        "classification",
+        f"{HERE}:patches",
+        {"name": f"{HERE}:Flat"},
+        lambda y, t: _log_likelihood(y, t, -1),
+        classified,
+        {"image_size": 3, "channels": 1, "classes": 6, "mean": [0.4], "std": [0.2]},
+    ),
     "regression": Case(
         "regression",
         f"{HERE}:numbers",
         {"name": f"{HERE}:Two", "options": {"inputs": 3, "outputs": 2}},
         lambda y, t: ((y - t) ** 2).mean(),
+        regressed,
     ),
     "multi_label": Case(
         "multi_label",
         f"{HERE}:labelled",
         {"name": f"{HERE}:Two", "options": {"inputs": 5, "outputs": 4}},
         _binary,
+        several,
     ),
     "segmentation": Case(
         "segmentation",
         f"{HERE}:masks",
         {"name": f"{HERE}:Maps"},
         lambda y, t: _log_likelihood(y.movedim(1, -1), t, 255),
+        segmented,
     ),
     "own": Case(
         f"{HERE}:Copy",
         f"{HERE}:Sentences",
         {"name": f"{HERE}:Copier"},
         lambda y, t: _log_likelihood(y["logits"], t, -1),
+        copied,
     ),
     "own-cubes": Case(
         f"{HERE}:Cubes",
         f"{HERE}:numbers",
         {"name": f"{HERE}:Two", "options": {"inputs": 3, "outputs": 2}},
         lambda y, t: 0.02 * ((y - t).abs() ** 3).sum() / len(t),
+        lambda y, t: {"worst": float(((y - t).abs() ** 3).sum() / len(t))},
     ),
 }
 SEQUENCE = 16
@@ -241,7 +333,11 @@ def spec_of(case: str, folder: Path, **changes: Any) -> dict[str, Any]:
         }
     else:
         chosen = CASES[case]
-        own = {"task": chosen.task, "data": {"name": chosen.data}, "model": chosen.model}
+        own = {
+            "task": chosen.task,
+            "data": {"name": chosen.data, **chosen.of_images},
+            "model": chosen.model,
+        }
     return {
         "name": "tasks",
         **own,
@@ -273,6 +369,14 @@ def samples_of(case: str, folder: Path, split: str) -> Any:
     _, _, name = CASES[case].data.partition(":")
     made = globals()[name](split)
     collate = getattr(made, "collate", torch.utils.data.default_collate)
+    if CASES[case].of_images:
+        mean, std = (CASES[case].of_images[key][0] for key in ("mean", "std"))
+
+        def pixels(chosen: list[int]) -> tuple[Tensor, Tensor]:
+            images, labels = collate([made[i] for i in chosen])
+            return (images.permute(0, 3, 1, 2) / 255 - mean) / std, labels
+
+        return len(made), pixels
     return len(made), lambda chosen: collate([made[i] for i in chosen])
 
 
@@ -286,6 +390,10 @@ def mean_loss_of(case: str) -> Callable[[Any, Any], Tensor]:
     if case in LANGUAGE:
         return lambda y, t: _log_likelihood(y, t, -100)
     return CASES[case].mean_loss
+
+
+def metrics_of(case: str, output: Any, targets: Any) -> dict[str, float]:
+    return (followed if case in LANGUAGE else CASES[case].metrics)(output, targets)
 
 
 def plain(case: str, folder: Path, network: nn.Module, seed: int = 0) -> list[float]:

@@ -50,8 +50,8 @@ VERBS = {
     "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
     "sync": "Write the journals of a results folder into MLflow.",
     "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
-    "evaluate": "Predict a data set by a run's network: accuracy, figures by class, confused "
-    "classes.",
+    "evaluate": "Predict a data set by a run's network: the metrics of its task, and what confuses "
+    "a classifier.",
     "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",

@@ -296,7 +296,7 @@ def batch(
 ) -> None:
     """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
 
-    Random images of the data set's shape are used. The batch of a spec with `accumulate: auto` is
+    Random samples of the data set's shape are used. The batch of a spec with `accumulate: auto` is
     cut into micro-batches; of any other, the samples per worker are doubled. `raysuite run` finds a
     batch by itself where the spec has `auto`.
 
@@ -383,6 +383,7 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
     from raysuite.records.batches import size_figures
 
     figures = size_figures(found.tried)
+    rate = "images_per_second" if plan.task.unit == "images" else "samples_per_second"
     return {
         "name": _name(plan),
         "strategy": plan.spec.strategy.model_dump(mode="json"),
@@ -392,11 +393,15 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
         "fastest": found.micro_batch,
         "seconds": found.seconds,
         "sizes": [
-            {**asdict(each), "images_per_second": list(speed.values) if speed else []}
+            {**_without_rate(each), rate: list(speed.values) if speed else []}
             for each in figures
             for speed in [each.images_per_second]
         ],
     }
+
+
+def _without_rate(found: SizeFigures) -> dict[str, Any]:
+    return {key: value for key, value in asdict(found).items() if key != "images_per_second"}
 
 
 def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:

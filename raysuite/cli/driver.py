@@ -33,7 +33,6 @@ from raysuite.cluster.suites import (
     job_id,
     sole_driver,
 )
-from raysuite.errors import UserError
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.plan.space import count
@@ -259,17 +258,16 @@ class SuiteWork(Work[RunRequest]):
 
         return dry_batch(unproven(self.left()), self.document)
 
+    @property
+    def on_ray(self) -> bool:
+        """Whether the runs need Ray: scripts on this machine do not."""
+        scripts = all(plan.spec.script is not None for plan in self.plans)
+        return bool(self.request.address) or not scripts
+
     def connect(self) -> AbstractContextManager[Capacity]:
         from raysuite.orchestrate.cluster import Capacity
 
-        if not all(plan.spec.script is not None for plan in self.plans):
-            return super().connect()
-        if self.request.address:
-            raise UserError(
-                f"address {self.request.address!r} (--address or RAY_ADDRESS) is of a Ray cluster, "
-                "and a script runs on this machine only, without Ray; leave it out"
-            )
-        return nullcontext(Capacity.here())
+        return super().connect() if self.on_ray else nullcontext(Capacity.here())
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import preflight, suite
@@ -300,7 +298,7 @@ class SuiteWork(Work[RunRequest]):
         budget.begin(self.results, deadline)
         for run_id, record in self.found.items():
             Journal(self.results.journal_file(run_id)).write(record)
-        stop = suite.run(self.plans, self.results, capacity.nodes, listener)
+        stop = suite.run(self.plans, self.results, capacity.nodes, listener, self.on_ray)
         if seconds is not None and stop is None:
             self.remarks = budget.settle(self.results)
         return stop

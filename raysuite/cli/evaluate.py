@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,11 +16,13 @@ from raysuite.cli.data import progress
 from raysuite.cli.run_options import AsJson, BestRun, RunResults, file_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
-from raysuite.spec.datasets import match_classes
+from raysuite.spec.datasets import DatasetFacts, match_classes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from raysuite.plan import RunPlan
-    from raysuite.train.evaluate import Evaluation
+    from raysuite.train.evaluate import Evaluation, TaskEvaluation
 
 _MOST_CLASSES = 40
 """Lines of the table by class; of more classes, those with the lowest recall are shown."""
@@ -35,7 +39,7 @@ def evaluate(
         str | None, typer.Option(metavar="RUN_ID", help="Which run; default: the only one.")
     ] = None,
     best: BestRun = False,
-    split: Annotated[Literal["val", "train"], typer.Option(help="Which images.")] = "val",
+    split: Annotated[Literal["val", "train"], typer.Option(help="Which samples.")] = "val",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -44,10 +48,12 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a data set by a run's network: accuracy, figures by class, confused classes.
+    """Predict a data set by a run's network: the metrics of its task, and what confuses a
+    classifier.
 
-    The images are those of the run, or of other data of the same classes. In fp32, in this
-    process, on a GPU where there is one.
+    The samples are those of the run, or of other data of the same classes or shapes. In fp32, in
+    this process, on a GPU where there is one. A CSV file holds the predictions of tasks that have
+    up to 16 numbers for a sample.
 
     \b
     Examples:
@@ -60,7 +66,7 @@ def evaluate(
     from raysuite.orchestrate.registration import chosen_run, trained
     from raysuite.records import Results
     from raysuite.train.evaluate import evaluate as predict
-    from raysuite.train.evaluate import places
+    from raysuite.train.evaluate import evaluate_task, places
 
     opened = Results.open(results)
     run_id, note = chosen_run(opened, run, best)
@@ -70,14 +76,21 @@ def evaluate(
     plan = _with_data(plan, overrides or [])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
-    with progress("predicting", total, "images", hidden=as_json) as advance:
-        found = predict(plan, weights, split, device, advance)
+    unit = "images" if plan.task.unit == "images" else "samples"
+    head = {"run_id": run_id, "split": split}
+    with progress("predicting", total, unit, hidden=as_json) as advance:
+        if not plan.spec.task.classifies:
+            of_task = evaluate_task(plan, weights, split, device, advance)
+        else:
+            found = predict(plan, weights, split, device, advance)
+    if not plan.spec.task.classifies:
+        _finish(of_task, plan, head, partial(places, plan, split), out, as_json)
+        return
     if out is not None:
         _write(found, places(plan, split), out)
     if as_json:
         figures = {
-            "run_id": run_id,
-            "split": split,
+            **head,
             "samples": len(found.labels),
             "accuracy": found.accuracy,
             "loss": found.loss,
@@ -105,6 +118,12 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     override(document, overrides)
     [other] = make_plans(document, plan.workers if plan.device == "gpu" else 0)
     facts = other.dataset
+    given, wanted = ((each.sequence, each.inputs, each.classes) for each in (facts, plan.dataset))
+    if not plan.spec.task.classifies and given != wanted:
+        raise UserError(
+            f"the network is for {_shapes(plan.dataset)}, the data has {_shapes(facts)}; give data "
+            "of the same shapes"
+        )
     if (facts.classes, facts.channels) != (plan.dataset.classes, plan.dataset.channels):
         raise UserError(
             f"the network is for {plan.dataset.classes} classes of images with "
@@ -115,6 +134,62 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     remedy = "give data of the classes that it was trained on"
     match_classes(of_run, "the network", facts.class_names, "the data", remedy)
     return plan.model_copy(update={"spec": other.spec, "dataset": facts})
+
+
+def _shapes(facts: DatasetFacts) -> str:
+    shape = facts.inputs or facts.samples_words
+    return f"{shape} and {facts.classes} classes" if facts.classes else shape
+
+
+def _finish(
+    found: TaskEvaluation,
+    plan: RunPlan,
+    head: dict[str, str],
+    places: Callable[[], list[str]],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write and print what was found of a task. Raises UserError where a CSV file was asked for
+    and predictions are too large for one."""
+    if out is not None:
+        if found.predictions is None:
+            raise UserError(
+                f"--out: the task {plan.task.name} has no prediction of up to 16 numbers for a "
+                "sample; leave it out"
+            )
+        _write_task(found.predictions, places(), out)
+    if as_json:
+        print_json({**head, "samples": found.samples, **found.metrics, "loss": found.loss})
+        return
+    formats = {"share": ".2%"}
+    shown = [
+        f"{each.title.lower()} {found.metrics[each.name]:{formats.get(each.unit, '.4g')}}"
+        for each in plan.task.metrics
+        if each.name in found.metrics
+    ]
+    print_text(
+        f"{found.samples:,} samples ({head['split']}): {', '.join(shown)}, loss {found.loss:.4g}"
+    )
+    if out is not None:
+        print_text(f"predictions: {out}")
+
+
+def _write_task(
+    predictions: tuple[NDArray[Any], NDArray[Any]], where: list[str], out: Path
+) -> None:
+    targets, outputs = predictions
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    names = [
+        f"{name}_{number}" if values.shape[1] > 1 else name
+        for name, values in (("target", targets), ("output", outputs))
+        for number in range(values.shape[1])
+    ]
+    writer.writerow(("sample", "place", *names))
+    for sample, (place, *values) in enumerate(zip(where, targets, outputs, strict=True)):
+        numbers = (f"{value:.6g}" for each in values for value in each)
+        writer.writerow((sample, place, *numbers))
+    write_whole(out, text.getvalue().encode())
 
 
 def _write(found: Evaluation, where: list[str], out: Path) -> None:

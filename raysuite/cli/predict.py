@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli.console import print_json, print_sheet, print_text
+from raysuite.cli.console import print_json, print_sheet, print_text, stdout, table
 from raysuite.cli.run_options import (
     AsJson,
     CalibratedGpus,
@@ -15,6 +17,7 @@ from raysuite.cli.run_options import (
     Scale,
     SeveralResults,
     file_to_write,
+    numbers,
 )
 from raysuite.errors import UserError
 
@@ -38,6 +41,14 @@ def calibrate(
         int | None,
         typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Instead: predict the throughput on so many workers from that on the results' "
+            "numbers of workers.",
+        ),
+    ] = None,
     most_other_cores: Annotated[
         float,
         typer.Option(
@@ -51,12 +62,22 @@ def calibrate(
     Runs that failed, or that the gate caught, do not count. Pipelines are simulated with the costs
     of the other runs, and compared.
 
+    With --workers, no costs are fitted but how throughput grows with the workers, of each variant
+    that was measured on two numbers of workers at least. RESULTS may be CSV files of figures from
+    elsewhere then: workers, nodes, throughput, optionally batch, and columns that tell series
+    apart.
+
     \b
     Examples:
       raysuite run experiments/calibration.yaml
       raysuite calibrate results/calibration --out this-machine.yaml
       raysuite calibrate results/calibration results/quickstart --out this-machine.yaml
+      raysuite calibrate results/scaling --workers-per-node 4 --workers 256,1024
+      raysuite calibrate published.csv --workers 256,1024
     """
+    if workers is not None:
+        _print_scaling(results, numbers("--workers", workers), workers_per_node, as_json)
+        return
     from raysuite.perf.calibration import calibrate as fitted
     from raysuite.plan.simulation import pipeline_seconds
     from raysuite.records import Results, results_figures
@@ -87,10 +108,65 @@ def calibrate(
     if found.works_with_one_batch:
         print_text(
             f"all runs of {', '.join(found.works_with_one_batch)} have one batch on a worker: what "
-            "an image costs cannot be told from what a pass and an update cost, and predictions of "
+            "a sample costs cannot be told from what a pass and an update cost, and predictions of "
             "other batches or of pipelines can be far off; add runs with another batch"
         )
     print_text(str(out))
+
+
+def _print_scaling(
+    sources: Sequence[Path], workers: Sequence[int], per_node: int | None, as_json: bool
+) -> None:
+    """Predict throughput on each of `workers`, series by series, with the error of each fit."""
+    from raysuite.perf import scaling
+    from raysuite.records import Results, results_figures
+
+    series: dict[str, list[scaling.Point]] = {}
+    for source in sources:
+        found = (
+            scaling.read_figures(source, per_node)
+            if source.suffix == ".csv"
+            else scaling.series_of(results_figures(Results.open(source)), per_node)
+        )
+        for name, points in found.items():
+            series.setdefault(name, []).extend(points)
+    few = {name for name, points in series.items() if not scaling.enough(points)}
+    if len(few) == len(series):
+        raise UserError(
+            f"no variant of {', '.join(map(str, sources))} was measured on "
+            f"{scaling.LEAST_SIZES} numbers of workers; measure one, as with "
+            "matrix.resources.workers=[1,2,4]"
+        )
+    forecasts = [
+        scaling.forecast(name, points, workers, per_node)
+        for name, points in series.items()
+        if name not in few
+    ]
+    if as_json:
+        print_json([asdict(each) for each in forecasts])
+        return
+    lines = [
+        (
+            each.series,
+            str(place.workers),
+            f"{_figure(place.throughput.value)}",
+            f"{_figure(place.throughput.low)} to {_figure(place.throughput.high)}",
+            f"{place.efficiency.value:.2f}",
+            f"{place.efficiency.low:.2f} to {place.efficiency.high:.2f}",
+        )
+        for each in forecasts
+        for place in each.places
+    ]
+    headings = ("Series", "Workers", "Throughput", "90 % interval", "Efficiency", "90 %")
+    stdout().print(table(headings, lines, headings[1:]))
+    for each in forecasts:
+        print_text(f"{each.series}: {each.words}")
+    if few:
+        print_text(f"measured on too few numbers of workers: {', '.join(sorted(few))}")
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _print_fit(what: str, model: Model) -> None:

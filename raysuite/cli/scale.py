@@ -57,6 +57,11 @@ def scale(
         float,
         typer.Option("--stall", metavar="SECONDS", help="End a run after so long without a step."),
     ] = 1800.0,
+    placement: Annotated[
+        str,
+        typer.Option(help="On a cluster: pack workers on few nodes, or spread them over all."),
+    ] = "pack",
+    address: given.Address = None,
     root: given.Root = Path("results"),
     resume: given.Resume = False,
     resume_from: given.ResumeFrom = None,
@@ -70,7 +75,8 @@ def scale(
 ) -> None:
     """Measure how a training script scales: throughput, speed-up and efficiency, with intervals.
 
-    The script is started as it is, by torch's launcher. A step is one of its torch optimiser's.
+    The script is started as it is, by torch's launcher, or with --address and in `ray job submit`
+    by the workers of a Ray cluster. A step is one of its torch optimiser's.
     `{256 // workers}` in an argument is computed for each number of workers. results/.../spec.yaml
     is the same as a spec, for `raysuite run`.
 
@@ -79,6 +85,7 @@ def scale(
       raysuite scale --workers 1,2 -- train.py --epochs 1
       raysuite scale --workers 1,2,4 --repeats 5 -- train.py --batch '{256 // workers}'
       raysuite scale --workers 1,2 --check -- -m package.train --lr '{0.1 * workers}'
+      ray job submit -- raysuite scale --workers 4,8 --placement spread -- train.py
       raysuite scale --resume-from results/train/20261122-101500
     """
     from raysuite.cli.driver import run_suite
@@ -98,7 +105,11 @@ def scale(
                     **({"samples_per_step": samples_per_step} if samples_per_step else {}),
                     **({"check": CHECKED_STEPS} if check else {}),
                 },
-                "resources": {"cpus_per_worker": cpus_per_worker, "device": device},
+                "resources": {
+                    "cpus_per_worker": cpus_per_worker,
+                    "device": device,
+                    "placement": placement,
+                },
                 "measure": {
                     "warmup_steps": warmup_steps,
                     **({"profile": "torch"} if profile else {}),
@@ -112,6 +123,7 @@ def scale(
             "train.py`"
         )
     request = RunRequest(
+        address=address,
         root=root,
         resume=resume,
         resume_from=resume_from,

@@ -42,9 +42,10 @@ def simulate(
     rate: Annotated[
         float | None,
         typer.Option(
+            "--per-second",
             "--images-per-second",
             min=1e-9,
-            help="Or: how fast one worker alone trains the network.",
+            help="Or: how many images, samples or tokens one worker alone trains in a second.",
         ),
     ] = None,
     jitter: Annotated[
@@ -84,19 +85,20 @@ def simulate(
     Examples:
       raysuite simulate experiments/quickstart.yaml --calibration this-machine.yaml
       raysuite simulate experiments/aach2023-throughput.yaml model=resnet152 --workers 4,64,1024 \\
-        --network juwels-booster --images-per-second 300
+        --network juwels-booster --per-second 300
       raysuite simulate my_experiment.yaml strategy=pipeline --calibration this-machine.yaml --gantt
       raysuite simulate my_experiment.yaml --workers 1024 --network hdr-fat-tree \\
-        --images-per-second 800 --jitter 0.03 --mtbf-hours 20000
+        --per-second 800 --jitter 0.03 --mtbf-hours 20000
     """
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.simulator import Network
+    from raysuite.plan.scale_out import reached
     from raysuite.plan.simulation import measured_network, step_of, with_failures
 
     if (calibration is None) == (rate is None):
         raise UserError(
             "how fast a worker computes is not known: give one of --calibration FILE and "
-            "--images-per-second N"
+            "--per-second N"
         )
     found = None if calibration is None else Calibration.read(calibration)
     stated = None if network is None else Network.read(network)
@@ -118,12 +120,17 @@ def simulate(
             "run": each.title,
             "workers": each.workers,
             "step_s": step.seconds,
-            "images_per_s": each.global_batch / step.seconds,
+            f"{each.task.unit}_per_s": each.units(each.global_batch) / step.seconds,
             "shares": step.shares,
             "idle": step.idle,
             "training_s": training,
             "simulated_in_s": took,
         }
+        if rate is not None and each.schedule is None:
+            worst, best = reached(each.workers)
+            line["ideal_images_per_s"] = ideal = rate * each.workers
+            line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
+            line["published"] = [part._asdict() for part in (worst, best)]
         if mtbf_hours is not None:
             line |= with_failures(each, between, training, mtbf_hours, checkpoint_s, restart_s)
         lines.append(line)
@@ -138,16 +145,21 @@ def simulate(
 
 
 def _print(lines: Sequence[dict[str, Any]]) -> None:
-    header = ["Run", "Step", "Images/s", "Where the time goes", "Training"]
+    rates = [next(key for key in line if key.endswith("_per_s")) for line in lines]
+    titles = {rate.removesuffix("_per_s").capitalize() for rate in rates}
+    header = ["Run", "Step", f"{' or '.join(sorted(titles))}/s", "Where the time goes", "Training"]
     failures = "expected_s" in lines[0]
     header += ["With failures", "Checkpoint every"] if failures else []
+    published = any("published" in line for line in lines)
+    if published:
+        header.insert(3, "Published systems, images/s")
     cells = []
-    for line in lines:
+    for line, rate in zip(lines, rates, strict=True):
         shares = ", ".join(f"{name} {part:.0%}" for name, part in line["shares"].items())
         cell = [
             line["run"],
             f"{line['step_s'] * 1e3:,.2f} ms",
-            f"{line['images_per_s']:,.0f}",
+            f"{line[rate]:,.0f}",
             shares,
             human_seconds(line["training_s"]),
         ]
@@ -155,8 +167,18 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             expected = line["expected_s"]
             cell += ["never ends" if expected is None else human_seconds(expected)]
             cell += [human_seconds(line["checkpoint_every_s"])]
+        if published:
+            low, high = line.get("published_images_per_s", (None, None))
+            cell.insert(3, "" if low is None else f"{low:,.0f} to {high:,.0f}")
         cells.append(cell)
     stdout().print(table(header, cells))
+    if published:
+        last = max((line for line in lines if "published" in line), key=lambda it: it["workers"])
+        told = " to ".join(
+            f"{part['efficiency']:.2f} ({part['system']}, {part['workers']} workers)"
+            for part in last["published"]
+        )
+        print_text(f"published systems reach this part of ideal scaling: {told}")
     print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
 
 

@@ -30,10 +30,11 @@ from raysuite.records import (
 )
 from raysuite.records.names import key_name
 from raysuite.records.sweep import TrialFigures, best, pareto
-from raysuite.report.sweep.study import TOLD, goal_text, value_text
+from raysuite.report.sweep.study import goal_text, told, value_text
 from raysuite.spec import Document
-from raysuite.spec.search import Goal, SearchOptions
+from raysuite.spec.search import QUALITY, TIMES, Goal, SearchOptions, goals_of
 from raysuite.spec.search_check import read_search
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 from raysuite.units import human_seconds
 
 
@@ -46,11 +47,13 @@ def titles(keys: Iterable[str]) -> dict[str, str]:
     }
 
 
-_HEADS: dict[Goal, str] = {
-    "accuracy": "Accuracy",
-    "time_to_accuracy": "To target",
-    "throughput": "Images/s",
-}
+def _head(goal: Goal, task: TaskFacts) -> str:
+    """The head of a goal's column."""
+    if goal in TIMES:
+        return "To target"
+    return task.main.title if goal in QUALITY else f"{task.unit.capitalize()}/s"
+
+
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
 """Columns of the screen for a key at least, for a goal, and for what every table has."""
@@ -132,9 +135,9 @@ class SweepProgress(LiveView):
 
     def _reached(self, trial: TrialFigures) -> str:
         """`validation accuracy 95.3 %, throughput 812 images/s`: of the goals."""
-        values = {goal: trial.goals[goal] for goal in self._goals}
+        values, task = {goal: trial.goals.get(goal) for goal in self._goals}, trial.figures.task
         return ", ".join(
-            f"{TOLD[goal].words} {goal_text(goal, value)}"
+            f"{told(goal, task).words} {goal_text(goal, value, task)}"
             for goal, value in values.items()
             if value is not None
         )
@@ -181,7 +184,9 @@ class SweepProgress(LiveView):
             reverse=True,
         )
         shown = sorted(by_weight[: max(1, rows)], key=lambda run: run.plan.index)
-        goals: tuple[Goal, ...] = tuple(dict.fromkeys(("accuracy", *self._goals)))
+        task = next((run.plan.task for run in self.runs), CLASSIFICATION)
+        quality = goals_of(task == CLASSIFICATION)[0]
+        goals: tuple[Goal, ...] = tuple(dict.fromkeys((quality, *self._goals)))
         heads = [*self._keys.values()]
         cells = [[_cell(run.figures, key) for key in self._keys] for run in shown]
         if width < _FIXED + _GOAL * len(goals) + _LEAST * len(heads):
@@ -192,7 +197,7 @@ class SweepProgress(LiveView):
             made.add_column(_in_one_line(head))
         made.add_column("Epoch", justify="right", no_wrap=True, min_width=5)
         for goal in goals:
-            made.add_column(_HEADS[goal], justify="right", no_wrap=True, min_width=8)
+            made.add_column(_head(goal, task), justify="right", no_wrap=True, min_width=8)
         made.add_column("State", no_wrap=True, min_width=len("stopped early"))
         for run, values in zip(shown, cells, strict=True):
             is_best = run.plan.index in winners
@@ -200,7 +205,7 @@ class SweepProgress(LiveView):
                 f"{'*' if is_best else ''}{run.plan.index}",
                 *map(_in_one_line, values),
                 f"{run.epoch_text}/{run.plan.spec.training.epochs}",
-                *(goal_text(goal, run.figures.goals[goal]) for goal in goals),
+                *(goal_text(goal, run.figures.goals.get(goal), task) for goal in goals),
                 WORDS.get(run.status, run.status),
                 style="bold" if is_best else STYLES[run.status],
             )

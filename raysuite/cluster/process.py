@@ -36,6 +36,14 @@ def birth_of(pid: int) -> str:
     return f"{boot}:{int(fields[_START])}"
 
 
+def own_age_s() -> float:
+    """Seconds since this process was started, to a tick of 10 ms; Linux alone. (psutil knows the
+    boot, from which it counts, to a second.)"""
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    since_boot = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
+
+
 def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
     """The process of that id and birth; None if it has ended, even if its id was reused.
 
@@ -79,6 +87,18 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
     return killed
 
 
+def with_variable(name: str, value: str) -> list[psutil.Process]:
+    """This user's processes that were started with a variable of that value, whoever did so."""
+    found = []
+    for process in psutil.process_iter(["uids"]):
+        if process.info["uids"] and process.info["uids"].real == os.getuid():
+            with contextlib.suppress(psutil.Error):
+                zombie = process.status() == psutil.STATUS_ZOMBIE
+                if not zombie and process.environ().get(name) == value:
+                    found.append(process)
+    return found
+
+
 def _left_behind(temp: str) -> list[psutil.Process]:
     """Processes of an ended node that still work in its temporary folder.
 
@@ -108,10 +128,10 @@ _SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def end_with_parent() -> None:
-    """In a child, before it runs: SIGTERM once its parent is gone. Linux alone can do that."""
+def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """In a child, before it runs: a signal once its parent is gone. Linux alone can do that."""
     if sys.platform == "linux":
-        _LIBC.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @contextmanager

@@ -41,7 +41,8 @@ def check(sample: Sample, place: str) -> None:
     """Raise DataError unless a sample is an image and its mask."""
     image, mask = (getattr(each, "shape", None) for each in sample)
     whole = mask is not None and not torch.as_tensor(sample[1]).is_floating_point()
-    if image is None or not whole or len(image) != 3 or tuple(image[1:]) != tuple(mask):
+    matching = image is not None and tuple(image) == (*image[:1], *(mask or ()))
+    if not (whole and matching) or len(image or ()) != 3:
         raise DataError(
             f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers; "
             f"given are {image or type(sample[0]).__name__} and {mask or type(sample[1]).__name__}"

@@ -58,21 +58,23 @@ def check(
     first step; a sharded tensor is gathered for that.
 
     Raises GateError on every rank with the first parameter, rank and step that differ, and
-    UserError for a reference without its step, or with other parameters.
+    UserError for a reference without its step or with other parameters, and for shards that are
+    no DTensors (FullyShardedDataParallel, ZeRO 3), which cannot be compared.
     """
     ranks = _Ranks()
     if (reference is None) != (reference_step is None):
         raise UserError("reference and reference_step go together; give both, or neither")
     if steps < 1:
         raise UserError(f"steps: given was {steps}; it should be at least 1")
+    _refuse_other_shards(model)
     before: dict[str, torch.Tensor] = {}
     if reference is not None:
         before = {name: _whole(each).clone() for name, each in reference.named_parameters()}
-        own = {_plain(name) for name, _ in model.named_parameters()}
-        if unequal := sorted(own ^ before.keys()):
-            raise UserError(
-                f"the reference has other parameters: {some(unequal, 5)}; give the same network"
-            )
+        own = {(_plain(name), each.shape) for name, each in model.named_parameters()}
+        unequal = own ^ {(name, each.shape) for name, each in before.items()}
+        if unequal:
+            listed = some(sorted({name for name, _ in unequal}), 5)
+            raise UserError(f"the reference has other parameters: {listed}; give the same network")
         _compare_begin(model, before, ranks)
     error, compared, number = None, True, 0
     for n in range(steps):
@@ -140,6 +142,17 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 def _is_sharded(tensor: Any) -> bool:
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
+
+
+def _refuse_other_shards(model: nn.Module) -> None:
+    wrapped = any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules())
+    empty = [_plain(name) for name, each in model.named_parameters() if each.numel() == 0]
+    if wrapped or empty:
+        given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
+        raise UserError(
+            f"given was {given}: a rank has shards that cannot be compared; those of "
+            "torch.distributed.fsdp.fully_shard, which are DTensors, can"
+        )
 
 
 def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,16 @@ class PowerMeter:
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
         self._rapl = Rapl.found(powercap)
         self._gpu = Gpu.found(device)
+        self.missing: list[str] = []
+        """What cannot be read, in words."""
+        if self._rapl is None:
+            there = any(map(_counts, powercap.glob("intel-rapl:*")))
+            why = "RAPL's counters are not readable" if there else "there is no RAPL"
+            self.missing.append(f"energy of the host is not measured, because {why}")
+        if self._gpu is None and device.type == "cuda":
+            self.missing.append("energy of the GPU is not measured, because NVML has no counter")
+        self.last: tuple[float, Reading] | None = None
+        """The last sample since `begin`, and when it was, by the monotonic clock."""
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._busy: list[float] = []
@@ -71,6 +82,7 @@ class PowerMeter:
     def begin(self) -> None:
         with self._lock:
             self._busy.clear()
+            self.last = None
             if self._rapl is not None:
                 self._rapl.begin()
             self._began = self._gpu.joules() if self._gpu is not None else None
@@ -78,13 +90,16 @@ class PowerMeter:
     def end(self) -> Reading:
         """What was drawn since `begin`."""
         with self._lock:
-            ended = self._gpu.joules() if self._gpu is not None else None
-            known = self._began is not None and ended is not None
-            return Reading(
-                device_joules=ended - self._began if known else None,  # type: ignore[operator]
-                device_busy=sum(self._busy) / len(self._busy) if self._busy else None,
-                host_joules=self._rapl.joules() if self._rapl is not None else None,
-            )
+            return self._reading()
+
+    def _reading(self) -> Reading:
+        ended = self._gpu.joules() if self._gpu is not None else None
+        known = self._began is not None and ended is not None
+        return Reading(
+            device_joules=ended - self._began if known else None,  # type: ignore[operator]
+            device_busy=sum(self._busy) / len(self._busy) if self._busy else None,
+            host_joules=self._rapl.joules() if self._rapl is not None else None,
+        )
 
     def close(self) -> None:
         self._ending.set()
@@ -96,11 +111,10 @@ class PowerMeter:
     def _watch(self) -> None:
         while not self._ending.wait(PERIOD_S):
             with self._lock:
-                if self._rapl is not None:
-                    self._rapl.joules()
                 busy = self._gpu.busy() if self._gpu is not None else None
                 if busy is not None:
                     self._busy.append(busy)
+                self.last = (time.perf_counter(), self._reading())
 
 
 class Rapl:

@@ -8,11 +8,13 @@
   `torch.distributed.init_process_group`, for the time that it takes.
 
 A rank appends what it measured to its own file, about once a second, as lines of JSON. Times are
-those of the monotonic clock, which all processes of a host share.
+those of the monotonic clock, which all processes of a host share. What the host and the device
+draw is sampled once a second from the first step on, by a thread.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import json
@@ -22,6 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +32,10 @@ from raysuite import mark
 from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
+_FLUSH_EACH = 10
+"""First steps that are written one by one, so that it is known after which of them a rank hangs."""
 _MOST_DEPTH = 4
 """Of nested batches, in which a tensor is looked for."""
-_SAME_BATCHES = 3
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -64,6 +68,8 @@ class _Read:
 
     def __init__(self, began: float) -> None:
         self.began = began
+        self.length: int | None = None
+        """Batches of a pass over the loader, where an epoch began and it is known."""
         self.batches = 0
         self.samples: int | None = 0
         self.tokens: int | None = 0
@@ -78,8 +84,9 @@ def _sum(one: int | None, other: int | None) -> int | None:
 class Recorder:
     """The steps of this process: one entry of each list a step."""
 
-    def __init__(self, file: Path, check: int = 0) -> None:
-        self._file, self._pid, self._check = file, os.getpid(), check
+    def __init__(self, file: Path, check: int = 0, power: bool = False) -> None:
+        self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
+        self._meter: Any = None
         self._rows: list[Row] = []
         self._flushed = time.perf_counter()
         self._optimizer: Any = None
@@ -93,7 +100,10 @@ class Recorder:
         self._ended = time.perf_counter()
         self._events: list[Any] = []
         self._steps = 0
-        self._digests: list[str] = []
+        self._hash: int | None = 0
+        """Of the samples that were read since the last step; None where they have no tensors."""
+        self._pass_samples: int | None = None
+        self._sharded = False
         self._loss: float | None = None
         self.on_step: Callable[[int], None] | None = None
         """Called with the number of each step, from 1, at its end."""
@@ -144,31 +154,39 @@ class Recorder:
             self._rows.clear()
             self._events.clear()
             self._steps = 0
+            self.add("marked", {})
         self._loss = self._loss if loss is None else loss
         given = self._own_samples()
         if samples is not None or tokens is not None:
             given = (samples, tokens, *given[2:])
         self._end_step(given)
 
-    def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """The script has taken a batch, or begun an epoch, where `batch` is None."""
-        import torch
+    def began_epoch(self, loader: int, began: float, length: int | None) -> None:
+        """The script has asked for a loader's iterator; `length`: batches of a pass, if known."""
+        self._read(loader, began)[0].length = length
 
+    def _read(self, loader: int, began: float) -> tuple[_Read, float]:
+        """What was read of a loader since the last step, now longer, and the time now."""
         now = time.perf_counter()
         read = self._batches.get(loader)
         if read is None:
             read = self._batches[loader] = _Read(began)
         read.wait_s += now - began
-        if batch is None:
-            return
+        return read, now
+
+    def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
+        """The script has taken a batch."""
+        import torch
+
+        read, now = self._read(loader, began)
         self.marks.setdefault("first_batch", now)
         read.batches += 1
         samples, tokens = counted(batch) if known else (None, None)
         read.samples, read.tokens = _sum(read.samples, samples), _sum(read.tokens, tokens)
         if not torch.is_grad_enabled():
             read.without_gradients = True
-        elif len(self._digests) < min(_SAME_BATCHES, self._check):
-            self._digests.append(digest(batch))
+        elif self._steps < self._check:
+            self._hash = _sum(self._hash, samples_hash(batch))
 
     def backward(self, loss: Any) -> None:
         """A backward pass begins; only where parameters are compared."""
@@ -197,6 +215,8 @@ class Recorder:
             for key, each in read.items()
         )
         own = read[self._train]
+        if self._pass_samples is None and own.length and own.batches and own.samples:
+            self._pass_samples = own.length * own.samples // own.batches
         idle = own.began - self._ended
         return own.samples, own.tokens or None, own.wait_s, evaluates, idle
 
@@ -204,6 +224,7 @@ class Recorder:
         now = time.perf_counter()
         if self._steps == 0:
             self.marks["first_step"] = now
+            self._sharded = _are_shards(self._tensors())
             self._describe()
         self._steps += 1
         if self._events:
@@ -212,7 +233,7 @@ class Recorder:
         self._rows.append(Row(now, None, own[2], own[0], own[1], *own[3:]))
         if self._steps <= self._check:
             self._write(self._checked())
-        if now - self._flushed > _FLUSH_S:
+        if now - self._flushed > _FLUSH_S or self._steps <= _FLUSH_EACH:
             self.flush()
         if self.on_step is not None:
             self.on_step(self._steps)
@@ -222,36 +243,61 @@ class Recorder:
         import torch
 
         tensors = self._tensors()
-        if any(tensor.is_cuda for tensor in tensors):
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if device is not None:
             self._events.append(_event())
+        if self._power:
+            self._measure_power(device or torch.device("cpu"))
         self._write(
             {
                 "kind": "model",
-                "parameters": _count(tensors),
+                "rates": self._rates(),
+                "pass_samples": self._pass_samples,
+                "parameters": _count(tensors, self._sharded),
                 "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
                 "device": "gpu" if self._events else "cpu",
                 "threads": torch.get_num_threads(),
+                "counters": self._counters(),
                 "layers": _layers_that_differ() if self._check else [],
                 "names": _names(tensors) if self._check else [],
             }
         )
 
+    def _measure_power(self, device: Any) -> None:
+        from raysuite.measure.power import PowerMeter
+
+        self._meter = PowerMeter(device)
+        self._meter.begin()
+
+    def _counters(self) -> dict[str, Any]:
+        """Which counters of energy this rank reads, and why not others."""
+        meter = self._meter
+        if meter is None:
+            return {}
+        return {"device": meter.device, "host": meter.host, "missing": meter.missing}
+
     def _tensors(self) -> list[Any]:
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return [tensor for group in groups for tensor in group["params"]]
+
+    def _rates(self) -> list[float]:
+        """Learning rates of the groups of parameters."""
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        return [float(group["lr"]) for group in groups if "lr" in group]
 
     def _checked(self) -> dict[str, Any]:
         """Digests of the parameters of this rank after a step, and of its random state."""
         import torch
 
         loss, self._loss = self._loss, None
+        samples, self._hash = self._hash, 0
         return {
             "kind": "check",
             "step": self._steps,
             "parameters": [digest(tensor) for tensor in self._tensors()],
-            "sharded": any(_is_sharded(tensor) for tensor in self._tensors()),
+            "sharded": self._sharded,
             "random": digest(torch.get_rng_state()),
-            "batches": self._digests,
+            "samples": samples,
             "loss": loss,
         }
 
@@ -267,6 +313,9 @@ class Recorder:
             rows = [row._replace(device_s=s) for row, s in zip(rows, seconds, strict=False)]
         if rows:
             self._write({"kind": "steps", "rows": rows})
+        if rows and self._meter is not None and self._meter.last is not None:
+            at, reading = self._meter.last
+            self._write({"kind": "power", "at": at, **asdict(reading)})
 
     def _on_device(self, most: int) -> list[float]:
         """Seconds between events that the device has passed, which are then forgotten."""
@@ -276,19 +325,22 @@ class Recorder:
             del self._events[0]
         return seconds
 
-    def end(self, error: BaseException | None) -> None:
-        """The script has ended, with this exception if any."""
+    def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
+        """The script has ended, with this exception if any, maybe as another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
         if len(self._events) > 1 and error is None:
             self._events[-1].synchronize()
         self.flush()
+        if self._meter is not None:
+            self._meter.close()
         self.marks["ended"] = time.perf_counter()
         self._write(
             {
                 "kind": "end",
                 "marks": self.marks,
                 "error": _described(error),
+                "peer_lost": peer_lost,
                 "memory": status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
             }
@@ -345,10 +397,32 @@ def digest(value: Any) -> str:
             continue
         own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
+        if hasattr(own, "__tensor_flatten__"):  # of several tensors, such as a quantised one
+            names, _ = own.__tensor_flatten__()
+            found.update(digest([getattr(own, name) for name in names]).encode())
+            continue
         found.update(f"{own.dtype}{tuple(own.shape)}".encode())
+        # not by way of NumPy, without which torch works
         if own.numel():
-            found.update(own.reshape(-1).view(torch.uint8).numpy().tobytes())
+            found.update((ctypes.c_char * own.nbytes).from_address(own.data_ptr()))
     return found.hexdigest()
+
+
+_HASH_DIGITS = 8
+"""Hexadecimal: sums of so few bits are exact in any reader of JSON."""
+
+
+def samples_hash(batch: Any) -> int | None:
+    """The sum of hashes of a batch's samples, which is the same in any order and division into
+    batches. None where a batch has no tensors of samples."""
+    import torch
+
+    number = counted(batch)[0]
+    tensors = [each for each in leaves(batch) if isinstance(each, torch.Tensor) and each.dim()]
+    own = [each.detach().cpu() for each in tensors if len(each) == number]
+    if not own:
+        return None
+    return sum(int(digest(sample)[:_HASH_DIGITS], 16) for sample in zip(*own, strict=True))
 
 
 def _has_loaded(module: str) -> bool:
@@ -356,17 +430,21 @@ def _has_loaded(module: str) -> bool:
     return module in sys.modules
 
 
-def _is_sharded(tensor: Any) -> bool:
-    """Whether a rank holds a part of it alone: FSDP, and ZeRO's flat partitions."""
-    placements = getattr(tensor, "placements", None)
-    if placements is not None:
-        return any(each.is_shard() for each in placements)
-    return type(tensor).__name__ == "FlatParameter" or _has_loaded("deepspeed")
+def _are_shards(tensors: Sequence[Any]) -> bool:
+    """Whether a rank holds a part of them alone: FSDP, and ZeRO's flat partitions."""
+    if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
+        return True
+    if _has_loaded("deepspeed"):
+        return True
+    # of FSDP1 the optimiser has flat views of shards, which look like any other flat tensor
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return False
+    return any(type(each).__name__ == "FullyShardedDataParallel" for each in _modules())
 
 
-def _count(tensors: Sequence[Any]) -> int | None:
+def _count(tensors: Sequence[Any], shards: bool) -> int | None:
     """Trained numbers; None where a rank sees a part of them only."""
-    if not tensors or any(_is_sharded(t) and not hasattr(t, "placements") for t in tensors):
+    if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
         return None
     return sum(int(tensor.numel()) for tensor in tensors)
 
@@ -436,11 +514,23 @@ def _timed_iterator(recorder: Recorder, iterate: Callable[..., Any]) -> Callable
         if isinstance(iterator, _Counted):  # a subclass that calls the class above it
             return iterator
         key = id(loader)
-        recorder.fetched(key, began, None, False)
+        recorder.began_epoch(key, began, _length(loader))
         batched = loader.batch_size is not None or loader.batch_sampler is not None
         return _Counted(iterator, recorder, key, batched)
 
     return begin
+
+
+def _length(loader: Any) -> int | None:
+    """Batches of a pass; None where that is not known."""
+    import torch
+
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return None  # once asked for its length, torch warns of more samples than that
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class _Counted:

@@ -90,7 +90,7 @@ def parameter_groups(
     factors = options.lr_factors if names is not None else {}
     muon = isinstance(options, MuonOptions)
     patterns = {key: each if names is not None else () for key, each in options.patterns.items()}
-    outer = options.adamw if muon and names is not None else ()
+    outer = options.adamw if isinstance(options, MuonOptions) and names is not None else ()
     groups: dict[tuple[str | None, bool, bool], dict[str, Any]] = {}
     seen = []
     for parameter in parameters:

@@ -6,7 +6,7 @@ optimiser made of the groups alone, as Horovod makes its own, is the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ class MuonWithAdamW(Optimizer):
     ) -> None:
         """A setting that a group has itself is kept."""
         groups = list(groups)
-        rules = {
+        rules: dict[bool, Callable[..., Optimizer]] = {
             True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
             False: partial(AdamW, betas=betas, eps=eps),
         }

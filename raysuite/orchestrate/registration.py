@@ -28,12 +28,14 @@ def register_run(
     cannot be exported.
     """
     from raysuite.track.register import Network, register  # here: they load MLflow and torch
-    from raysuite.train.served import example, logits, served
+    from raysuite.train.served import example, outputs, served
 
     plan, weights = trained(results, run_id)
-    module, images = served(plan, weights), example(plan)
-    names = list(plan.dataset.class_names)
-    network = Network(module, images, logits(module, images), names)
+    module, inputs = served(plan, weights), example(plan)
+    network = Network(module, inputs, outputs(module, inputs), list(plan.dataset.class_names))
+    if not plan.spec.task.classifies:
+        task = plan.spec.task.name
+        network = network._replace(takes="inputs of the data set", gives=f"outputs of the {task}")
     return register(results, run_id, network, name, tracking_uri, experiment)
 
 
@@ -129,11 +131,6 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
             "run finishes; take one that did"
         )
     plan = RunPlan.model_validate(plans[run_id])
-    if not plan.spec.task.classifies:
-        raise UserError(
-            f"{run_id} has the task {plan.spec.task.name}; evaluate and register take "
-            f"classification alone; its weights are a state_dict: {weights}"
-        )
     names = class_names(results.journal_file(run_id)) or plan.dataset.class_names
     facts = replace(plan.dataset, class_names=names)
     return plan.model_copy(update={"dataset": facts}), weights

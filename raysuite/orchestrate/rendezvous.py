@@ -8,7 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import ray
-from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistStoreError,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from raysuite.parallel.comm import use_store
 
@@ -58,7 +63,12 @@ def decided(key: str, rank: int, decide: Any) -> Any:
     return awaited(_store, key)
 
 
-def awaited(store: TCPStore, key: str) -> Any:
+def store_of(key: str) -> Store:
+    """A part of this worker group's store, for what is under a key."""
+    return PrefixStore(key, _store)
+
+
+def awaited(store: Store, key: str) -> Any:
     """What is set under a key of a store, as plain data, once it is."""
     while True:
         try:

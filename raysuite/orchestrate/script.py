@@ -1,4 +1,5 @@
-"""A training script of the user's own on this machine, by torch's launcher, one run at a time.
+"""A training script of the user's own: its launch on this machine by torch's launcher, and what is
+written of any run of one.
 
 Each rank writes what it measured into its own file, and its output into a named pipe, of which the
 driver keeps the end. When a run is over, or must be, no process of it is left: neither ranks that
@@ -18,16 +19,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from raysuite.cluster import private
+from raysuite.cluster.guard import FOLDER, GRACE_S
 from raysuite.cluster.ports import held_port
-from raysuite.cluster.process import end_with_parent, kill_found
+from raysuite.cluster.process import end_with_parent, kill_found, with_variable
 from raysuite.files import write_whole
 from raysuite.measure.environment import environment
 from raysuite.measure.script import rank_file
@@ -51,10 +52,6 @@ from raysuite.spec.script import numbers_of
 from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
-_GRACE_S = 10.0
-"""From SIGTERM to SIGKILL."""
-_FOLDER = "RAYSUITE_SCRIPT_FOLDER"
-"""Variable by which processes of a run are found, whoever started them."""
 _KEPT_BYTES = 64 * 1024
 """Of the end of a rank's output."""
 _TAIL_LINES = 20
@@ -74,7 +71,7 @@ class ScriptRuns:
     def halt(self) -> None:
         """End the run under way, and begin no other; return once that is so."""
         self._halted.set()
-        self._over.wait(2 * _GRACE_S)
+        self._over.wait(2 * GRACE_S)
 
     def _is_ending(self) -> bool:
         return self._halted.is_set() or requested_stop(self._results.folder) is not None
@@ -96,56 +93,91 @@ def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> N
 
     A run that `ending` ends has no end in its journal: it is resumed from its beginning.
     """
-    journal = Journal(results.journal_file(plan.run_id))
+    begin(plan, results)
+    ended = _launch(plan, results, ending)
+    if not ending():
+        write_end(plan, results, ended)
+
+
+def begin(plan: RunPlan, results: Results) -> None:
+    """Write that a run has begun."""
     started = RunStarted(
         run_id=plan.run_id,
         record_schema=SCHEMA,
         plan=plan.model_dump(mode="json"),
         environment=environment(),
     )
-    journal.write(started)
-    for record in _records(plan, results, ending):
-        journal.write(record)
+    Journal(results.journal_file(plan.run_id)).write(started)
 
 
-def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> list[Record]:
-    folder = results.journal_file(plan.run_id).parent
+@dataclass(frozen=True)
+class Ended:
+    """A script's run that is over."""
+
+    logs: Sequence[RankLog]
+    outputs: Sequence[bytes | bytearray]
+    """The end of each rank's, and of the launcher's where there is one."""
+    code: int = 0
+    """0 where all ranks ended well."""
+    died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    """Rank -> exit code, not 0, and seconds from the launch to its end: ranks that ended by
+    themselves."""
+    stalled: bool = False
+    """It was ended as no rank took a step any more."""
+    nodes: int = 1
+
+
+def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ended:
+    """Run a script by torch's launcher."""
     script = plan.spec.script
     assert script is not None
     names = numbers_of(plan.workers)
     with private.temporary_folder("rs-script-") as scratch:
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
-        began = time.perf_counter()
-        with _kept_outputs(outputs) as (kept, stream), held_port() as port:
+        with kept_outputs(outputs) as (kept, stream), held_port() as port:
             process = subprocess.Popen(
                 [*_launcher(plan.workers, port), *script.words(names)],
-                env=_environment(plan, scratch, began, folder / _TRACE) | script.variables(names),
+                env=variables(plan, results, scratch, names) | {FOLDER: str(scratch)},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is the driver's to handle
                 preexec_fn=end_with_parent,
             )
-            why = _wait(process, scratch, plan, ending)
+            stalled = _wait(process, scratch, plan, ending)
             _end(process, scratch)
         logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
-    for rank, content in enumerate(kept.values()):
+    tails = list(kept.values())
+    root = _ROOT_CAUSE.search(tails[-1].decode(errors="replace"))
+    died = {int(root[1]): (int(root[2]), 0.0)} if root else {}
+    return Ended(logs, tails, process.returncode, died, stalled)
+
+
+def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
+    """Write the Records of a run that is over into its journal, and the ends of its outputs."""
+    journal = Journal(results.journal_file(plan.run_id))
+    folder = results.journal_file(plan.run_id).parent
+    for rank, content in enumerate(ended.outputs):
         name = f"rank-{rank}.log" if rank < plan.workers else "launcher.log"
         write_whole(folder / name, bytes(content), flush=False)
-    if ending():
-        return []
-    code = process.returncode
+    for record in _records(plan, results, ended):
+        journal.write(record)
+
+
+def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
+    script, logs = plan.spec.script, ended.logs
+    assert script is not None
     measure = plan.spec.measure
     first = measure.warmup_steps + 1 + SETTLING_STEPS
     profiled = measure.profile == "torch"
     # the step after the profile waits for it to end
     warmup = first + measure.profile_steps + 1 if profiled else measure.warmup_steps
     steps = steps_of(logs, warmup)
-    rank, words = _failure(logs, list(kept.values())[-1], code)
-    why = why or words or too_few(steps, warmup, code)
+    rank, words = _failure(ended)
+    why = _stall(plan, logs) if ended.stalled else words or too_few(steps, warmup, ended.code)
     if why:
-        place = min(rank, plan.workers - 1)
-        tail = list(kept.values())[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        place = min(rank, len(ended.outputs) - 1, plan.workers - 1)
+        tail = ended.outputs[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return [
             RunFailed(
                 run_id=plan.run_id,
@@ -154,10 +186,11 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
                 detail="\n".join([f"end of the output of rank {place}:", *tail]),
             )
         ]
+    samples = script.samples(numbers_of(plan.workers, ended.nodes))
     found: GateVerdict | None = None
     notes: list[str] = []
     if script.check and plan.workers > 1:
-        found, notes = verdict(plan.run_id, logs, steps, _alone(plan, results))
+        found, notes = verdict(plan.run_id, logs, steps, samples, _alone(plan, results))
     if found is not None and not found.passed:
         failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
         return [found, failed]
@@ -165,8 +198,17 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
     if profiled:
         shares = time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE)
         checked.append(shares)
-    samples = script.samples(names)
-    return [*checked, *script_records(plan.run_id, logs, steps, samples, began, notes)]
+    return [*checked, *script_records(plan.run_id, logs, steps, samples, notes)]
+
+
+def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
+    script = plan.spec.script
+    assert script is not None
+    listed = ", ".join(f"rank {rank}: {len(log.rows)}" for rank, log in enumerate(logs))
+    return (
+        f"no rank took a step for {script.stall_s:g} s (steps so far: {listed}): a rank hangs, or "
+        "a step is longer; --stall SECONDS sets the limit"
+    )
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
@@ -186,69 +228,86 @@ def _launcher(workers: int, port: int) -> list[str]:
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port), "-m", _MODULE]
 
 
-def _environment(plan: RunPlan, folder: Path, began: float, trace: Path) -> dict[str, str]:
-    """The same number of threads in each rank, whatever the number of ranks: torch's launcher sets
-    it for several ranks only."""
-    script = plan.spec.script
+def command(words: Sequence[str]) -> list[str]:
+    """Of one rank that is observed."""
+    return [sys.executable, "-m", _MODULE, *words]
+
+
+def variables(
+    plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
+) -> dict[str, str]:
+    """The environment of ranks that are launched now, and write into the folder `scratch`.
+
+    The same number of threads in each, whatever the number of ranks: torch's launcher sets it for
+    several ranks only.
+    """
+    script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
     settings: dict[str, Any] = {
-        "folder": str(folder),
+        "folder": str(scratch),
         "check": script.check,
-        "launched": began,
+        "power": measure.power == "auto",
+        "launched": time.perf_counter(),
         "profile": None,
     }
-    measure = plan.spec.measure
     if measure.profile == "torch":
         settings["profile"] = {
             "first": measure.warmup_steps + 1,
             "steps": measure.profile_steps,
-            "trace": str(trace),
+            "trace": str((results.journal_file(plan.run_id).parent / _TRACE).absolute()),
         }
-    own = {SETTINGS: json.dumps(settings), _FOLDER: str(folder), "PYTHONUNBUFFERED": "1"}
+    own = {SETTINGS: json.dumps(settings), "PYTHONUNBUFFERED": "1"}
     threads = {"OMP_NUM_THREADS": str(plan.spec.resources.cpus_per_worker)}
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if plan.device == "cpu" else {}
-    return {**threads, **os.environ, **hidden, **own}
+    return {**threads, **os.environ, **hidden, **own, **script.variables(names)}
 
 
 def _wait(
     process: subprocess.Popen[bytes], folder: Path, plan: RunPlan, ending: Callable[[], bool]
-) -> str:
-    """Wait for the launcher; why it must be ended before, or nothing."""
+) -> bool:
+    """Wait for the launcher; whether it must be ended before, as no rank takes a step."""
     script = plan.spec.script
     assert script is not None
     files = [rank_file(folder, rank) for rank in range(plan.workers)]
-    size, moved = -1, time.monotonic()
+    stall = Stall(script.stall_s)
     while process.poll() is None and not ending():
         time.sleep(_POLL_S)
-        now = sum(file.stat().st_size for file in files if file.exists())
-        if now != size:
-            size, moved = now, time.monotonic()
-        if time.monotonic() - moved > script.stall_s:
-            numbers = [len(RankLog.read(file).rows) for file in files]
-            listed = ", ".join(f"rank {rank}: {number}" for rank, number in enumerate(numbers))
-            return (
-                f"no rank took a step for {script.stall_s:g} s (steps so far: {listed}): a rank "
-                "hangs, or a step is longer; --stall SECONDS sets the limit"
-            )
-    return ""
+        if stall.seen(sum(file.stat().st_size for file in files if file.exists())):
+            return True
+    return False
 
 
-def _failure(logs: Sequence[RankLog], launcher: bytes | bytearray, code: int) -> tuple[int, str]:
-    """The rank that failed first and what it ended with; no words where none did."""
-    errors = {
-        rank: (log.marks.get("ended", math.inf), str(log.end["error"]))
-        for rank, log in enumerate(logs)
-        if log.end.get("error")
-    }
-    if code == 0:
+class Stall:
+    """Whether what grows with the steps of a run has stopped to grow."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._size, self._moved = -1, time.monotonic()
+
+    def seen(self, size: int) -> bool:
+        """Whether it has been the same for so long."""
+        if size != self._size:
+            self._size, self._moved = size, time.monotonic()
+        return time.monotonic() - self._moved > self._most_s
+
+
+def _failure(ended: Ended) -> tuple[int, str]:
+    """The rank that failed first, but not as it lost another, and what it ended with; no words
+    where none did."""
+    if ended.code == 0:
         return 0, ""
-    root = _ROOT_CAUSE.search(launcher.decode(errors="replace"))
-    if root and int(root[1]) not in errors:
-        return int(root[1]), f"rank {root[1]} ended with {_exit(int(root[2]))}"
-    if errors:
-        rank = min(errors, key=lambda each: errors[each])
-        return rank, f"rank {rank}: {errors[rank][1]}"
-    return len(logs), f"torch's launcher ended with {_exit(code)}"
+    logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}
+    errors = {rank: str(log.end["error"]) for rank, log in enumerate(logs) if log.end.get("error")}
+    moments = {rank: logs[rank].marks.get("ended", math.inf) for rank in errors}
+    moments |= {rank: at for rank, (_, at) in ended.died.items() if rank not in errors}
+    if not moments:
+        return len(logs), f"torch's launcher ended with {_exit(ended.code)}"
+    own = [each for each in moments if not logs[each].end.get("peer_lost")] or list(moments)
+    rank = min(own, key=lambda each: moments[each])
+    where = f" on {logs[rank].begin.get('host', 'a lost node')}" if len(hosts) > 1 else ""
+    if rank in errors:
+        return rank, f"rank {rank}{where}: {errors[rank]}"
+    return rank, f"rank {rank}{where} ended with {_exit(ended.died[rank][0])}"
 
 
 def _exit(code: int) -> str:
@@ -260,7 +319,7 @@ def _exit(code: int) -> str:
 
 
 @contextmanager
-def _kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
+def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
     """Keep the end of what is written into each of the pipes, which are made, and into one more.
 
     Yields the contents, by descriptor, in the order of the pipes and that one last; and the
@@ -309,18 +368,6 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     if process.poll() is None:
         process.terminate()  # torch's launcher hands it on to its ranks
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-    kill_found(lambda: _left(folder))
+            process.wait(GRACE_S)
+    kill_found(lambda: with_variable(FOLDER, str(folder)))
     process.wait()
-
-
-def _left(folder: Path) -> list[psutil.Process]:
-    """The processes of a run, whoever started them."""
-    found = []
-    for each in psutil.process_iter(["uids"]):
-        if each.info["uids"] and each.info["uids"].real == os.getuid():
-            with contextlib.suppress(psutil.Error):
-                zombie = each.status() == psutil.STATUS_ZOMBIE
-                if not zombie and each.environ().get(_FOLDER) == str(folder):
-                    found.append(each)
-    return found

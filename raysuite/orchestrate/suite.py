@@ -120,11 +120,18 @@ class Listener:
     """A run that replaces one whose node stayed away."""
 
 
-def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener) -> Stop | None:
+def run(
+    plans: Sequence[RunPlan],
+    results: Results,
+    nodes: int,
+    listener: Listener,
+    on_ray: bool = True,
+) -> Stop | None:
     """Run what has not finished yet; the request that stopped it, if one did before the end.
 
     A group whose workers cannot be kept alive has its unfinished runs recorded as lost, and the
-    next group continues. `nodes`: how many the cluster had at the beginning.
+    next group continues. `nodes`: how many the cluster had at the beginning. Scripts need no Ray:
+    without it torch's launcher runs them here.
     """
     stopping.request_stop(results.folder, None)
     count = len(plans)
@@ -140,7 +147,11 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
                 return stop
             # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
-            work = _work(group, results, patience)
+            work: Any = (
+                make_trainer(group, results.folder, patience)
+                if on_ray
+                else ScriptRuns(group, results)
+            )
             error, stop = fit(work, results, listener)
             listener.poll()
             if stop is not None:
@@ -149,11 +160,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             if full := storage_error(error):
                 raise StorageError(str(full)) from error
             missing = nodes_gone(error)
-            if (
-                missing is None
-                and group[0].spec.script is None
-                and _unfinished(unfinished, results)
-            ):
+            if missing is None and on_ray and _unfinished(unfinished, results):
                 check_head()
             gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
@@ -168,13 +175,6 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()
     return None
-
-
-def _work(group: Sequence[RunPlan], results: Results, patience: float | None) -> Any:
-    """What runs a group: Ray Train's workers or, of a script, torch's launcher."""
-    if group[0].spec.script is not None:
-        return ScriptRuns(group, results)
-    return make_trainer(group, results.folder, patience)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:

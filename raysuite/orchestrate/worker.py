@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,8 @@ from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.mailbox import Mailbox
-from raysuite.orchestrate.rendezvous import decided
+from raysuite.orchestrate.rendezvous import decided, store_of
+from raysuite.orchestrate.script_ranks import run_rank
 from raysuite.orchestrate.stopping import FILE, requested_end, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
@@ -109,6 +111,10 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
     for plan in plans:
         key = f"run/{config.get('job', 0)}/{plan.run_id}"
         begin = decided(key, rank, partial(_decide, plan, results, config))
+        if plan.spec.script is not None:
+            if begin is not None and (place := _torchrun_place(plan)) is not None:
+                _run_script(plan, place, results, key)
+            continue
         world = place_of(plan) if begin is not None else None
         if world is not None:
             _run(plan, world, results, config, **begin, report=report)
@@ -171,22 +177,32 @@ def place_of(plan: RunPlan) -> World | None:
 
     Raises BrokenRunError where the plan needs a GPU and torch can use none.
     """
-    context = ray.train.get_context()
-    rank, local_rank = context.get_world_rank(), context.get_local_rank()
-    if rank >= plan.workers:
+    place = _torchrun_place(plan)
+    if place is None:
         return None
-    places = {
-        "RANK": rank,
-        "LOCAL_RANK": local_rank,
-        "WORLD_SIZE": plan.workers,
-        "LOCAL_WORLD_SIZE": min(context.get_local_world_size(), plan.workers),
-    }
-    os.environ.update({name: str(value) for name, value in places.items()})
+    os.environ.update(place)
+    rank, local_rank = int(place["RANK"]), int(place["LOCAL_RANK"])
     try:
         device = torch_device(plan.device, local_rank)
     except UserError as error:  # else it would count as a lost worker
         raise BrokenRunError(str(error), str(error), peer_lost=False) from error
     return World(rank, plan.workers, local_rank, device)
+
+
+def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
+    """This worker's place in a plan, as torchrun's variables; None where it has none."""
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    if rank >= plan.workers:
+        return None
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": context.get_local_rank(),
+        "GROUP_RANK": context.get_node_rank(),
+        "WORLD_SIZE": plan.workers,
+        "LOCAL_WORLD_SIZE": min(context.get_local_world_size(), plan.workers),
+    }
+    return {name: str(value) for name, value in place.items()}
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -228,6 +244,21 @@ def _run(
         raise _broken(error, partial(figures, plan, world)) from None
 
 
+def _run_script(plan: RunPlan, place: dict[str, str], results: Results, key: str) -> None:
+    node = ray.get_runtime_context().get_node_id()
+    try:
+        with _sampling(plan, results, place["LOCAL_RANK"] == "0"):
+            run_rank(plan, place, node, results, store_of(key))
+    except Exception as error:
+        raise _broken(error) from None
+
+
+def _sampling(plan: RunPlan, results: Results, wanted: bool) -> AbstractContextManager[None]:
+    """Each host samples itself, into a file of its own."""
+    folder = results.journal_file(plan.run_id).parent
+    return sampling(system_file(folder, socket.gethostname()) if wanted else None)
+
+
 def _write_all(
     plan: RunPlan,
     world: World,
@@ -238,17 +269,13 @@ def _write_all(
     until: int | None,
     report: Report | None = None,
 ) -> None:
-    file = results.journal_file(plan.run_id)
-    # each host samples itself, into a file of its own
-    samples = system_file(file.parent, socket.gethostname()) if world.local_rank == 0 else None
-    with sampling(samples):
+    with _sampling(plan, results, world.local_rank == 0):
         for record in recorded(
             plan,
             world,
             results,
             folder,
             resume=resume,
-            model_file=file.with_name("model.pt"),
             requested_end=lambda: requested_end(results.folder, plan.run_id),
             until=until,
             unread=unread,

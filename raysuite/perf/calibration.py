@@ -209,7 +209,7 @@ class Calibration(_Part):
 
     @property
     def works_with_one_batch(self) -> list[str]:
-        """Networks all runs of which have the same micro-batch: what an image costs cannot be told
+        """Networks all runs of which have the same micro-batch: what a sample costs cannot be told
         from what a pass and an update cost."""
         return [
             work
@@ -243,7 +243,7 @@ class Calibration(_Part):
                 and f"load/{loader_kind(run.plan)}" in self.seconds.costs
                 and (quiet := _quiet(run, most_other_cores))
             ):
-                took = run.plan["global_batch"] * _pace(quiet)
+                took = run.plan["global_batch"] * _pace(run, quiet)
                 name = run.plan["spec"]["strategy"]["schedule"]
                 schedules.setdefault(name, []).append((run.plan, took))
         every = [each for group in schedules.values() for each in group]
@@ -318,7 +318,7 @@ def quantities(plan: Plan) -> dict[str, dict[str, float]]:
     return {
         work_name(plan): {
             "workers": workers,
-            "images per worker and step": plan["global_batch"] / workers,
+            "samples per worker and step": plan["global_batch"] / workers,
             "micro_batch": plan["micro_batch"],
         },
         strategy_kind(plan): {"workers": workers},
@@ -337,7 +337,7 @@ class Observed:
     @property
     def seconds(self) -> float:
         """Duration of an epoch of steady steps."""
-        return _pace(self.quiet) * float(self.run.plan["dataset"]["train_samples"])
+        return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
     def batch(self) -> str:
@@ -354,9 +354,11 @@ def _quiet(run: RunFigures, most_other_cores: float) -> tuple[EpochFinished, ...
     )
 
 
-def _pace(epochs: Sequence[EpochFinished]) -> float:
-    """Seconds of steady steps per image."""
-    return sum(each.steady_seconds for each in epochs) / sum(each.steady_images for each in epochs)
+def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
+    """Seconds of steady steps per sample."""
+    each = run.epoch_units / int(run.plan["dataset"]["train_samples"])
+    seconds = sum(epoch.steady_seconds for epoch in epochs)
+    return each * seconds / sum(epoch.steady_images for epoch in epochs)
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:

@@ -52,7 +52,7 @@ def work_name(plan: Plan) -> str:
     """A name that is equal for plans whose images cost the same on one worker."""
     spec, training = plan["spec"], plan["spec"]["training"]
     options = spec["model"].get("options") or {}
-    parts = [f"{spec['model']['name']} at {plan['dataset']['image_size']} px"]
+    parts = [f"{spec['model']['name']} at {_size(plan['dataset'])}"]
     parts += [json.dumps(options, sort_keys=True)] if options else []
     parts += [f"frozen {', '.join(frozen)}"] if (frozen := spec["model"].get("freeze")) else []
     parts += [training["precision"]] if training["precision"] != "fp32" else []
@@ -64,6 +64,13 @@ def work_name(plan: Plan) -> str:
     cpus = spec["resources"]["cpus_per_worker"]
     parts += [plan["device"] if cpus == 1 else f"{cpus} CPUs, {plan['device']}"]
     return ", ".join(parts)
+
+
+def _size(facts: Plan) -> str:
+    """Of a sample, as the network is given it."""
+    if tokens := facts.get("sequence"):
+        return f"{tokens} tokens"
+    return str(facts.get("inputs") or f"{facts['image_size']} px")
 
 
 def strategy_kind(plan: Plan) -> str:

@@ -17,7 +17,6 @@ from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
 from raysuite.records import Row, RunFigures
 from raysuite.records.costs import step_traffic
-from raysuite.records.names import epoch_units
 from raysuite.spec.schedules import bubble, timeline
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -97,6 +96,8 @@ def _explained(
                 evidence.append(f"rank {slowest} waits least for the others")
     else:
         shares["loader"] = wait
+    if run.script is not None and (nodes := len(run.script.starts_by_host)) > 1:
+        evidence.append(f"{nodes} nodes")
     shares["other programs"] = _other_programs(run, min(1.0, sum(shares.values())))
     strategy = run.plan["spec"]["strategy"]
     apart = run.workers == 1 or run.shares is not None
@@ -166,7 +167,7 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
     """Shares of the measured time, from what a calibration predicts for each part."""
     work = calibration.works[work_name(run.plan)]
     terms = epoch_terms(run.plan, work, calibration.workers_per_node)
-    measured = epoch_units(run.plan) / (run.throughput or math.nan)
+    measured = run.epoch_units / (run.throughput or math.nan)
     kinds = by_kind(calibration.seconds.parts(terms))
     found: dict[Term, float] = {"overhead of a step": kinds.get("overhead", 0.0) / measured}
     if not profiled and run.workers > 1:
@@ -227,7 +228,9 @@ def _advice(term: Term, run: RunFigures) -> str:
             "work than they, or a slower node?"
         )
     if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
-        return _ADVICE_FOR_SCRIPTS[term]
+        fewer = term == "exposed communication" and len(run.script.starts_by_host) > 1
+        nodes = ", or workers on fewer nodes (--placement pack)" if fewer else ""
+        return f"{_ADVICE_FOR_SCRIPTS[term]}{nodes}"
     spec = run.plan["spec"]
     strategy, cores = spec["strategy"], _cores(run)
     match term:
@@ -250,7 +253,7 @@ def _advice(term: Term, run: RunFigures) -> str:
                 "workers, or a faster network"
             )
         case "overhead of a step":
-            return "a larger batch per worker: a step costs as much for few images as for many"
+            return "a larger batch per worker: a step costs as much for few samples as for many"
         case "bubble":
             return f"more micro-batches (now {run.plan['accumulate']}), or fewer stages"
         case "imbalance":

@@ -14,7 +14,7 @@ from raysuite.perf.costs import (
     replicas,
     work_name,
 )
-from raysuite.records.names import Plan, epoch_units, run_name, series_key
+from raysuite.records.names import Plan, epoch_units, run_name, series_key, task_of
 from raysuite.records.predicted import Interval, RunPredicted
 
 FORWARD_SHARE = 1 / 3
@@ -77,6 +77,8 @@ def _run(
     each = model.costs[f"image/{work_name(plan)}"]
     validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
     start, joules = calibration.start, None
+    # of the user's own sequences nobody knows how many tokens they have
+    counted = task_of(plan).unit != "tokens" or plan["dataset"].get("sequence")
     if calibration.joules is not None:
         drawn = joules_terms(plan, epoch.value, calibration.workers_per_node)
         if drawn.keys() <= calibration.joules.costs.keys():
@@ -85,7 +87,7 @@ def _run(
         run_id=plan["run_id"],
         calibration=name,
         level=LEVEL,
-        throughput=epoch.inverse(epoch_units(plan)),
+        throughput=epoch.inverse(epoch_units(plan)) if counted else None,
         epoch_seconds=epoch,
         run_seconds=Interval(
             epochs * (epoch.value + validation) + start.value,

@@ -95,8 +95,8 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             f"given was {data.name}, images with a class each, for the task {task.name}; valid are "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
-    if not spec.loader.tensors and spec.loader.loads:
-        able = [name for name, each in LOADER_OPTIONS.items() if each.tensors or not each.loads]
+    if not spec.loader.tensors:
+        able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
             f"given was {spec.loader.name}, which loads images with a class each; for the task "
@@ -133,6 +133,9 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     if spec.measure.profile == "nsight":
         message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
+    if spec.resources.elastic:
+        message = "given was true, and a script has no batch for fewer workers; leave it out"
+        mistakes.append(Mistake(message, key="resources.elastic"))
     _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
 

@@ -218,7 +218,10 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
 
 
 def _stands_apart(plan: RunPlan) -> bool:
-    """Whether a run must not share workers, as its figures or the next run's would be wrong."""
+    """Whether a run must not share workers, as its figures or the next run's would be wrong. A
+    script is in processes of its own anyway."""
+    if plan.spec.script is not None:
+        return plan.spec.resources.fresh_workers
     return (
         plan.spec.resources.fresh_workers
         # a profiler slows down what comes after it; nsys watches a process, not a run

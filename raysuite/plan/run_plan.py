@@ -70,7 +70,11 @@ class RunPlan(BaseModel):
     @property
     def epoch_units(self) -> int:
         """What the throughput counts in an epoch."""
-        return self.task.units(self.dataset.train_samples, self.dataset.sequence)
+        return self.units(self.dataset.train_samples)
+
+    def units(self, samples: int) -> int:
+        """What the throughput counts in so many samples."""
+        return self.task.units(samples, self.dataset.sequence)
 
     @property
     def schedule(self) -> Schedule | None:

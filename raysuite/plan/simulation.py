@@ -22,7 +22,7 @@ from raysuite.perf.costs import (
 from raysuite.perf.prediction import FORWARD_SHARE
 from raysuite.perf.simulator import Crowd, Layer, Link, Network, Step, data_parallel, pipeline_step
 from raysuite.plan.run_plan import RunPlan
-from raysuite.spec.strategies import DdpOptions
+from raysuite.spec.strategies import DdpOptions, PipelineOptions
 
 if TYPE_CHECKING:
     from raysuite.models.costs import LayerCost
@@ -80,7 +80,7 @@ def step_of(
         if missing := [term.partition("/")[2] for term in wanted if term not in costs]:
             raise UserError(
                 f"no run of the calibration had {', '.join(missing)}; measure it, or give "
-                "--images-per-second in place of --calibration"
+                "--per-second in place of --calibration"
             )
         alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
         alone += plan.micro_batch * costs[f"load/{loader_kind(data)}"]
@@ -98,7 +98,7 @@ def step_of(
             pace = partial(_pace, max(1, processors), near / alone)
     else:
         assert rate is not None
-        alone = together = plan.micro_batch / rate
+        alone = together = plan.units(plan.micro_batch) / rate
     if plan.schedule is not None:
         beside = 0.0
         if calibration is not None:
@@ -172,8 +172,18 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
     costs = [
         BlockCosts(int(each.gradient_bytes), each.forward_s, each.backward_s) for each in joined
     ]
-    sizes = stage_sizes(plan.spec.strategy, blocks, costs)  # type: ignore[arg-type]
-    return _joined(joined, list(accumulate(sizes)))
+    options = plan.spec.strategy
+    assert isinstance(options, PipelineOptions)
+    stages = _joined(joined, list(accumulate(stage_sizes(options, blocks, costs))))
+    # a worker that is ahead of its backward passes computes each forward pass once more before them
+    again = [
+        options.recompute and plan.schedule.delay(plan.schedule.worker(stage, 0)) > 0
+        for stage in range(len(stages))
+    ]
+    return [
+        replace(each, backward_s=each.backward_s + repeated * each.forward_s)
+        for each, repeated in zip(stages, again, strict=True)
+    ]
 
 
 def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:

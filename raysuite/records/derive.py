@@ -14,6 +14,7 @@ from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPr
 from raysuite.records.journal import Results
 from raysuite.records.names import (
     Plan,
+    epoch_units,
     run_name,
     script_name,
     target_of,
@@ -234,14 +235,11 @@ class RunFigures:
         return task_of(self.plan)
 
     @property
-    def final_accuracy(self) -> float | None:
-        """Of classification, after the last epoch."""
-        return self.final.get("accuracy")
-
-    @property
-    def best_accuracy(self) -> float | None:
-        """Of classification, in the best epoch."""
-        return self.best.get("accuracy")
+    def epoch_units(self) -> int:
+        """What the throughput counts in an epoch; of tokens as the first epoch counted them, as a
+        plan does not know how many the user's own samples have."""
+        counted = self.task.unit == "tokens" and self.epochs
+        return self.epochs[0].images if counted else epoch_units(self.plan)
 
     @property
     def final_primary(self) -> float | None:

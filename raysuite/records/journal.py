@@ -204,11 +204,10 @@ class Results:
     def open(cls, folder: Path) -> Results:
         """An existing results folder, or the newest one in an experiment's folder or above it.
 
+        `python -m raysuite.train` of earlier versions wrote into the experiment's folder itself.
         Raises UserError where there is none.
         """
-        if (folder / PLAN).is_file():
-            return cls(folder)
-        found = [file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{PLAN}")]
+        found = [file for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}{PLAN}")]
         if not found:
             wrong = (
                 f"is not a results folder (it has no {PLAN})" if folder.exists() else "is not there"

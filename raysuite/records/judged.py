@@ -22,7 +22,7 @@ class RunJudged(RecordBase):
     epoch: int
     """The last epoch that it had finished, counted from 0."""
     value: float | None
-    """What it was compared by: the validation accuracy after that epoch; None where it diverged."""
+    """What it was compared by: the primary metric after that epoch; None where it diverged."""
     place: int
     """Its place in the population, the best is 1."""
     population: int

@@ -136,7 +136,7 @@ def _final(task: TaskFacts, metric: MetricFacts, table: Table) -> Metric:
         reduction=_validated(task),
         needs_gate=False,
         table=table,
-        compared=metric.name if metric == CLASSIFICATION.main else "",
+        compared=metric.name if metric == task.main else "",
     )
 
 
@@ -202,7 +202,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             key=f"time_to_{goal}_s",
             mlflow=f"time_to_{goal}_seconds",
             table="variants",
-            compared=f"time_to_{goal}_s" if task == CLASSIFICATION else "",
+            compared=f"time_to_{goal}_s",
         ),
         Metric(
             "epochs_to_accuracy",
@@ -212,7 +212,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             reduction="all",
             key=f"epochs_to_{goal}",
             mlflow=f"epochs_to_{goal}",
-            compared=f"epochs_to_{goal}" if task == CLASSIFICATION else "",
+            compared=f"epochs_to_{goal}",
         ),
         Metric(
             "data_wait_share",

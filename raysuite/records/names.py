@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
@@ -133,6 +133,31 @@ def work_name(plan: Plan) -> str:
     data = plan["spec"]["data"]
     size = f" at {data['image_size']} pixels" if data.get("image_size") else ""
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
+
+
+_WORK = ("model", "data", "task", "optimizer", "schedule", "training")
+"""Blocks of a spec on which it depends what a run computes."""
+
+
+def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
+    """For each plan, the keys of its work in which the plans differ though no matrix names them,
+    with its values: they were planned from different specs.
+
+    `found`: keys whose values were found by trial. A data set's format on disk is left out, and so
+    is the path of a set known by name.
+    """
+    named = {key for plan in plans for key in plan["label"]} | {*found, "data.format", "data.root"}
+    if all(plan["spec"]["data"]["name"] not in _BY_PATH for plan in plans):
+        named.add("data.path")
+    blocks = [{key: plan["spec"].get(key) for key in _WORK} for plan in plans]
+    specs = [dict(dotted(each)) for each in blocks]
+    differing = [
+        key
+        for key in dict.fromkeys(key for each in specs for key in each)
+        if any(each.get(key) != specs[0].get(key) for each in specs)
+        and not any(key == name or key.startswith(f"{name}.") for name in named)
+    ]
+    return [{key: each.get(key) for key in differing} for each in specs]
 
 
 def epoch_units(plan: Plan) -> int:

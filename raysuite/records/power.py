@@ -26,6 +26,12 @@ class PowerUse(BaseModel):
     """Energy of the host's processors and their memory, by RAPL's counters."""
 
 
+def counter_name(number: float) -> str:
+    """Of the number by which workers of one host, or with one device, know their counter; empty for
+    0, where there is none."""
+    return f"{int(number):012x}" if number else ""
+
+
 def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
     """What was drawn in several stretches of training, each with its seconds, one after the other.
 

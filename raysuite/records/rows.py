@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysuite.errors import UserError
 from raysuite.records.derive import STATUS_WORDS, RunFigures
 from raysuite.records.metrics import BY_NAME, Metric, metrics_of
 from raysuite.records.names import (
+    block_name,
+    key_name,
     loader_name,
     script_name,
     series_key,
     series_name,
     strategy_name,
     task_of,
+    unnamed_differences,
     variant_key,
     variant_name,
     work_key,
@@ -61,6 +65,9 @@ class Row:
     """Name of a metric -> its value over the repeats; each is an attribute of the row, too."""
     traffic: Traffic | None = None
     """Bytes of a step's collectives, computed; equal for all repeats."""
+    unnamed: Mapping[str, Any] = field(default_factory=dict)
+    """Where the folder's rows were planned from different specs: the keys in which these differ,
+    with this row's values."""
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
     is_baseline: bool = False
@@ -128,6 +135,12 @@ class Row:
     def key(self) -> str:
         """Of the variant; two variants may have one name, on a CPU and on a GPU."""
         return variant_key(self.runs[0].plan)
+
+    @property
+    def work_key(self) -> str:
+        """Equal for rows whose throughputs compare."""
+        key = work_key(self.runs[0].plan)
+        return key + json.dumps(self.unnamed, sort_keys=True) if self.unnamed else key
 
     @property
     def series_key(self) -> str:
@@ -198,7 +211,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     groups: dict[str, list[RunFigures]] = {}
     for run in runs:
         groups.setdefault(variant_key(run.plan), []).append(run)
-    rows = [_row(group) for group in groups.values()]
+    rows = _with_what_differs([_row(group) for group in groups.values()])
     number = re.fullmatch(r"workers=(\d+)", baseline or "")
     if baseline and not number:
         pairs = _named_baselines(rows, baseline)
@@ -226,7 +239,7 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row.throughput is not None:
-            groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
+            groups.setdefault((row.work_key, row.workers), []).append(row)
     return groups
 
 
@@ -251,6 +264,21 @@ def _against_the_best(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
                 low, high = math.exp(log - reach), math.exp(log + reach)
                 found[row.key]["to_best"] = Ratio(math.exp(log), low, high)
     return found
+
+
+def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
+    """The rows; where they were planned from different specs, as one folder of several calls may
+    hold, each with what differs in its name."""
+    if any(script_name(row.runs[0].plan) for row in rows):
+        return list(rows)
+    found = {run.batch.key for row in rows for run in row.runs if run.batch}
+    differing = unnamed_differences([row.runs[0].plan for row in rows], found)
+    named = []
+    for row, unnamed in zip(rows, differing, strict=True):
+        extra = "".join(f" · {key_name(k)}={block_name(v)}" for k, v in unnamed.items())
+        name, series = row.name + extra, row.series + extra
+        named.append(replace(row, name=name, series=series, unnamed=unnamed))
+    return named
 
 
 def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
@@ -341,8 +369,7 @@ def _named_baselines(rows: Sequence[Row], name: str) -> list[Row | None]:
 
 
 def _nearest(row: Row, matches: Sequence[Row]) -> Row | None:
-    work = work_key(row.runs[0].plan)
-    same_work = [match for match in matches if work_key(match.runs[0].plan) == work]
+    same_work = [match for match in matches if match.work_key == row.work_key]
 
     def likeness(match: Row) -> tuple[int, bool, bool, int]:
         left, right = row.runs[0].plan["spec"], match.runs[0].plan["spec"]

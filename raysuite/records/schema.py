@@ -233,6 +233,8 @@ class ScriptMeasured(RecordBase):
     """Over all workers, mean of the timed steps; None where it is not known."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
     tokens_per_step: float | None = None
+    pass_samples: int | None = None
+    """Of one pass over the training DataLoader, over all ranks; None where it is not known."""
     steps_per_second: float
     parameters: int | None
     """Numbers that the first optimiser trains; None where a rank sees a part of them only."""
@@ -240,10 +242,29 @@ class ScriptMeasured(RecordBase):
     hosts: list[str]
     start_seconds: dict[str, list[float]]
     """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
+    first_samples: list[int] = Field(default_factory=list)
+    """With `--check`: a hash of the samples of all ranks in each of the first steps, whatever their
+    order; 0 where none were read from a DataLoader."""
+    first_rates: list[float] = Field(default_factory=list)
+    """With `--check`: learning rates of the groups of parameters at the first step."""
     first_losses: list[float] = Field(default_factory=list)
     """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
     calls no `backward` of one number."""
+    without_energy: str = ""
+    """Why the energy of a device or host was not measured, and where; empty where it was, or was
+    not asked for."""
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def starts_by_host(self) -> dict[str, dict[str, float]]:
+        """Host -> phase of the start -> seconds of its slowest rank."""
+        return {
+            host: {
+                phase: max(s for s, own in zip(seconds, self.hosts, strict=True) if own == host)
+                for phase, seconds in self.start_seconds.items()
+            }
+            for host in dict.fromkeys(self.hosts)
+        }
 
 
 class TimeShares(RecordBase):

@@ -4,6 +4,9 @@
 of two steps, on the slowest rank of that step. Of the steps after the warm-up those are left out
 before which another loader was read (an evaluation), or the script paused (such as a checkpoint)
 for longer than two steps: their time is not that of a step.
+
+Hosts have monotonic clocks of their own: what is compared between ranks is seconds since the
+launch, which is at the same time on all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any, Literal
 
 from raysuite.errors import some
 from raysuite.records.ends import RunFinished
+from raysuite.records.power import PowerUse, counter_name
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,
@@ -33,7 +37,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The file of one rank, as far as it was written."""
+    """The file of one rank, as far as it was written; moments are seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -42,13 +46,19 @@ class RankLog:
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
+    power: dict[str, Any] = field(default_factory=dict)
+    """The last reading of the counters of energy, since the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> RankLog:
-        """A line that was cut is left out."""
+        """Of a file, which may not be there."""
+        return cls.parsed(file.read_text("utf-8") if file.exists() else "")
+
+    @classmethod
+    def parsed(cls, text: str) -> RankLog:
+        """Of what a rank wrote. A line that was cut is left out."""
         log = cls()
-        text = file.read_text("utf-8") if file.exists() else ""
         for line in text.split("\n")[:-1]:
             content = json.loads(line)
             match content.pop("kind"):
@@ -58,12 +68,23 @@ class RankLog:
                     log.model = content
                 case "steps":
                     log.rows += content["rows"]
+                case "marked":  # steps so far were an optimiser's
+                    log.rows.clear()
+                    log.checks.clear()
                 case "check":
                     log.checks.append(content)
                 case "profile":
                     log.profile = content
+                case "power":
+                    log.power = content
                 case "end":
                     log.end = content
+        launched = log.begin.get("launched", 0.0)
+        log.rows = [[end - launched, *rest] for end, *rest in log.rows]
+        if log.power:
+            log.power["at"] -= launched
+        if "marks" in log.end:
+            log.end["marks"] = {name: at - launched for name, at in log.end["marks"].items()}
         return log
 
     @property
@@ -143,11 +164,9 @@ def script_records(
     logs: Sequence[RankLog],
     steps: Steps,
     given: int | None,
-    began: float,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended well. `given`: samples of a step, from the user. `began`:
-    when the launcher did, by the monotonic clock."""
+    """The Records of a script that ended well. `given`: samples of a step, from the user."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, 3) or None
@@ -172,6 +191,9 @@ def script_records(
             left_out=steps.left_out,
             samples_per_step=None if samples is None else samples / count,
             samples_source=source,
+            pass_samples=_pass_samples(logs),
+            first_samples=_first_samples(logs),
+            first_rates=first.model.get("rates", []),
             tokens_per_step=None if tokens is None else tokens / count,
             steps_per_second=count / seconds,
             parameters=parameters,
@@ -179,6 +201,7 @@ def script_records(
             hosts=[str(log.begin.get("host", "")) for log in logs],
             start_seconds=starts,
             first_losses=first_losses(logs),
+            without_energy=_without_energy(logs),
             notes=[*_notes(logs, steps), *notes],
         ),
         EpochFinished(
@@ -197,7 +220,8 @@ def script_records(
             train_loss=math.nan,
             val_loss=math.nan,
             val_accuracy=math.nan,
-            elapsed_seconds=ended - began,
+            elapsed_seconds=ended,
+            power=_power(logs, steps),
         ),
         RunCosts(
             run_id=run_id,
@@ -212,11 +236,51 @@ def script_records(
             start_process_bytes=[int(log.begin.get("memory", 0)) for log in logs],
             peak_device_bytes=[int(log.end.get("device_memory", 0)) for log in logs],
             time_to_accuracy=None,
-            seconds=_ends(logs) - began,
-            first_step_seconds=first_step - began,
+            seconds=_ends(logs),
+            first_step_seconds=first_step,
             parts_seconds=parts,
         ),
     ]
+
+
+def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
+    """What the steps that count drew: the mean power since the first step, until the last reading,
+    for as long as they took."""
+    if not all(log.model.get("counters") for log in logs):
+        return None
+
+    def joules(name: str) -> list[float | None]:
+        found: list[float | None] = []
+        for log in logs:
+            value = log.power.get(name)
+            seconds = log.power.get("at", 0.0) - log.rows[0][0]
+            known = value is not None and seconds > 0
+            found.append(value / seconds * steps.total_s if known else None)
+        return found
+
+    counters = [log.model["counters"] for log in logs]
+    if not any(each["device"] or each["host"] for each in counters):
+        return None
+    return PowerUse(
+        devices=[counter_name(each["device"]) for each in counters],
+        device_joules=joules("device_joules"),
+        device_busy=[log.power.get("device_busy") for log in logs],
+        hosts=[counter_name(each["host"]) for each in counters],
+        host_joules=joules("host_joules"),
+    )
+
+
+def _without_energy(logs: Sequence[RankLog]) -> str:
+    """Why there is no energy of something, and where; empty where there is, or nobody asked."""
+    places: dict[str, list[str]] = {}
+    for log in logs:
+        for reason in log.model.get("counters", {}).get("missing", []):
+            places.setdefault(reason, []).append(str(log.begin.get("host", "")))
+    if not places and any(log.model.get("counters") and not log.power for log in logs):
+        return "energy is not measured, because training ended within a second of its first step"
+    return "; ".join(
+        f"{reason} ({some(sorted(set(hosts)), 8)})" for reason, hosts in places.items()
+    )
 
 
 def time_shares(
@@ -296,8 +360,10 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
     own = [_mean(log, steps) for log in logs]
     if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
         slow = own.index(max(own))
+        hosts = [str(log.begin.get("host", "")) for log in logs]
+        where = f" on {hosts[slow]}" if len(set(hosts)) > 1 else ""
         notes.append(
-            f"rank {slow} is slowest: its steps take {max(own) / min(own):.2f} times as "
+            f"rank {slow}{where} is slowest: its steps take {max(own) / min(own):.2f} times as "
             "long as those of the fastest, which do not wait for it"
         )
     return notes
@@ -314,26 +380,45 @@ LOSS_TOLERANCE = 1e-3
 differ by 1e-6 or so, and a wrong mean over two ranks by a third or more after a few steps."""
 
 
+def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
+    """A value of all ranks, by checked step; up to the first step of which a rank does not know
+    it."""
+    for checks in zip(*(log.checks for log in logs), strict=False):
+        own = [check[key] for check in checks]
+        if None in own:
+            return
+        yield own
+
+
 def first_losses(logs: Sequence[RankLog]) -> list[float]:
-    """Mean over ranks of each checked step's loss; up to the first that a rank does not know."""
-    found: list[float] = []
-    for each in zip(*(log.checks for log in logs), strict=False):
-        if any(check["loss"] is None for check in each):
-            break
-        found.append(fmean(check["loss"] for check in each))
-    return found
+    return [fmean(losses) for losses in _of_all(logs, "loss")]
+
+
+def _first_samples(logs: Sequence[RankLog]) -> list[int]:
+    return [sum(hashes) for hashes in _of_all(logs, "samples")]
+
+
+def _pass_samples(logs: Sequence[RankLog]) -> int | None:
+    own: list[Any] = [log.model.get("pass_samples") for log in logs]
+    return None if None in own else sum(own)
 
 
 def verdict(
-    run_id: str, logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
+    run_id: str,
+    logs: Sequence[RankLog],
+    steps: Steps,
+    given: int | None,
+    alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
     """What the first steps' parameters, batches and losses show, and what is allowed, but to be
-    known. `alone`: the runs with one worker so far.
+    known. `given`: samples of a step, from the user. `alone`: the runs with one worker so far.
 
-    None where nothing could be compared; the words say why.
+    None where nothing could be compared; the notes give the reasons.
     """
     notes: list[str] = []
-    wrong = [*_unequal(logs, notes), *_same_batches(logs, notes)]
+    wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
+    if not wrong:
+        notes += _undivided(logs, alone)
     error, reason = _loss_error(logs, steps, alone)
     if reason:
         notes.append(f"losses are not decidable, because {reason}")
@@ -389,16 +474,48 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
                 return
 
 
-def _same_batches(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
+def _same_samples(
+    logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
+) -> Iterator[str]:
     """Ranks that train on the same samples, as without a sampler for each rank."""
-    batches = [log.checks[-1]["batches"] for log in logs if log.checks]
-    if not batches or not all(batches):
-        notes.append("samples are not compared, as no DataLoader was read")
-    elif len({json.dumps(each) for each in batches}) == 1:
+    ranks: dict[tuple[int, ...], list[str]] = {}
+    for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
+        ranks.setdefault(own, []).append(str(rank))
+    same = next((each for own, each in ranks.items() if len(each) > 1 and any(own)), [])
+    listed = f"ranks {some(same, 4)} train on the same samples"
+    read = _total(logs, steps, 3)
+    different = math.inf if read is None else read / len(steps.counted) * len(ranks) / len(logs)
+    if not any(map(any, ranks)):
+        notes.append("samples are not compared, as no tensors of a DataLoader were read")
+    elif not same:
+        return
+    elif any(len(own) > len(set(own)) == 1 for own in ranks):
+        notes.append(f"{listed}, but so does each rank in all of its steps: not decidable")
+    elif given is not None and given <= different:
+        notes.append(f"{listed}, which --samples-per-step counts once")
+    else:
         yield (
-            f"all {len(logs)} ranks train on the same samples in the first {len(batches[0])} "
-            "batches: divide them, such as by DistributedSampler"
+            f"{listed} in the first {len(next(iter(ranks)))} steps: divide them, such as by "
+            "DistributedSampler; where that is on purpose (tensor or pipeline parallelism), give "
+            "--samples-per-step, which counts each sample once"
         )
+
+
+def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
+    """Ranks each of which passes over as many samples as one worker does, in another order."""
+    own = _pass_samples(logs)
+    one = next((each.pass_samples for each in alone if each.pass_samples), None)
+    if own and one and own > _UNDIVIDED * len(logs) * one:
+        yield (
+            "whether samples are divided among ranks is not decidable, because each rank's "
+            f"DataLoader passes over {own // len(logs)} of them, and that of one worker over "
+            f"{one}: use DistributedSampler, unless ranks have samples of their own"
+        )
+
+
+_UNDIVIDED = 0.9
+"""Of the samples of one worker's pass, in each rank's: with two ranks that divide them it is 0.5,
+and a batch more at most."""
 
 
 def _loss_error(
@@ -408,7 +525,7 @@ def _loss_error(
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])
-    samples = _total(logs, steps, 3)
+    read, hashes = _total(logs, steps, 3), _first_samples(logs)
     reason = ""
     if not own:
         reason = "the script calls no backward of one number"
@@ -416,10 +533,17 @@ def _loss_error(
         reason = "no run with one worker has losses on record"
     elif layers:
         reason = f"{' and '.join(layers)} depend on how a batch is divided"
-    elif samples is None or references[0].samples_per_step != samples / len(steps.counted):
+    elif read is None or references[0].samples_per_step != read / len(steps.counted):
         reason = "one worker had another global batch"
+    elif references[0].first_rates != logs[0].model.get("rates", []):
+        reason = "one worker had another learning rate"
     elif any(each.first_losses != references[0].first_losses for each in references):
         reason = "one worker's own losses differ between repeats"
+    elif not any(hashes) or references[0].first_samples != hashes:
+        reason = (
+            "it is not known that one worker trained on the same samples in the same steps: their "
+            "order, or what is drawn at random for them, depends on the number of workers"
+        )
     if reason:
         return math.nan, reason
     pairs = list(zip(own, references[0].first_losses, strict=False))

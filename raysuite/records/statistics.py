@@ -125,7 +125,7 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     (Wilson) in squares, each from the mean to its end (MOVER: Zou and Donner 2008, Statistics in
     Medicine 27:1693, equations 3 and 4). A single repeat has the second alone.
     """
-    stat = summarize(values, "share")
+    stat = summarize(values)
     if stat is None:
         return None
     own = stat.half_width or 0.0

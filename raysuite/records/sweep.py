@@ -1,8 +1,9 @@
 """A sweep's trials, from its results folder alone: the values, results and cost of each, and which
 is best.
 
-Goals are `accuracy`, the best validation accuracy in [0, 1], higher is better; `time_to_accuracy`
-in seconds, lower is better; `throughput` in images per second, higher is better.
+Goals are `accuracy`, the best validation accuracy in [0, 1], or of another task than classification
+`metric`, the best value of its primary metric; `time_to_accuracy` or `time_to_target` in seconds,
+lower is better; `throughput` in images, or what else the task counts, per second, higher is better.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from raysuite.records.batches import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
@@ -19,10 +20,9 @@ from raysuite.records.journal import Results
 from raysuite.records.judged import RunJudged, turns_of
 from raysuite.records.names import Plan
 from raysuite.records.schema import Record, RunStarted
-from raysuite.spec.search import Goal
+from raysuite.spec.search import QUALITY, TIMES, Goal, goals_of
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
-GOALS: tuple[Goal, ...] = get_args(Goal)
-LOWER_IS_BETTER: frozenset[Goal] = frozenset({"time_to_accuracy"})
 _ENDED_WELL = ("finished", "pruned")
 
 
@@ -44,7 +44,7 @@ class TrialFigures:
     """Workers, times the wall clock of the search for its batch, and from each start to the
     attempt's last Record."""
     curve: tuple[tuple[int, float, float], ...]
-    """Of each epoch: its number from 0, seconds since the start, validation accuracy."""
+    """Of each epoch: its number from 0, seconds since the start, the task's primary metric."""
     figures: RunFigures
     turns: tuple[RunJudged, ...] = ()
     """Each time that it was compared with its population."""
@@ -64,6 +64,13 @@ class TrialFigures:
         """Whether it may win: it finished, or a scheduler ended it early."""
         return self.status in _ENDED_WELL
 
+    def cost(self, goal: Goal) -> float:
+        """Lower is better; infinite where nothing was reached."""
+        value = self.goals.get(goal)
+        if value is None:
+            return math.inf
+        return value if lower_is_better(goal, self.figures.task) else -value
+
 
 def trials(results: Results) -> list[TrialFigures]:
     """Every trial that was decided, in that order."""
@@ -73,6 +80,7 @@ def trials(results: Results) -> list[TrialFigures]:
 def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
     """One trial, from its plan and all of its Records in the order of writing."""
     run = run_figures(plan, records)
+    quality, timed, rate = goals_of(run.task == CLASSIFICATION)
     return TrialFigures(
         number=int(plan["index"]),
         run_id=run.run_id,
@@ -80,16 +88,16 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
         status=run.status,
         reason=run.reason,
         goals={
-            "accuracy": run.best_accuracy,
-            "time_to_accuracy": run.time_to_accuracy,
-            "throughput": run.throughput,
+            quality: run.best_primary,
+            timed: run.time_to_accuracy,
+            rate: run.throughput,
         },
         epochs=len(run.epochs),
         worker_seconds=run.workers * wall_seconds(records),
         curve=tuple(
-            (each.epoch, each.elapsed_seconds, each.val_accuracy)
+            (each.epoch, each.elapsed_seconds, each.validation[run.task.primary])
             for each in run.epochs
-            if each.val_accuracy is not None
+            if run.task.primary in each.validation
         ),
         figures=run,
         turns=turns_of(records),
@@ -101,22 +109,20 @@ def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 
+def lower_is_better(goal: Goal, task: TaskFacts) -> bool:
+    """Whether a goal is minimised."""
+    return goal in TIMES or (goal in QUALITY and not task.main.higher_is_better)
+
+
 def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
     """The trials that count and reached a goal, the best first; of equals the earliest."""
-    reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
-    return sorted(reached, key=lambda trial: (cost(goal, trial.goals[goal]), trial.number))
+    reached = [trial for trial in trials if trial.counts and trial.goals.get(goal) is not None]
+    return sorted(reached, key=lambda trial: (trial.cost(goal), trial.number))
 
 
 def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
     """The trial that reached most; of equals the earliest. Failed trials never win."""
     return next(iter(ranked(trials, goal)), None)
-
-
-def cost(goal: Goal, value: float | None) -> float:
-    """Lower is better; infinite where nothing was reached."""
-    if value is None:
-        return math.inf
-    return value if goal in LOWER_IS_BETTER else -value
 
 
 def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
@@ -126,9 +132,9 @@ def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialF
     whole = [
         trial
         for trial in trials
-        if trial.counts and all(trial.goals[goal] is not None for goal in goals)
+        if trial.counts and all(trial.goals.get(goal) is not None for goal in goals)
     ]
-    costs = {each.number: tuple(cost(goal, each.goals[goal]) for goal in goals) for each in whole}
+    costs = {each.number: tuple(map(each.cost, goals)) for each in whole}
     front = [
         trial
         for trial in whole

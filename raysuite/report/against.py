@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,15 +18,15 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_means, results_figures
 from raysuite.records.costs import PROJECTED_EPOCHS
-from raysuite.records.metrics import METRICS, Unit
+from raysuite.records.metrics import Unit, metrics_of
 from raysuite.records.names import dotted, work_key
 from raysuite.records.sweep import best
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
 from raysuite.report.tables import Sheet, sheet_from
-from raysuite.spec.search import Goal
-from raysuite.spec.tasks import CLASSIFICATION
+from raysuite.spec.search import QUALITY, TIMES, Goal
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Basis = Literal["both", "ours", "none"]
 """Which side's spread the interval of a ratio includes."""
@@ -47,25 +48,33 @@ def _short(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-QUANTITIES = {
-    **{
-        metric.compared: Quantity(
-            metric.title if metric.name != "throughput" else "Throughput", metric.unit
-        )
-        for metric in METRICS
-        if metric.compared
-    },
+_QUANTITIES = {
     "throughput_over_native": Quantity("Throughput over native", "", "{:.2f}".format),
     "speed_up": Quantity("Speed-up", "", _short),
     "efficiency": Quantity("Efficiency", "", "{:.2f}".format),
     "training_s": Quantity("Training, 90 epochs", "s"),
     "data_loading_s": Quantity("Data loading", "s"),
-    "best_accuracy": Quantity("Best accuracy", "share"),
     "worker_seconds": Quantity("Worker-seconds", "s", text.number),
     "epochs_trained": Quantity("Epochs trained", "", "{:,.0f}".format),
     "trials": Quantity("Trials", "", "{:,.0f}".format),
     "trials_stopped_early": Quantity("Trials stopped early", "", "{:,.0f}".format),
 }
+"""Of all tasks."""
+
+
+@cache
+def quantities(task: TaskFacts = CLASSIFICATION) -> dict[str, Quantity]:
+    """What is compared of runs of a task, by name."""
+    metrics = metrics_of(task)
+    best = next(metric for metric in metrics if metric.name == f"best_{task.primary}")
+    own = {
+        metric.compared: Quantity(
+            metric.title if metric.name != "throughput" else "Throughput", metric.unit
+        )
+        for metric in metrics
+        if metric.compared
+    }
+    return own | {best.name: Quantity(best.title, best.unit)} | _QUANTITIES
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ class Line:
     """One quantity of ours beside theirs."""
 
     quantity: str
-    """A key of QUANTITIES."""
+    """A key of the task's `quantities`."""
     ours_name: str
     ours: Measured
     theirs_name: str
@@ -100,11 +109,17 @@ class Line:
     basis: Basis = "none"
     source: str = ""
     notes: tuple[str, ...] = ()
+    task: TaskFacts = CLASSIFICATION
+
+    @property
+    def about(self) -> Quantity:
+        """What is compared."""
+        return quantities(self.task)[self.quantity]
 
     def data(self) -> dict[str, Any]:
         return {
             "quantity": self.quantity,
-            "unit": QUANTITIES[self.quantity].unit,
+            "unit": self.about.unit,
             "ours": self.ours_name,
             **{f"ours_{name}": each for name, each in asdict(self.ours).items()},
             "theirs": self.theirs_name,
@@ -211,7 +226,7 @@ def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
-        **{each.compared: row.figures[each.name] for each in METRICS if each.compared},
+        **{each.compared: row.figures[each.name] for each in row.metrics if each.compared},
     }
 
 
@@ -226,12 +241,6 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     unmatched = [
         Unmatched("ours", row.name, "the other study has no such variant") for row in left
     ] + [Unmatched("theirs", row.name, "this study has no such variant") for row in right]
-    other = next((row for row in (*rows, *others) if row.task != CLASSIFICATION), None)
-    if other is not None:
-        raise UserError(
-            f"--against compares studies of classification, and {other.name} has the task "
-            f"{other.task.name}; leave --against out"
-        )
     lines = []
     for ours, theirs in pairs:
         found = list(_row_lines(ours, theirs, _same_baseline(ours, theirs, rows, others)))
@@ -266,10 +275,11 @@ def _pairs(
     return pairs, left, right
 
 
-def _key(row: Row) -> tuple[str, str, str, str, int]:
+def _key(row: Row) -> tuple[str, str, str, str, str, int]:
     spec = row.runs[0].plan["spec"]
     model = json.dumps(spec["model"], sort_keys=True)
-    return spec["strategy"]["name"], spec["loader"]["name"], model, row.work, row.workers
+    strategy, loader = spec["strategy"]["name"], spec["loader"]["name"]
+    return row.task.name, strategy, loader, model, row.work, row.workers
 
 
 def _row_options(row: Row) -> dict[str, Any]:
@@ -306,6 +316,7 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
             ratio=ratio,
             basis="none" if ratio is None or ratio.low is None else "both",
             notes=tuple(differ) if comparable else (apart, *differ),
+            task=ours.task,
         )
 
 
@@ -458,7 +469,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
         if not found:
             where = f"{value.place}, {value.source}"
             titles = alone.setdefault((where, reason or "this study has no such figure"), [])
-            titles.append(QUANTITIES[value.quantity].title)
+            titles.append(quantities()[value.quantity].title)
     unmatched = [
         Unmatched("theirs", f"{', '.join(titles)}: {where}", reason)
         for (where, reason), titles in alone.items()
@@ -474,7 +485,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
     """The rows that a value can be compared with; or none, and why."""
-    known = list(rows)
+    known = [row for row in rows if row.task == CLASSIFICATION]
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)
         if want in ("", None) or (key == "data" and value.quantity not in SAME_DATA):
@@ -607,18 +618,20 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
 
     def line(quantity: str, a: float, b: float) -> Line:
         ratio = Ratio(a / b, None, None) if b > 0 else None
-        return Line(quantity, left, Measured(a), right, Measured(b), ratio=ratio)
+        sides = left, Measured(a), right, Measured(b)
+        return Line(quantity, *sides, ratio=ratio, task=ours.task)
 
     yield line("worker_seconds", *(each.worker_seconds for each in pair))
     yield line("epochs_trained", *(sum(t.epochs for t in each.trials) for each in pair))
     yield line("trials", *(len(each.trials) for each in pair))
     yield line("trials_stopped_early", *(len(each.of("pruned")) for each in pair))
-    for goal in (goal for goal in ours.goals if goal in theirs.goals):
+    alike = ours.task == theirs.task
+    for goal in (goal for goal in ours.goals if goal in theirs.goals and alike):
         a, b = (best(each.trials, goal) for each in pair)
         if a is None or b is None:
             continue
         first, second = (cast(float, trial.goals[goal]) for trial in (a, b))
-        found = line(_GOALS.get(goal, goal), first, second)
+        found = line(_quantity(goal, ours.task), first, second)
         if goal == "accuracy":
             found = replace(
                 found,
@@ -627,13 +640,16 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
             )
         made = [found]
         epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
-        if goal == "time_to_accuracy" and epochs[0] and epochs[1]:
-            made.append(line("epochs_to_accuracy", epochs[0], epochs[1]))
+        if goal in TIMES and epochs[0] and epochs[1]:
+            made.append(line(goal.replace("time", "epochs"), epochs[0], epochs[1]))
         names = f"{left}, {trial_name(a)}", f"{right}, {trial_name(b)}"
         yield from (replace(each, ours_name=names[0], theirs_name=names[1]) for each in made)
 
 
-_GOALS: dict[Goal, str] = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
+def _quantity(goal: Goal, task: TaskFacts) -> str:
+    if goal in QUALITY:
+        return f"best_{task.primary}"
+    return f"{goal}_s" if goal in TIMES else goal
 
 
 def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
@@ -669,17 +685,18 @@ _BASIS_NOTES: dict[Basis, str] = {
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     """The tables that have anything in them: lines, and what has no counterpart."""
     writers = {
-        name: quantity.write
+        each.about: each.about.write
         or text.writer(
-            quantity.unit, (each.ours.value for each in comparison.lines if each.quantity == name)
+            each.about.unit,
+            (one.ours.value for one in comparison.lines if one.about == each.about),
         )
-        for name, quantity in QUANTITIES.items()
+        for each in comparison.lines
     }
     bases = dict.fromkeys(line.basis for line in comparison.lines)
     lines = sheet_from(
         "against",
         f"Ours against {comparison.title}",
-        [_cells(line, writers[line.quantity]) for line in comparison.lines],
+        [_cells(line, writers[line.about]) for line in comparison.lines],
         ("Our value", "Their value", "Ours / theirs"),
         (*(_BASIS_NOTES[basis] for basis in bases), *comparison.remarks),
     )
@@ -694,7 +711,7 @@ def _cells(line: Line, write: text.Writer) -> dict[str, str]:
     single = " (n = 1)" if line.ratio and line.ratio.low is None else ""
     return {
         "Ours": line.ours_name,
-        "Quantity": QUANTITIES[line.quantity].title,
+        "Quantity": line.about.title,
         "Our value": _written(line.ours, write),
         "Their value": f"{line.bound} {_written(line.theirs, write)}".strip(),
         "Ours / theirs": text.ratio(line.ratio) + single,

@@ -23,7 +23,8 @@ _KEYS = {
 
 
 def facets(row: Row) -> dict[str, str]:
-    """Each facet of a row with its short text: OWN, then the other keys of the matrix."""
+    """Each facet of a row with its short text: OWN, then the other keys of the matrix, and those
+    in which the specs of a folder's rows differ."""
     plan = row.runs[0].plan
     spec, label = plan["spec"], plan["label"]
     training = spec["training"]
@@ -42,7 +43,7 @@ def facets(row: Row) -> dict[str, str]:
     }
     others = {
         key: f"{key.rpartition('.')[2]}={block_name(value)}"
-        for key, value in label.items()
+        for key, value in (label | dict(row.unnamed)).items()
         if key not in _KEYS and key != "seed"
     }
     return own | others

@@ -13,7 +13,7 @@ from typing import Any
 
 from raysuite.records import Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
-from raysuite.records.names import script_name, work_key, workers_name
+from raysuite.records.names import script_name, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
 from raysuite.report import plot as p
@@ -88,6 +88,7 @@ def against_best(drawing: Drawing) -> Made:
     ordered = sorted(compared, key=lambda row: -(row.to_best.value if row.to_best else 0.0))
     traces: list[Trace] = []
     labels: list[str] = []
+    short = text.without_shared_options({written(row, within) or row.name for row in compared})
     panels = headings(compared, across)
     for heading in panels:
         group = [row for row in ordered if written(row, across) == heading][:MOST_COMPARED]
@@ -96,7 +97,7 @@ def against_best(drawing: Drawing) -> Made:
             found = row.to_best
             assert found is not None
             slower = found.differs_from_one and not row.is_best
-            label = written(row, within) or row.name
+            label = short[written(row, within) or row.name]
             ends = {end: end_of(getattr(found, end), 1.0) for end in ("low", "high")}
             if row.is_best:  # over itself it is 1 by definition
                 ends = dict.fromkeys(ends)
@@ -265,12 +266,11 @@ def validation_largest(drawing: Drawing) -> Made:
     most: dict[str, int] = {}  # by the key of their work
     sizes: dict[str, set[int]] = {}
     for row in shown:
-        work = work_key(row.runs[0].plan)
-        most[work] = max(most.get(work, 0), row.global_batch)
+        most[row.work_key] = max(most.get(row.work_key, 0), row.global_batch)
         sizes.setdefault(written(row, names), set()).add(row.global_batch)
     if all(len(batches) < 2 for batches in sizes.values()):
         return None
-    rows = [row for row in shown if row.global_batch == most[work_key(row.runs[0].plan)]]
+    rows = [row for row in shown if row.global_batch == most[row.work_key]]
     largest = ", ".join(f"{size:,}" for size in sorted({row.global_batch for row in rows}))
     title = f"{drawing.main.title} at the largest batch ({largest})"
     return validation(drawing, rows, f"{drawing.main.name}-largest", title)

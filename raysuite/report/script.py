@@ -56,12 +56,14 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
             _column("Steps", lambda each: each.steps),
             _column("Left out", lambda each: each.left_out),
             Column("Samples from", lambda row: _SOURCES[measured(row)[0].samples_source]),
+            Column("Nodes", _nodes),
         ),
         shown,
         (
             "Steps: those of the optimiser that steps first, which every rank took. Left out: "
             "steps after the warm-up that came after an evaluation or a pause, such as a "
             "checkpoint.",
+            *_without_energy(shown),
         ),
     )
     start = sheet_of(
@@ -75,7 +77,52 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
         shown,
         ("Each phase on its slowest rank, mean over repeats; launcher: torch's own start.",),
     )
-    return [work, start]
+    return [work, start, *_start_by_node(shown, phases)]
+
+
+def _nodes(row: Row) -> str:
+    """Of how many nodes the workers were, in each repeat where that differs."""
+    return ", ".join(map(str, sorted({len(each.starts_by_host) for each in measured(row)})))
+
+
+def _without_energy(rows: Sequence[Row]) -> Iterator[str]:
+    found = (each.without_energy for row in rows for each in measured(row))
+    yield from (f"{why[0].upper()}{why[1:]}." for why in dict.fromkeys(found) if why)
+
+
+def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> Iterator[Sheet]:
+    """How long each node takes to begin, of rows on several."""
+    lines = [
+        (row.name, host, starts)
+        for row in rows
+        if any(len(each.starts_by_host) > 1 for each in measured(row))
+        for host in dict.fromkeys(host for each in measured(row) for host in each.starts_by_host)
+        if (starts := [s[host] for each in measured(row) if host in (s := each.starts_by_host)])
+    ]
+    if not lines:
+        return
+
+    def seconds(phase: str) -> Column[_OfNode]:
+        def mean(line: _OfNode) -> float:
+            return fmean(each[phase] for each in line[2])
+
+        return Column(phase.capitalize(), lambda line: text.number(mean(line)), mean)
+
+    yield sheet_of(
+        "script-start-nodes",
+        "Seconds until the end of the first step, by node",
+        (
+            Column("Variant", lambda line: line[0]),
+            Column("Node", lambda line: line[1]),
+            *map(seconds, phases),
+        ),
+        lines,
+        ("Each phase on the node's slowest rank, mean over the repeats that were on it.",),
+    )
+
+
+_OfNode = tuple[str, str, list[dict[str, float]]]
+"""Variant, host, and of each repeat the seconds of each phase."""
 
 
 def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:

@@ -25,6 +25,28 @@ such intervals."""
 Writer = Callable[[float], str]
 
 
+_OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
+"""A block of a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
+
+
+def without_shared_options(names: Iterable[str]) -> dict[str, str]:
+    """Each name with the options left out that all names with the same block have."""
+    names, blocks = list(names), dict[str, list[set[str]]]()
+    for block, options in (found for name in names for found in _OPTIONS.findall(name)):
+        blocks.setdefault(block, []).append(set(options.split(", ")))
+    shared = {
+        block: set.intersection(*found) if len(found) > 1 else set()
+        for block, found in blocks.items()
+    }
+
+    def cut(found: re.Match[str]) -> str:
+        left = [each for each in found[2].split(", ") if each not in shared[found[1]]]
+        return f"{found[1]}({', '.join(left)})" if left else found[1]
+
+    short = {name: _OPTIONS.sub(cut, name) for name in names}
+    return short if len(set(short.values())) == len(short) else {name: name for name in names}
+
+
 def number(value: float) -> str:
     """Three significant digits or all whole ones: `0.123`, `4.56`, `78.9`, `1,235`, `1.2e+12`."""
     if abs(value) >= _LONG:

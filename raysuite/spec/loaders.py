@@ -29,8 +29,9 @@ class _LoaderOptions(Options):
     """Whether it reads the data set at all."""
     transforms: ClassVar[bool] = True
     """Whether it can apply the user's own transform to each image."""
-    tensors: ClassVar[bool] = False
-    """Whether it delivers samples that are no images, as they are."""
+    tensors: ClassVar[str] = ""
+    """`module:attribute` of its implementation for samples that are no images, which are given to
+    the network as they are; empty where it takes images alone."""
     needs_ray: ClassVar[bool] = False
     """Whether it loads in processes of Ray."""
     holds_decoded: ClassVar[bool] = False
@@ -47,7 +48,7 @@ class NativeOptions(_LoaderOptions):
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
-    tensors = True
+    tensors = "raysuite.data.loaders.tensors:TensorLoader"
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)
@@ -96,9 +97,11 @@ class DaliOptions(_LoaderOptions):
 
 
 class MemoryOptions(_LoaderOptions):
-    """The whole set decoded once, in memory that all workers of a node share: for small sets."""
+    """The whole set read and decoded once, in memory that all workers of a node share: for small
+    sets."""
 
     implementation = "raysuite.data.loaders.memory:MemoryLoader"
+    tensors = "raysuite.data.loaders.tensors:HeldLoader"
     widths = ("threads",)
     holds_decoded = True
 
@@ -110,10 +113,11 @@ class MemoryOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Random tensors made once on the device: the limit without any loading. Accuracies and losses
-    mean nothing."""
+    """Random tensors made once on the device, or, of your own samples that are no images, the first
+    ones: the limit without any loading. Metrics and losses mean nothing."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
+    tensors = implementation
     loads = False
     transforms = False
 
@@ -121,9 +125,11 @@ class SyntheticOptions(_LoaderOptions):
 
 
 class RayDataOptions(_LoaderOptions):
-    """Ray Data: images are decoded in Ray tasks on the worker's node, and streamed to it."""
+    """Ray Data: samples are read and decoded in Ray tasks on the worker's node, and streamed to
+    it."""
 
     implementation = "raysuite.data.loaders.ray_data:RayDataLoader"
+    tensors = implementation
     widths = ("tasks",)
     needs_ray = True
 
@@ -131,8 +137,8 @@ class RayDataOptions(_LoaderOptions):
     tasks: int = Field(default=1, ge=1)
     """Ray tasks per worker that decode at the same time, each on a core."""
     images_per_task: int = Field(default=128, ge=1)
-    """A task decodes whole batches, until it has this many images: each task costs Ray some 10
-    ms."""
+    """A task loads whole batches, until it has this many images or other samples: each task costs
+    Ray some 10 ms."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker holds ready."""
 

@@ -108,9 +108,9 @@ def _or_text(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"type": "string"}, words]
 
 
-def numbers_of(workers: int) -> dict[str, int]:
-    """What a placeholder knows of a run: scripts run on one node."""
-    return {"workers": workers, "nodes": 1}
+def numbers_of(workers: int, nodes: int = 1) -> dict[str, int]:
+    """What a placeholder knows of a run. How many nodes hold it is known once it begins."""
+    return {"workers": workers, "nodes": nodes}
 
 
 class ScriptOptions(Options):

@@ -12,7 +12,19 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import Options, expand_shorthand
 
-Goal = Literal["accuracy", "time_to_accuracy", "throughput"]
+Goal = Literal["accuracy", "time_to_accuracy", "throughput", "metric", "time_to_target"]
+
+QUALITY: tuple[Goal, ...] = ("accuracy", "metric")
+"""The best value of the task's primary metric; of classification it is called accuracy."""
+TIMES: tuple[Goal, ...] = ("time_to_accuracy", "time_to_target")
+"""Until the primary metric reaches the target."""
+
+
+def goals_of(classifies: bool) -> tuple[Goal, Goal, Goal]:
+    """The goals that a task can have: quality, time to the target, throughput."""
+    place = 0 if classifies else 1
+    return QUALITY[place], TIMES[place], "throughput"
+
 
 Kind = Literal[
     "uniform",
@@ -274,9 +286,11 @@ class SearchOptions(Options):
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> what it is drawn from."""
     goal: Goal | None = None
-    """What is maximised or minimised; accuracy by default. `accuracy`: the best on the validation
-    set. `time_to_accuracy`: seconds to `training.target_accuracy`. `throughput`: images per
-    second."""
+    """What is maximised or minimised; the first that is valid by default. `accuracy`: the best on
+    the validation set, of classification. `metric`: the same of another task's primary metric,
+    maximised or minimised as the task declares. `time_to_accuracy`: seconds to
+    `training.target_accuracy`; `time_to_target`: to `training.target`. `throughput`: images per
+    second, or what else the task counts."""
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()

@@ -15,7 +15,16 @@ from raysuite.spec.batches import AUTO
 from raysuite.spec.checking import Model, not_swept, validate_as
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.optimizers import SETTINGS
-from raysuite.spec.search import LISTED, Dimension, PbtScheduler, SearchOptions, name_of
+from raysuite.spec.search import (
+    LISTED,
+    QUALITY,
+    Dimension,
+    PbtScheduler,
+    SearchOptions,
+    goals_of,
+    name_of,
+)
+from raysuite.spec.tasks import CLASSIFICATION
 
 _ANY = {"seed": {"uniform": [0, 1]}}
 """A space that is in order."""
@@ -40,7 +49,10 @@ def read_search(document: Document) -> SearchOptions:
         mistakes.append(Mistake(message, key=key, file=file, line=line))
     if mistakes:
         raise SpecError(mistakes)
-    return SearchOptions.model_validate(given)
+    found = SearchOptions.model_validate(given)
+    if found.goal or found.goals or _task(document) == CLASSIFICATION.name:
+        return found
+    return found.model_copy(update={"goal": goals_of(classifies=False)[0]})
 
 
 def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any]) -> list[Mistake]:
@@ -157,15 +169,29 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
 
 
 def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -> Iterator[Finding]:
-    task = document.data.get("task") or "classification"
-    name = task.get("name", "classification") if isinstance(task, dict) else task
-    if name != "classification":
-        yield ("search",), f"sweeps are for classification, and the task is {name}; leave it out"
-    training = document.data.get("training")
-    has = isinstance(training, dict) and training.get("target_accuracy") is not None
-    if "time_to_accuracy" in rest.wanted and not has and "training.target_accuracy" not in space:
-        where = "goals" if rest.goals else "goal"
-        yield ("search", where), "time_to_accuracy needs training.target_accuracy; set it"
+    task, where = _task(document), "goals" if rest.goals else "goal"
+    classifies = task == CLASSIFICATION.name
+    _, timed, _ = valid = goals_of(classifies)
+    given = rest.goals or filter(None, [rest.goal])
+    if wrong := [goal for goal in given if goal not in valid]:
+        message = (
+            f"given was {' and '.join(wrong)}; valid for the task {task} are {', '.join(valid)}"
+        )
+        yield ("search", where), message
+    key, training = "target_accuracy" if classifies else "target", document.data.get("training")
+    has = isinstance(training, dict) and training.get(key) is not None
+    if timed in rest.wanted and not has and f"training.{key}" not in space:
+        yield ("search", where), f"{timed} needs training.{key}; set it"
+    for searched in space:
+        if str(searched).partition(".")[0] == "task":
+            message = "trials of different tasks do not compare; leave it out"
+            yield ("search", "space", searched), message
+
+
+def _task(document: Document) -> str:
+    """The name of the document's task."""
+    task = document.data.get("task") or CLASSIFICATION.name
+    return str(task.get("name", CLASSIFICATION.name) if isinstance(task, dict) else task)
 
 
 # Population-based training: keys that can change while a network trains.
@@ -203,10 +229,11 @@ def population_findings(
             )
     if space and all(key in KEPT for key in space):
         yield ("search", "space"), f"pbt has nothing to change; give one of {', '.join(CHANGED)}"
-    if search.wanted != ("accuracy",):
+    if len(search.wanted) > 1 or search.wanted[0] not in QUALITY:
         where = "goals" if search.goals else "goal"
         said = " and ".join(search.wanted)
-        yield ("search", where), f"pbt compares accuracies; given was {said}: leave it out"
+        message = f"pbt compares trials by the primary metric; given was {said}: leave it out"
+        yield ("search", where), message
     if search.searcher.name not in ("random", "grid"):
         yield (
             ("search", "searcher"),

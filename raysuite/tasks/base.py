@@ -130,6 +130,20 @@ class Task(ABC):
         )
 
 
+def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
+    """What a batch adds to each metric that has sums, in fp64."""
+    return [each.sums(output, targets).double() for each in task.metrics if each.sums]
+
+
+def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
+    """The metrics of a whole set, by name, of what `sums_of` its batches add up to."""
+    added = iter(sums)
+    return {
+        each.name: each.value(next(added).tolist() if each.sums else [], total)
+        for each in task.metrics
+    }
+
+
 def same_shape(output: Any, targets: Tensor, what: str) -> None:
     """Raise UserError unless the output is a tensor of floating-point numbers of the targets'
     shape. `what` it is, for the message."""

@@ -109,8 +109,15 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         if value is not None:
             name = metric.mlflow or metric.name
             yield Point(f"run/{name}", value, when, 0)
-    for name, value in class_metrics(run.end):
+    for name, value in (*class_metrics(run.end), *_starts(run)):
         yield Point(name, value, when, 0)
+
+
+def _starts(run: RunFigures) -> Iterator[tuple[str, float]]:
+    """`start/PHASE/NODE` of a script."""
+    for host, phases in run.script.starts_by_host.items() if run.script else ():
+        for phase, seconds in phases.items():
+            yield f"start/{mlflow_key(phase)}/{mlflow_key(host)}", seconds
 
 
 def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
@@ -173,6 +180,8 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
         "raysuite.attempts": str(run.attempts),
         **SOURCE,
     }
+    if run.script is not None:
+        tags["raysuite.hosts"] = ", ".join(run.script.starts_by_host)
     environment = run.started.environment if run.started else {}
     tags |= {f"env.{key}": _written(value) for key, value in flatten(environment)}
     commit = (environment.get("git") or {}).get("commit")

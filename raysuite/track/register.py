@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +17,7 @@ from raysuite import __version__
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.records import Results, RunFigures
 from raysuite.records.names import Plan
+from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import milliseconds, run_params, title
 from raysuite.track.folder import digest, experiment_name, locked
 from raysuite.track.inputs import dataset_digest, dataset_name
@@ -29,27 +32,36 @@ from raysuite.track.sync import one_line
 from raysuite.track.upload import Upload
 
 if TYPE_CHECKING:
-    import numpy as np
     from mlflow import MlflowClient
     from numpy.typing import NDArray
 
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest difference of the graph's logits from the network's, over the largest logit."""
+"""Largest difference of the graph's outputs from the network's, over the largest of these."""
 
 
 class Network(NamedTuple):
     """A torch module for inference, with what shows how it is used."""
 
     module: Any
-    """[b, channels, size, size] uint8 -> [b, classes] fp32."""
-    example: NDArray[np.uint8]
-    """At least two images: a graph that is traced with one accepts one only."""
-    logits: NDArray[np.float32]
-    """The module's logits for them."""
+    """[b, channels, size, size] uint8 -> [b, classes] fp32; or of another task's tensors."""
+    example: NDArray[Any]
+    """At least two samples: a graph that is traced with one accepts one only."""
+    outputs: NDArray[Any]
+    """The module's for them."""
     classes: list[str]
     """Names by logit; empty where they are not known."""
+    takes: str = "pixels, 0 to 255"
+    gives: str = "logits"
+
+    @property
+    def description(self) -> str:
+        """Of the registered model."""
+        return (
+            f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
+            "anew."
+        )
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
@@ -66,7 +78,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     import torch
     from mlflow.models import Model
 
-    metadata = {"input": "pixels, 0 to 255", "output": "logits", "classes": network.classes}
+    metadata = {"input": network.takes, "output": network.gives, "classes": network.classes}
     described = Model(metadata=metadata)
     try:
         mlflow.pytorch.save_model(
@@ -92,10 +104,10 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), "utf-8")
     (folder / "plan.json").write_text(json.dumps(plan, indent=1), "utf-8")
     found = mlflow.pyfunc.load_model(folder.as_uri()).predict(network.example)
-    worst = float(np.abs(found - network.logits).max() / np.abs(network.logits).max())
+    worst = float(np.abs(found - network.outputs).max() / np.abs(network.outputs).max())
     if not worst <= TOLERANCE:
         raise RaysuiteError(
-            f"the exported graph's logits differ from the network's by {worst:.1e} of the largest"
+            f"the exported graph's outputs differ from the network's by {worst:.1e} of the largest"
         )
 
 
@@ -115,7 +127,7 @@ def _signature(network: Network) -> Any:
 
     inputs, outputs = (
         Schema([TensorSpec(values.dtype, (-1, *values.shape[1:]))])
-        for values in (network.example, network.logits)
+        for values in (network.example, network.outputs)
     )
     return ModelSignature(inputs, outputs)
 
@@ -124,12 +136,6 @@ WEIGHTS = "model.pt"
 """The trained state, beside the run's journal."""
 MODEL = "model"
 """What MLflow calls the model of a run."""
-DESCRIPTION = (
-    "Takes pixels, uint8 from 0 to 255, and gives a logit for each class. Each version's "
-    "`spec.yaml` trains it anew."
-)
-ACCURACY = "validation_accuracy"
-"""Metric of a model: top-1 of these very weights on the validation set."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,7 @@ def register(
         file = Path(folder) / MODEL
         try:
             refuse_unwritable(uri)
-            with quiet(), locked(results.folder):
+            with quiet(), locked(results.folder), _default_store(uri):
                 store = Store(uri, experiment or experiment_name(results))
                 upload = Upload(results, store)
                 run = upload.figures(run_id)
@@ -201,12 +207,26 @@ def register(
                     return Registration(shown, run.name, wanted, known)
                 export(network, run.plan, file)
                 upload.write_run(run_id)
-                version = _write(store, upload.child(run).info.run_id, run, file, wanted, tags)
+                child = upload.child(run).info.run_id
+                about = wanted, network.description
+                version = _write(store, child, run, file, about, tags)
         except UserError:
             raise
         except Exception as error:  # whatever a store throws, the trained weights are on disk
             return Registration(shown, run_id, error=one_line(error))
     return Registration(shown, run.name, wanted, version, new=True)
+
+
+@contextmanager
+def _default_store(uri: str) -> Iterator[None]:
+    """MLflow resolves `models:/ID` at its default store, whatever store its client has."""
+    name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
+    os.environ[name] = uri
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        os.environ |= {} if before is None else {name: before}
 
 
 def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
@@ -218,8 +238,8 @@ def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
         "raysuite.gate": run.gate,
         "raysuite.version": __version__,
     }
-    if run.final_accuracy is not None:
-        tags["raysuite.accuracy"] = f"{run.final_accuracy:.4f}"
+    if run.final_primary is not None:
+        tags[f"raysuite.{run.task.primary}"] = f"{run.final_primary:.4f}"
     return tags
 
 
@@ -236,28 +256,30 @@ def _write(
     mlflow_run: str,
     run: RunFigures,
     folder: Path,
-    name: str,
+    about: tuple[str, str],
     tags: dict[str, str],
 ) -> str:
-    """The model of `folder` as an output of its run, and as a version of `name`."""
+    """The model of `folder` as an output of its run, and as a version of the registered model that
+    `about` names and describes."""
     from mlflow.entities import LoggedModelOutput
     from mlflow.exceptions import MlflowException
 
-    client, step = store.client, len(run.epochs)
+    client, step, (name, description) = store.client, len(run.epochs), about
+    kind = "classifier" if run.task == CLASSIFICATION else run.task.name
     model = client.create_logged_model(
-        store.experiment_id, MODEL, mlflow_run, tags, run_params(run.plan), "classifier"
+        store.experiment_id, MODEL, mlflow_run, tags, run_params(run.plan), kind
     )
     try:
         identify(folder, model.model_id, mlflow_run, model.artifact_location)
         client.log_model_artifacts(model.model_id, str(folder))
-        _log_accuracy(client, mlflow_run, run, model.model_id)
+        _log_primary(client, mlflow_run, run, model.model_id)
         client.log_outputs(mlflow_run, [LoggedModelOutput(model.model_id, step)])
     except BaseException:
         client.finalize_logged_model(model.model_id, "FAILED")
         raise
     client.finalize_logged_model(model.model_id, "READY")
     try:
-        client.create_registered_model(name, {"raysuite.kind": "model"}, DESCRIPTION)
+        client.create_registered_model(name, {"raysuite.kind": "model"}, description)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -268,16 +290,17 @@ def _write(
     return str(made.version)
 
 
-def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
-    """The accuracy of these weights, tied to the model and to the data that it was measured on."""
+def _log_primary(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
+    """The primary metric of these weights, tied to the model and to the data that it is of."""
     from mlflow.entities import Metric
 
     last = run.epochs[-1] if run.epochs else None
-    if last is None or last.val_accuracy is None:
+    primary = run.task.primary
+    if last is None or primary not in last.validation:
         return
     metric = Metric(
-        ACCURACY,
-        last.val_accuracy,
+        f"validation_{primary}",
+        last.validation[primary],
         milliseconds(last.time),
         last.epoch + 1,
         model_id=model_id,

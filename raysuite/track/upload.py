@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from raysuite.records import Results, Row, RunFigures, make_rows
 from raysuite.records.names import Plan, block_name, task_of
 from raysuite.records.sweep import (
-    LOWER_IS_BETTER,
     TrialFigures,
     best,
+    lower_is_better,
     pareto,
     trial_figures,
     wanted_goals,
 )
 from raysuite.records.system import SystemSample, read_samples, system_files
-from raysuite.spec.search import Goal
+from raysuite.spec.search import QUALITY, Goal
+from raysuite.spec.tasks import TaskFacts
 from raysuite.track.entries import (
     MOST_EXPERIMENT_TAG,
     MOST_TAG,
@@ -101,11 +102,12 @@ TRIAL = "raysuite.trial"
 Search = Mapping[str, Any]
 """What `Results.search` reads."""
 
-_METRIC: dict[Goal, str] = {
-    "accuracy": "accuracy",
-    "time_to_accuracy": "time_to_accuracy_seconds",
-    "throughput": "images_per_second",
-}
+
+def _metric(goal: Goal, task: TaskFacts) -> str:
+    """The name of a goal as a metric."""
+    if goal in QUALITY:
+        return task.primary
+    return f"{task.unit}_per_second" if goal == "throughput" else f"{goal}_seconds"
 
 
 def sweep_params(search: Search) -> dict[str, str]:
@@ -145,7 +147,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
         for count, (elapsed, _) in enumerate(ended, 1):
             winner = best((trial for _, trial in ended[:count]), goal)
             if winner is not None and (value := winner.goals[goal]) is not None:
-                yield Point(f"best/{_METRIC[goal]}", value, milliseconds(elapsed), count)
+                name = _metric(goal, winner.figures.task)
+                yield Point(f"best/{name}", value, milliseconds(elapsed), count)
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
@@ -154,22 +157,25 @@ def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
-def trials_view(search: Search, results_id: str) -> str:
+def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
     """The trials of one sweep as a table: goals and searched keys as columns, the best first."""
     goals = wanted_goals(search["search"])
-    metrics = [f"metrics.`goal/{_METRIC[goal]}`" for goal in goals]
+    metrics = [f"metrics.`goal/{_metric(goal, task)}`" for goal in goals]
     params = [f"params.`{key}`" for key in param_values(search["search"]["space"])]
     columns = [*metrics, *params, "tags.`raysuite.status`", f"tags.`{BEST}`"]
-    return _view("trial", results_id, metrics[0], goals[0] in LOWER_IS_BETTER, columns)
+    return _view("trial", results_id, metrics[0], lower_is_better(goals[0], task), columns)
 
 
 SPEED_UP = "run/speed_up"
-"""Metric of a run: the speed-up of its variant."""
+AGAINST_BEST = "run/against_best"
+RATIOS = {SPEED_UP: "speed_up", AGAINST_BEST: "to_best"}
+"""Metrics of a run that are ratios of its row."""
 
 
 def runs_view(plans: Sequence[Plan], results_id: str) -> str:
-    """The runs of a suite as a table: throughput, speed-up, the primary metric, what was compared
-    and the gate as columns, the highest throughput first."""
+    """The runs of a suite as a table: throughput, speed-up (or, where all have as many workers, the
+    ratio to the best), the primary metric, what was compared and the gate as columns, the highest
+    throughput first."""
     spec, task = plans[0]["spec"], task_of(plans[0])
     rate = f"metrics.`run/{task.unit}_per_second`"
     compared = dict.fromkeys(("strategy", "loader", *plans[0]["label"]))
@@ -178,9 +184,10 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
         for key in compared
         if key not in ("resources.workers", "seed")
     ]
+    scaled = len({plan["workers"] for plan in plans}) > 1
     columns = [
         rate,
-        f"metrics.`{SPEED_UP}`",
+        f"metrics.`{SPEED_UP if scaled else AGAINST_BEST}`",
         f"metrics.`run/final_{task.primary}`",
         *(f"params.`{key}`" for key in (*keys, "plan.workers")),
         "tags.`raysuite.gate`",
@@ -189,17 +196,19 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
     return _view("run", results_id, rate, False, columns)
 
 
-def speed_up_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """The id of each ended run of rows with a speed-up, and that as a point.
+def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
+    """The id of each ended run of rows with a speed-up or a ratio to the best, and that as a point.
 
     Each has the time of the last end of all runs: of several points MLflow shows the latest, and a
-    speed-up changes with the runs of its baseline.
+    ratio changes with the runs of its baseline.
     """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
-        for run in row.runs:
-            if row.speed_up and run.end:
-                yield run.run_id, Point(SPEED_UP, row.speed_up.value, milliseconds(max(ends)), 0)
+        for key, name in RATIOS.items():
+            ratio = getattr(row, name)
+            for run in row.runs:
+                if ratio and run.end:
+                    yield run.run_id, Point(key, ratio.value, milliseconds(max(ends)), 0)
 
 
 def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequence[str]) -> str:
@@ -228,9 +237,9 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
         return
     when = milliseconds(end.time)
     for goal in wanted_goals(search["search"]):
-        value = trial.goals[goal]
+        value = trial.goals.get(goal)
         if value is not None:
-            yield Point(f"goal/{_METRIC[goal]}", value, when, 0)
+            yield Point(f"goal/{_metric(goal, trial.figures.task)}", value, when, 0)
     yield Point("trial/worker_seconds", trial.worker_seconds, when, 0)
     yield Point("trial/epochs", trial.epochs, when, 0)
 
@@ -418,16 +427,16 @@ class Upload:
         }
         tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
         self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
-        self._write_speed_ups(rows)
+        self._write_ratios(rows)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
         if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
-    def _write_speed_ups(self, rows: Sequence[Row]) -> None:
-        """The speed-up of each variant, at each of its runs: a column of the table."""
-        for run_id, point in speed_up_points(rows):
+    def _write_ratios(self, rows: Sequence[Row]) -> None:
+        """The ratios of each variant, at each of its runs: a column of the table."""
+        for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
-            if child is not None and child.data.metrics.get(SPEED_UP) != point.value:
+            if child is not None and child.data.metrics.get(point.key) != point.value:
                 self.store.log(child.info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
@@ -467,10 +476,15 @@ class Upload:
         """The view of `page`."""
         plans = [] if self.search else self.results.plans()
         if self.search:
-            view = trials_view(self.search, self.id)
+            view = trials_view(self.search, self._task, self.id)
         else:
             view = runs_view(plans, self.id) if plans else ""
         return view if len(view) <= MOST_EXPERIMENT_TAG else ""
+
+    @property
+    def _task(self) -> TaskFacts:
+        """The task of all trials."""
+        return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
         """When the first run of the folder began."""

@@ -1,24 +1,29 @@
 """Train without Ray: in one process, or under torchrun.
 
-python -m raysuite.train experiments/x.yaml [--results DIR] [key=value ...]
+python -m raysuite.train experiments/x.yaml [--results FOLDER] [key=value ...]
 torchrun --nproc-per-node 2 -m raysuite.train experiments/x.yaml resources.workers=2
 
-SIGTERM and SIGUSR1 make a run stop between two steps, with a checkpoint in its folder; it exits
-with 75 then, and --resume resumes it.
+As `raysuite run`, each call makes a results folder, FOLDER/NAME/DATE-TIME, and prints it. SIGTERM
+and SIGUSR1 make a run stop between two steps, with a checkpoint in its folder; it exits with 75
+then, and --resume resumes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from raysuite.ending import end_process
 from raysuite.errors import RunError, UserError
+from raysuite.files import write_whole
 from raysuite.parallel.base import World
+from raysuite.parallel.comm import shared_store
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.batches import decided, outcome
 from raysuite.records import (
@@ -38,7 +43,8 @@ from raysuite.records import (
 from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.records.ends import RunEnd, is_left
 from raysuite.records.journal import recorded_epochs
-from raysuite.spec import read_document
+from raysuite.records.names import unnamed_differences
+from raysuite.spec import Document, read_document
 from raysuite.train import dry_batch
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import (
@@ -83,6 +89,51 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
     return plan
 
 
+# The results folder.
+
+
+def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results:
+    """A new results folder PARENT/DATE-TIME, which rank 0 makes for all ranks.
+
+    All ranks must call it. Raises UserError where it cannot be made.
+    """
+    world = world_from_environment("cpu")
+    store = shared_store("results", world.rank, world.size) if world.size > 1 else None
+    if store is not None and world.rank:
+        return Results(Path(store.get("folder").decode()))
+    results = Results.create(parent)
+    write_whole(results.folder / "spec.yaml", document.text.encode())
+    results.add_command(shlex.join(["python", "-m", "raysuite.train", *arguments]))
+    print(f"results: {results.folder}", flush=True)
+    if store is not None:
+        store.set("folder", str(results.folder))
+    return results
+
+
+def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
+    """The newest results below PARENT. Raises UserError where there are none, and where its runs
+    do other work than `plans`: rows of both would be in one table."""
+    if not parent.exists():
+        raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
+    results = Results.open(parent.absolute())
+    found = ("training.batch_per_worker", "training.accumulate")
+    by_trial = found if any(plan.undecided for plan in plans) else ()
+    known = results.plans()
+    differing = unnamed_differences(
+        [*known, *(plan.model_dump(mode="json") for plan in plans)], by_trial
+    )
+    if known and differing[0] != differing[-1]:
+        changed = ", ".join(
+            f"{key} was {value!r} and is {differing[-1][key]!r}"
+            for key, value in differing[0].items()
+        )
+        raise UserError(
+            f"{document.file} with these overrides asks for other work than the runs of "
+            f"{results.folder}: {changed}; give it as it was, or leave --resume out"
+        )
+    return results
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run every plan of a spec whose world size is the one this process was started with."""
     parser = argparse.ArgumentParser(
@@ -92,10 +143,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--scale", help="a form under the spec's `scales`, such as laptop")
     parser.add_argument(
-        "--results", type=Path, help="folder for the journals (default: results/NAME)"
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="FOLDER",
+        help="folder under which NAME/DATE-TIME is made (default: results)",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="leave out what has ended, and resume the rest"
+        "--resume",
+        action="store_true",
+        help="go on in the newest results of this experiment: leave out what has ended",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="with --resume: repeat the runs that failed"
@@ -114,14 +171,17 @@ def main(arguments: list[str] | None = None) -> int:
                 f"this was started with {size} processes, and the runs have {sizes} workers; "
                 f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
             )
-        results = Results(given.results or Path("results") / plans[0].spec.name)
-        # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
+        parent = given.results / plans[0].spec.name
+        opened = resumed(parent, plans, document) if given.resume else None
 
         def end_of(plan: RunPlan) -> RunEnd | None:
-            return results.end_of(plan.run_id) if given.resume else None
+            return opened.end_of(plan.run_id) if opened else None
 
         left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
+        # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
         dry_batch.check(left, document)
+        words = sys.argv[1:] if arguments is None else arguments
+        results = opened or begin(document, parent, words)
         failed = False
         if given.resume and not given.retry_failed and world_from_environment("cpu").rank == 0:
             for line in left_alone(ours, results):

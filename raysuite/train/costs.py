@@ -16,7 +16,7 @@ from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import RunCosts
-from raysuite.records.power import PowerUse
+from raysuite.records.power import PowerUse, counter_name
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 
@@ -109,10 +109,10 @@ class EpochPower:
         if not any(devices) and not any(hosts):
             return None
         return PowerUse(
-            devices=_names(devices),
+            devices=[counter_name(each) for each in devices],
             device_joules=_known(joules),
             device_busy=_known(busy),
-            hosts=_names(hosts),
+            hosts=[counter_name(each) for each in hosts],
             host_joules=_known(host_joules),
         )
 
@@ -120,10 +120,6 @@ class EpochPower:
         """Stop sampling."""
         if self._meter is not None:
             self._meter.close()
-
-
-def _names(numbers: list[float]) -> list[str]:
-    return [f"{int(number):012x}" if number else "" for number in numbers]
 
 
 def _known(values: list[float]) -> list[float | None]:

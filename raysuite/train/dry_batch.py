@@ -235,7 +235,7 @@ def examine(
     if odd:
         raise UserError(
             f"{listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, and weights and "
-            "images are float32 here; leave out .double(), .half() and the like: "
+            "inputs are float32 here; leave out .double(), .half() and the like: "
             "training.precision computes in 16 bits"
         )
     device = next(iter(trained.values())).device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from raysuite.data import Split, make_loader, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.order import rank_slices
+from raysuite.nested import called, unpadded
 from raysuite.plan import RunPlan
+from raysuite.tasks import make_task
+from raysuite.tasks.base import Total, samples_in, sums_of, values_of
 from raysuite.train.served import network_of
 
 
@@ -65,39 +69,101 @@ class Evaluation:
         ]
 
 
+MOST_NUMBERS = 16
+"""Of a sample's output, or of its targets, up to which they are kept."""
+
+
+@dataclass(frozen=True)
+class TaskEvaluation:
+    """The metrics of a task over a split, and the predictions where those of a sample are few."""
+
+    samples: int
+    loss: float
+    """Summed loss / weight."""
+    metrics: dict[str, float]
+    predictions: tuple[NDArray[Any], NDArray[Any]] | None
+    """[samples, n] targets and outputs, in the data set's own order; None where there are more than
+    MOST_NUMBERS, or no single tensors."""
+
+
+Advance = Callable[[int], None]
+
+
 def evaluate(
     plan: RunPlan,
     weights: Path,
     split: Split,
     device: torch.device,
-    advance: Callable[[int], None] = lambda samples: None,
+    advance: Advance = lambda samples: None,
 ) -> Evaluation:
     """Predict every sample of `split` of the plan's data set, in fp32, by the state in `weights`.
 
     `advance` is called with the number of samples of each batch. Raises UserError where the weights
     are not the model's, and DataError for an image that cannot be read.
     """
+    found: list[list[NDArray[Any]]] = []
+    loss = torch.zeros((), dtype=torch.float64)
+    for logits, labels in _predicted(plan, weights, split, device, advance):
+        loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").cpu()
+        probability, predicted = logits.softmax(1).max(1)
+        found.append([each.cpu().numpy() for each in (labels, predicted, probability)])
+    labels_of, predictions, probabilities = map(np.concatenate, zip(*found, strict=True))
+    mean, classes = float(loss) / len(labels_of), prepare(plan.spec.data, plan.dataset).classes
+    return Evaluation(classes, labels_of, predictions, probabilities, mean)
+
+
+def evaluate_task(
+    plan: RunPlan,
+    weights: Path,
+    split: Split,
+    device: torch.device,
+    advance: Advance = lambda samples: None,
+) -> TaskEvaluation:
+    """The same of any task: its own loss and metrics."""
+    task = make_task(plan.spec.task, plan.dataset)
+    samples, sums, loss, weight = 0, None, 0.0, 0.0
+    kept: list[tuple[NDArray[Any] | None, NDArray[Any] | None]] = []
+    for output, targets in _predicted(plan, weights, split, device, advance):
+        samples += samples_in(targets)
+        loss += float(task.loss(output, targets))
+        weight += float(task.weight(targets))
+        found = [each.cpu() for each in sums_of(task, output, targets)]
+        sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
+        kept.append((_rows(targets, samples_in(targets)), _rows(output, samples_in(targets))))
+    total = Total(loss / weight, weight, samples)
+    values = values_of(task, sums or [], total)
+    both = [(a, b) for a, b in kept if a is not None and b is not None]
+    if len(both) < len(kept):
+        return TaskEvaluation(samples, total.loss, values, None)
+    wanted, outputs = (np.concatenate(each) for each in zip(*both, strict=True))
+    return TaskEvaluation(samples, total.loss, values, (wanted, outputs))
+
+
+def _rows(value: Any, samples: int) -> NDArray[Any] | None:
+    """[samples, n] of a tensor with few numbers for each sample."""
+    if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != samples:
+        return None
+    rows: NDArray[Any] = value.reshape(samples, -1).cpu().numpy()
+    return rows if rows.shape[1] <= MOST_NUMBERS else None
+
+
+def _predicted(
+    plan: RunPlan, weights: Path, split: Split, device: torch.device, advance: Advance
+) -> Iterator[tuple[Any, Any]]:
+    """The outputs of the network and the targets of each batch, without padding."""
     network = network_of(plan, weights).to(device)
     prepared = prepare(plan.spec.data, plan.dataset)
     order = np.arange(prepared.samples(split))
-    found: list[list[NDArray[Any]]] = []
-    loss = torch.zeros((), dtype=torch.float64)
-    # as validation sees images: nothing is drawn
+    # as validation sees samples: nothing is drawn
     steps = rank_slices(order, plan.micro_batch, 1, 0)
     with (
         closing(make_loader(prepared, split, plan.spec.loader, device)) as loader,
         torch.inference_mode(),
     ):
         for batch in loader.batches([part for step in steps for part in step]):
-            logits = network(batch.images)[: batch.real].float()
-            labels = batch.labels[: batch.real]
-            loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").cpu()
-            probability, predicted = logits.softmax(1).max(1)
-            found.append([each.cpu().numpy() for each in (labels, predicted, probability)])
+            output = unpadded(called(network, batch.images), batch.real)
+            yield output, unpadded(batch.labels, batch.real)
             advance(batch.real)
-    labels_of, predictions, probabilities = map(np.concatenate, zip(*found, strict=True))
-    mean = float(loss) / len(order)
-    return Evaluation(prepared.classes, labels_of, predictions, probabilities, mean)
 
 
 def places(plan: RunPlan, split: Split) -> list[str]:

@@ -44,7 +44,7 @@ from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
 from raysuite.tasks import Task, make_task
-from raysuite.tasks.base import Total
+from raysuite.tasks.base import Total, sums_of, values_of
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
@@ -502,7 +502,10 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     power = loop.power.use(loop.engine.comm)
     other_seconds = others.seconds(loop.engine.comm.all_gather)
     if before.attempts:
-        waits = [a + b for a, b in zip(before.data_wait_seconds, waits, strict=True)]
+        earlier = before.data_wait_seconds
+        if len(earlier) != len(waits):  # of another number of workers: each has their mean
+            earlier = [sum(earlier) / len(earlier)] * len(waits)
+        waits = [a + b for a, b in zip(earlier, waits, strict=True)]
         power = joined([(before.power, before.seconds), (power, seconds)])
     done = SoFar(
         steps=before.steps + len(losses),
@@ -601,7 +604,7 @@ def validate(
             if not isinstance(weight, Tensor):  # a copy to the device would wait for it
                 on_host, weight = on_host + weight, nothing
             parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
-            parts += [each.sums(output, targets).double() for each in task.metrics if each.sums]
+            parts += sums_of(task, output, targets)
             if tally is not None:
                 task.count(tally, output, targets)
             sizes, found = [len(each) for each in parts], torch.cat(parts)
@@ -617,9 +620,4 @@ def validate(
     total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
     whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
-    added = iter(others)
-    metrics = {
-        each.name: each.value(next(added).tolist() if each.sums else [], whole)
-        for each in task.metrics
-    }
-    return Validated(whole.loss, metrics, tally)
+    return Validated(whole.loss, values_of(task, others, whole), tally)

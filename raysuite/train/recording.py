@@ -24,12 +24,12 @@ def recorded(
     unread: str,
     requested_end: RequestedEnd,
     until: int | None = None,
-    model_file: Path | None = None,
 ) -> Iterator[Record]:
     """Execute a plan; yields each Record on all ranks, once rank 0 has written it.
 
-    Checkpoints go to `folder`, and the trace of a profile and the position inside an epoch beside
-    the journal. The other parameters, and what is raised, are those of `execute`.
+    Checkpoints go to `folder`; the trained weights, the trace of a profile and the position inside
+    an epoch are written beside the journal. The other parameters, and what is raised, are those of
+    `execute`.
     """
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
@@ -42,7 +42,7 @@ def recorded(
         world,
         resume,
         checkpoint,
-        model_file,
+        file.with_name("model.pt"),
         file.with_name(TRACE),
         requested_end,
         until,

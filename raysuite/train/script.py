@@ -22,13 +22,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from raysuite.cluster.process import own_age_s
 from raysuite.measure.script import Recorder, observe, rank_file, status_bytes
 
 SETTINGS = "RAYSUITE_SCRIPT"
 """Variable with the settings of a run, as JSON: the folder of the ranks' files, how many steps are
-checked, and when the launcher began."""
+checked, whether energy is measured, and when the launcher began."""
 
 
 def output_file(folder: Path, rank: int) -> Path:
@@ -132,19 +131,25 @@ def run_script(words: Sequence[str]) -> None:
     exec(code, main.__dict__)
 
 
+def _is_peer_loss(error: BaseException) -> bool:
+    from raysuite.train.world import is_peer_loss  # once it is known that one is needed
+
+    return is_peer_loss(error)
+
+
 def main() -> None:
     """Run what follows on the command line, observed."""
-    began = time.perf_counter()
     settings = json.loads(os.environ.pop(SETTINGS))
     folder, rank = Path(settings["folder"]), int(os.environ["RANK"])
     _redirect(output_file(folder, rank))
-    started = began - (time.time() - psutil.Process().create_time())
-    recorder = Recorder(rank_file(folder, rank), settings["check"])
+    started = time.perf_counter() - own_age_s()
+    recorder = Recorder(rank_file(folder, rank), settings["check"], settings["power"])
     recorder.marks = {"process": started, "launcher": settings["launched"]}
     recorder.add(
         "begin",
         {
             "rank": rank,
+            "launched": settings["launched"],
             "local_rank": int(os.environ["LOCAL_RANK"]),
             "world": int(os.environ["WORLD_SIZE"]),
             "host": socket.gethostname(),
@@ -163,7 +168,7 @@ def main() -> None:
         error = raised
         raise
     finally:
-        recorder.end(error)
+        recorder.end(error, error is not None and _is_peer_loss(error))
 
 
 if __name__ == "__main__":

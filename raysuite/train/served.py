@@ -1,8 +1,10 @@
-"""A trained network as others use it: pixels in, logits out."""
+"""A trained network as others use it: pixels in, logits out; of other tasks inputs and outputs."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from raysuite import models
+from raysuite.data import prepare
+from raysuite.data.formats import open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.data.prepared import normalisation
 from raysuite.errors import UserError
 from raysuite.parallel.base import read_state
@@ -38,9 +43,22 @@ class Served(nn.Module):
         return logits.to(torch.float32)
 
 
-def served(plan: RunPlan, weights: Path) -> Served:
-    """`network_of`, for pixels."""
+class Whole(nn.Module):
+    """A network of one input, whatever its own forward calls it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.network(inputs)
+
+
+def served(plan: RunPlan, weights: Path) -> nn.Module:
+    """`network_of`, of classification for pixels."""
     network = network_of(plan, weights)
+    if not plan.spec.task.classifies:
+        return Whole(network).eval()
     return Served(network, *normalisation(plan.spec.data, plan.dataset.channels)).eval()
 
 
@@ -61,15 +79,36 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     return network.eval()
 
 
-def example(plan: RunPlan) -> NDArray[np.uint8]:
-    """Two synthetic images of the size and channels that the network takes, the same each time."""
+def example(plan: RunPlan) -> NDArray[Any]:
+    """Two synthetic images of the size and channels that the network takes, the same each time; of
+    another task the first inputs of its validation set.
+
+    Raises UserError where these are several tensors.
+    """
     facts = plan.dataset
+    if not plan.spec.task.classifies:
+        with closing(open_source(prepare(plan.spec.data, facts), "val")) as source:
+            assert isinstance(source, TensorSource)
+            inputs, _ = source.batch([0, min(1, facts.val_samples - 1)])
+        return _single(inputs, "inputs")
     shape = (EXAMPLES, facts.channels, facts.image_size, facts.image_size)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def logits(module: Served, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What the network gives for `pixels`: [b, channels, size, size] -> [b, classes]."""
+def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
+    """What the network gives for inputs, such as pixels [b, channels, size, size] -> [b, classes].
+
+    Raises UserError where these are several tensors.
+    """
     with torch.no_grad():
-        found: NDArray[np.float32] = module(torch.from_numpy(pixels)).numpy()
-    return found
+        return _single(module(torch.from_numpy(inputs)), "outputs")
+
+
+def _single(value: Any, what: str) -> NDArray[Any]:
+    if not isinstance(value, Tensor):
+        raise UserError(
+            f"the network's {what} are a {type(value).__name__}, and a registered model has one "
+            "tensor; use the run's own model.pt, a state_dict"
+        )
+    array: NDArray[Any] = value.numpy()
+    return array

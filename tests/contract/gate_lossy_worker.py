@@ -3,9 +3,11 @@ options, right ones and ones with a defect."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from raysuite.gate.small_network import compare
 from raysuite.gate.strategy_check import (
     _differing_16_bits,
     _faults,
+    _in_parts,
     beyond_bounds,
     lossy_gradients,
 )
@@ -43,8 +46,9 @@ FACTORS: dict[str, Callable[[int, int], float]] = {
 BUCKETS: dict[str, Callable[[int, int], float]] = {
     "sum for mean, after compression": lambda bucket, size: size,
     "half the buckets": lambda bucket, size: 1.0 - bucket % 2,
+    "one bucket of three lost": lambda bucket, size: float(bucket % 3 > 0),
 }
-"""Defect of DDP -> what a bucket is multiplied by after it was reduced."""
+"""Defect of DDP or DeepSpeed -> what a bucket is multiplied by after it was reduced."""
 DEFECTS = (*FACTORS, "half the layers")
 
 
@@ -120,6 +124,40 @@ def _hooked(multiply: Callable[[int], float]) -> Callable[..., None]:
 _RIGHT = DistributedDataParallel.register_comm_hook
 
 
+@contextmanager
+def wrong_buckets(name: str, multiply: Callable[[int], float]) -> Iterator[None]:
+    """What a bucket of a strategy called `name` holds is multiplied, once it was reduced."""
+    if name == "ddp":
+        with mock.patch.object(DistributedDataParallel, "register_comm_hook", _hooked(multiply)):
+            yield
+        return
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    reduced = itertools.count()
+
+    def whole(right: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, **kwargs: right(*args, **kwargs).mul_(multiply(next(reduced)))
+
+    def shards(right: Callable[..., None]) -> Callable[..., None]:
+        def wrong(self: Any, parameters: Any, gradients: list[Tensor]) -> None:
+            factor = multiply(next(reduced))
+            right(self, parameters, [each * factor for each in gradients])
+
+        return wrong
+
+    with ExitStack() as stack:
+        for owner, method, change in (
+            (DeepSpeedEngine, "allreduce_bucket", whole),  # stage 0
+            (DeepSpeedZeroOptimizer, "allreduce_bucket", whole),
+            (DeepSpeedZeroOptimizer_Stage3, "partition_grads", shards),
+        ):
+            wrong = change(getattr(owner, method))
+            stack.enter_context(mock.patch.object(owner, method, wrong))
+        yield
+
+
 def main(request: tuple[dict[str, Any], str, list[str]], file: Path) -> None:
     world = world_from_environment("cpu")
     given, precision, defects = request
@@ -129,16 +167,18 @@ def main(request: tuple[dict[str, Any], str, list[str]], file: Path) -> None:
     settings = StepSettings(1, 2, None, precision, 0.1)
     found: dict[str, list[str]] = {}
     for defect in ("", *defects):
-        register = _RIGHT
-        if defect in BUCKETS:
-            register = _hooked(partial(BUCKETS[defect], size=world.size))
         wrong: Any = Defective(strategy, world, defect)
-        with mock.patch.object(DistributedDataParallel, "register_comm_hook", register):
+        buckets: AbstractContextManager[None] = nullcontext()
+        parts, pause_s = wrong, 0.0
+        if defect in BUCKETS:
+            buckets = wrong_buckets(options.name, partial(BUCKETS[defect], size=world.size))
+            parts, pause_s = _in_parts(strategy, options, world) or (wrong, 0.0)
+        with buckets:
             if strategy.lossy:
                 lossy = lossy_gradients(options.examined(), world, wrong, settings)
                 found[defect] = _faults(lossy) + beyond_bounds(lossy)
             else:
-                compared = [compare(wrong, world, settings)]
+                compared = [compare(parts, world, settings, pause_s=pause_s)]
                 found[defect] = _faults(compared) + _differing_16_bits(compared)
     strategy.stop()
     write(found, file, world.rank)

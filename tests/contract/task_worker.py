@@ -20,12 +20,14 @@ from raysuite.data.base import Batch
 from raysuite.parallel.base import TorchEngine, World
 from raysuite.parallel.ddp import DdpEngine
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import EpochFinished, GateVerdict, RunFailed
+from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStopped
 from raysuite.spec import Document
+from raysuite.train import stopping
 from raysuite.train.run import execute
+from raysuite.train.stopping import Stop
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
-from tests.task_sets import BATCH, EPOCHS, plain, spec_of
+from tests.task_sets import BATCH, EPOCHS, called, metrics_of, plain, samples_of, spec_of
 
 
 def plan_of(case: str, strategy: dict[str, Any], workers: int, accumulate: int) -> RunPlan:
@@ -39,11 +41,23 @@ def plan_of(case: str, strategy: dict[str, Any], workers: int, accumulate: int) 
     return make_plans(Document(spec, "test"), gpus=0)[0]
 
 
-def trained(plan: RunPlan, case: str, world: World) -> dict[str, Any]:
+def stopped(plan: RunPlan, world: World, folder: Path) -> dict[str, Any]:
+    """Stop in the midst of the first epoch, with a checkpoint in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stop = Stop("preempted", 7.0)
+    with patch.object(stopping, "MEET_SECONDS", 0.0):  # it is asked after every step
+        *_, end = execute(
+            plan, world, checkpoint=lambda loop: loop.save(folder), requested_end=lambda: stop
+        )
+    assert isinstance(end, RunStopped), end
+    return {"step": end.step}
+
+
+def trained(plan: RunPlan, case: str, world: World, resume: Path | None = None) -> dict[str, Any]:
     """The gate's verdict, and the errors of losses and weights beside a plain loop."""
     folder = Path(os.environ["RAYSUITE_CACHE"])
     file = folder / "model.pt"
-    records = list(execute(plan, world, model_file=file))
+    records = list(execute(plan, world, model_file=file, resume=resume))
     verdict = next(each for each in records if isinstance(each, GateVerdict))
     failed = [each.message for each in records if isinstance(each, RunFailed)]
     epochs = [each for each in records if isinstance(each, EpochFinished)]
@@ -64,7 +78,16 @@ def trained(plan: RunPlan, case: str, world: World) -> dict[str, Any]:
     weights = [
         ((state[name] - each).norm() / each.norm()).item() for name, each in reference.items()
     ]
+    network.load_state_dict(state)
+    count, batch = samples_of(case, folder, "val")
+    with torch.no_grad():
+        inputs, targets = batch(list(range(count)))
+        metrics = metrics_of(case, called(network, inputs), targets)
+    assert metrics.keys() == found["val"].keys()
     return found | {
+        "metrics": max(
+            abs(found["val"][name] / (each or 1) - (each and 1)) for name, each in metrics.items()
+        ),
         "steps": len(losses),
         "losses": ((losses - expected).abs() / expected).max().item(),
         "weights": max(weights),
@@ -107,6 +130,11 @@ def main(request: dict[str, Any], file: Path) -> None:
     with own_cache():
         for label, (case, strategy, accumulate) in request["runs"].items():
             found[label] = trained(plan_of(case, strategy, world.size, accumulate), case, world)
+        for label, (case, strategy, place) in request.get("stopped", {}).items():
+            found[label] = stopped(plan_of(case, strategy, world.size, 1), world, Path(place))
+        for label, (case, strategy, place) in request.get("resumed", {}).items():
+            plan = plan_of(case, strategy, world.size, 1)
+            found[label] = trained(plan, case, world, resume=Path(place))
     for name, defect in DEFECTS.items() if request.get("defects") else ():
         with own_cache(), patch.object(DdpEngine, name, defect):
             plan = plan_of("language_model", {"name": "ddp"}, world.size, 1)

@@ -43,7 +43,7 @@ def trained(
 
 
 def found_in(folder: Path) -> tuple[BatchFound, list[EpochFinished], dict[str, Any]]:
-    results = Results(folder / "results")
+    results = Results.open(folder / "results")
     (plan,) = results.plans()
     records = results.records(plan["run_id"])
     (found,) = [each for each in records if isinstance(each, BatchFound)]
@@ -71,7 +71,7 @@ def test_what_one_rank_has_no_memory_for_is_not_taken_on_any(name: str, tmp_path
     # the run that follows is the one that was found, and its rate goes with the batch
     assert (plan["global_batch"], plan["peak_lr"]) == (32, pytest.approx(0.02))
     assert [len(each.losses) for each in epochs] == [45]
-    records = Results(tmp_path / "results").records(plan["run_id"])
+    records = Results.open(tmp_path / "results").records(plan["run_id"])
     (started,) = [each for each in records if isinstance(each, RunStarted)]
     assert started.transports == ["TCP, this host"]
 
@@ -94,7 +94,7 @@ def test_a_pipeline_is_cut_into_the_micro_batches_that_are_fastest(tmp_path: Pat
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(spec), "utf-8")
     ranks(RANKS, "raysuite.train", file, "--results", tmp_path / "results")
-    results = Results(tmp_path / "results")
+    results = Results.open(tmp_path / "results")
     for plan, most in zip(results.plans(), (64, 32), strict=True):
         records = results.records(plan["run_id"])
         (found,) = [each for each in records if isinstance(each, BatchFound)]

@@ -182,7 +182,7 @@ matrix:
 def test_runs_record_what_their_stages_do(tmp_path: Path) -> None:
     (tmp_path / "runs.yaml").write_text(RUNS)
     ranks(2, "raysuite.train", tmp_path / "runs.yaml", "--results", tmp_path / "results")
-    figures = results_figures(Results(tmp_path / "results"))
+    figures = results_figures(Results.open(tmp_path / "results"))
     assert [each.status for each in figures] == ["finished"] * 4
     assert [each.gate for each in figures] == ["passed"] * 4
     stages = [each.stages for each in figures if each.stages is not None]

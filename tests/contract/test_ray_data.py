@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ import torch
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
+from raysuite.nested import leaves
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS
-from raysuite.spec.loaders import RayDataOptions
+from raysuite.spec.loaders import NativeOptions, RayDataOptions
+from tests.unit.tasks.conftest import plan_of
 
 pytestmark = pytest.mark.integration
 CPU = torch.device("cpu")
@@ -49,6 +52,24 @@ def test_batches_come_in_order_whatever_the_options(running_ray, digits, options
     for slice_, batch in zip(asked, loader.batches(asked), strict=True):
         assert np.array_equal(batch.labels.numpy(), labels[slice_.ids])
     loader.close()
+
+
+@pytest.mark.parametrize("case", ["language_model", "own"])
+def test_samples_that_are_no_images_come_as_they_do_from_native(
+    running_ray, case, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    plan = plan_of(case, tmp_path)
+    prepared = prepare(plan.spec.data, plan.dataset)
+    ids = ([3, 0, 5], [1, 2], [8])
+    asked = [Slice(np.array(each), len(each), len(each)) for each in ids]
+    found = []
+    for options in (RayDataOptions(images_per_task=4), NativeOptions()):
+        with closing(make_loader(prepared, "train", options, CPU)) as loader:
+            found.append([(batch.images, batch.labels) for batch in loader.batches(asked)])
+    streamed, expected = (list(leaves(tuple(each))) for each in found)
+    assert len(streamed) == len(expected) >= 6
+    assert all(map(torch.equal, streamed, expected))
 
 
 def test_it_needs_no_cpu_of_the_cluster(running_ray, digits):
@@ -109,7 +130,8 @@ def test_without_a_running_ray_it_says_what_to_do(digits, tmp_path):
     program = """
 import pickle, sys, torch
 from raysuite.data import make_loader
-from raysuite.spec.loaders import RayDataOptions
+from raysuite.spec.loaders import NativeOptions, RayDataOptions
+from tests.unit.tasks.conftest import plan_of
 prepared = pickle.load(open(sys.argv[1], "rb"))
 make_loader(prepared, "train", RayDataOptions(), torch.device("cpu"))
 """

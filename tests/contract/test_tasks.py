@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def check(variant: str, workers: int, case: str, accumulate: int) -> None:
     assert first["steps"] >= 20
     assert first["losses"] < TOLERANCE
     assert first["weights"] < TOLERANCE
+    assert first["metrics"] < 1e-6
     for other in others:
         assert (other["val"], other["images"]) == (first["val"], first["images"])
 
@@ -68,12 +70,30 @@ def test_two_ranks_of_ddp_train_a_task_as_a_plain_loop_does(case: str) -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("case", EVERY)
 @pytest.mark.parametrize(
-    ("variant", "workers"), [(v, n) for v in VARIANTS for n in (2, 3) if (v, n) != CI]
+    ("variant", "workers"), [(v, n) for v in VARIANTS for n in (1, 2, 3) if (v, n) != CI]
 )
 def test_ranks_train_a_task_as_a_plain_loop_does(
     variant: str, workers: int, case: str, accumulate: int
 ) -> None:
     check(variant, workers, case, accumulate)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("variant", ["ddp", "fsdp", "horovod"])
+def test_a_run_that_stopped_in_an_epoch_is_resumed_by_fewer_ranks(
+    variant: str, tmp_path: Path
+) -> None:
+    """Not of DeepSpeed: as many ranks read its shards as wrote them."""
+    framework = VARIANTS[variant]["name"]
+    runs = {case: (case, VARIANTS[variant], str(tmp_path / case)) for case in CI_CASES}
+    ended = found_by(framework, 3, "task_worker", {"runs": {}, "stopped": runs}, 600)
+    resumed, *_ = found_by(framework, 2, "task_worker", {"runs": {}, "resumed": runs}, 600)
+    for case in CI_CASES:
+        assert 0 < ended[0][case]["step"] < 4
+        assert resumed[case]["steps"] >= 20
+        for name, most in (("losses", TOLERANCE), ("weights", TOLERANCE), ("metrics", 1e-6)):
+            assert resumed[case][name] < most, (case, name)
 
 
 @pytest.mark.thorough

@@ -78,7 +78,7 @@ def _train(folder: Path, strategy: str, loader: str, precision: str, compiled: s
     command = [*train, str(spec), "--results", str(folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    (journal,) = (folder / "out").glob("runs/*/journal.jsonl")
+    (journal,) = (folder / "out").glob("gpu/*/runs/*/journal.jsonl")
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [record["kind"] for record in records[:2]] == ["run_started", "gate_verdict"]
     assert records[1]["passed"], records[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import socket
 import sqlite3
@@ -20,6 +21,8 @@ import pytest
 import ray
 
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.records import Results
+from raysuite.records.system import system_files
 from tests.marks import ALONE_MARKS
 
 pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1500)]
@@ -45,6 +48,14 @@ class Net(nn.Sequential):
 """
 
 
+# the example of the guide
+TRAIN = re.findall(
+    r"```python\n(# train.py\n.*?)```",
+    (Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md").read_text("utf-8"),
+    re.DOTALL,
+)[0]
+
+
 class User:
     """Somebody with a home and a working folder of her own, who types commands."""
 
@@ -53,6 +64,7 @@ class User:
         self.folder.mkdir()
         (self.folder / "tiny.yaml").write_text(SPEC)
         (self.folder / "own.py").write_text(OWN)
+        (self.folder / "train.py").write_text(TRAIN)
         (self.folder / "site.yaml").write_text(
             f"kind: local\nscratch: {folder}\ncpus: 2\ngpus: 0\nstart_timeout_seconds: 1000\n"
         )
@@ -149,6 +161,23 @@ def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
     assert ray.is_initialized()
 
 
+def test_a_users_own_script_scales_in_a_job(user: User) -> None:
+    scale = "raysuite scale --workers 1,2 --repeats 1 --warmup-steps 2 --check --quiet --device cpu"
+    user.types(
+        f'eval "$(raysuite cluster env)" && ray job submit -- {scale} -- '
+        "train.py --batch '{16 // workers}'"
+    )
+    results = Results.open(user.folder / "results" / "train")
+    one, two = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
+    assert [one["gate"], two["gate"]] == ["not needed", "passed"]
+    assert [one["global_batch"], two["global_batch"]] == [16, 16]
+    assert two["speed_up"]["value"] > 0
+    for plan in results.plans():
+        folder = results.journal_file(plan["run_id"]).parent
+        assert len(list(folder.glob("rank-*.log"))) == plan["workers"]
+        assert len(system_files(folder)) == 1
+
+
 def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: None) -> None:
     processes = tree(user)
     ports = {address.port for address in listening(processes)}
@@ -165,7 +194,7 @@ def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: No
     assert not user.cluster.mlflow_file.exists()
     with closing(sqlite3.connect(user.cluster.mlflow / "mlflow.db")) as kept:
         states = kept.execute("select status, count(*) from runs group by status").fetchall()
-    assert states == [("FINISHED", 1 + 1)]
+    assert states == [("FINISHED", 1 + 1 + 1 + 2)]
     (status,) = user.asks("raysuite cluster list --all --json")
     assert (status["state"], status["why"]) == ("ended", "taken down")
     assert ray.get(ray.remote(lambda: 7).remote()) == 7

@@ -1,9 +1,10 @@
-"""A sweep in MLflow's own pages, in a real browser."""
+"""A sweep and a suite in MLflow's own pages, in a real browser."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,12 +12,15 @@ import pytest
 import torch
 
 from raysuite import models
+from raysuite.cli.console import print_text
 from raysuite.orchestrate.registration import register_best
+from raysuite.orchestrate.tracking import Tracking
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 from raysuite.records.sweep import trials
 from raysuite.track import sync
 from raysuite.track.register import weights_of
+from tests.fake_results import write_results
 from tests.fake_sweeps import write_sweep
 from tests.integration.test_mlflow_outage import Server
 from tests.integration.test_report_browser import ARGUMENTS
@@ -26,6 +30,7 @@ from tests.require import chromium, require
 pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.browser, pytest.mark.timeout(900)]
 
 PATIENCE_MS = 240_000
+SUITE_COLUMNS = ("run/images_per_second", "run/speed_up", "strategy.name", "plan.workers")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +157,7 @@ def test_the_best_trial_says_so(page: Any, server: Server, swept: Results) -> No
 def test_the_model_tells_its_signature(page: Any, server: Server, swept: Results) -> None:
     show(page, server, "models", "models", "digits-model")
     show(page, server, "models/digits-model/versions/1", "model", "raysuite.accuracy")
-    assert f"{best_of(swept).figures.final_accuracy:.4f}" in page.inner_text("body")
+    assert f"{best_of(swept).figures.final_primary:.4f}" in page.inner_text("body")
     for part in ("Inputs (1)", "Outputs (1)"):
         page.get_by_text(part, exact=True).first.click()
     page.get_by_text("uint8").first.wait_for()
@@ -160,3 +165,24 @@ def test_the_model_tells_its_signature(page: Any, server: Server, swept: Results
     assert "[-1,1,8,8]" in told
     assert "[-1,10]" in told
     page.screenshot(path=server.folder / "model.png")
+
+
+@pytest.mark.parametrize("kind", ["suite", "sweep"])
+def test_the_printed_address_shows_rows_and_columns_without_a_click(
+    page: Any, server: Server, tmp_path: Path, kind: str
+) -> None:
+    if kind == "suite":
+        results, columns = write_results(tmp_path / "a-suite", repeats=2), SUITE_COLUMNS
+    else:
+        results, columns = write_sweep(tmp_path / "another-sweep"), ("goal/accuracy", "strategy")
+    address = Tracking(server.uri, print_text).sync(results)
+    page.goto("about:blank")
+    page.goto(address)
+    for column in columns:
+        page.locator(".ag-header-cell").get_by_text(column, exact=True).first.wait_for()
+    page.locator(".ag-row[row-index='0']").first.wait_for()
+    page.screenshot(path=server.folder / f"address-{kind}.png")
+    rows = page.locator(".ag-pinned-left-cols-container .ag-row").all_inner_texts()
+    expected = "trial " if kind == "sweep" else " · "
+    assert len(rows) == len(results.plans())
+    assert all(expected in row for row in rows), rows

@@ -178,7 +178,7 @@ def test_it_is_served_with_the_accuracy_that_was_told(place: Path) -> None:
     pixels, labels = validation()
     _, logits = served(place, pixels)
     run = results_figures(Results(place / "results"))[1]
-    assert float((logits.argmax(1) == labels).mean()) == pytest.approx(run.final_accuracy)
+    assert float((logits.argmax(1) == labels).mean()) == pytest.approx(run.final_primary)
 
 
 @pytest.mark.thorough
@@ -202,13 +202,13 @@ def test_version_model_and_run_know_of_each_other(place: Path) -> None:
     store = client(place)
     [version] = store.search_model_versions("name = 'our-digits'")
     assert version.tags["raysuite.run_id"] == run.run_id
-    assert version.tags["raysuite.accuracy"] == f"{run.final_accuracy:.4f}"
+    assert version.tags["raysuite.accuracy"] == f"{run.final_primary:.4f}"
     assert version.tags["raysuite.gate"] == "passed"
     model = store.get_logged_model(version.source.removeprefix("models:/"))
     assert model.source_run_id == version.run_id
     assert model.params["model.options.width"] == "12"
     [metric] = model.metrics
-    assert (metric.key, metric.value) == ("validation_accuracy", run.final_accuracy)
+    assert (metric.key, metric.value) == ("validation_accuracy", run.final_primary)
     assert metric.dataset_name == "digits-val"
     logged = store.get_run(version.run_id)
     assert [output.model_id for output in logged.outputs.model_outputs] == [model.model_id]
@@ -277,7 +277,7 @@ def test_of_a_sweep_the_best_that_kept_its_weights(place: Path) -> None:
     runs = results_figures(results)
     search = {"space": {"seed": {"choice": [1, 2]}}, "goal": "accuracy", "trials": 3}
     results.write_search(search, "our-digits", {})
-    top = max(runs, key=lambda run: run.final_accuracy or 0)
+    top = max(runs, key=lambda run: run.final_primary or 0)
     done = register("results")
     assert done.exit_code == 0, done.output
     assert done.stderr == ""

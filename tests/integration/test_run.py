@@ -135,7 +135,7 @@ def test_frameworks_and_loaders_do_the_same_work(results):
 def test_without_ray_it_is_the_same(results, workplace):
     words = ["torchrun", "--nproc-per-node=2", "--standalone", "-m", "raysuite.train"]
     workplace.run(*words, "matrix.yaml", "--results", "bare", OMP_NUM_THREADS="1")
-    bare = Results(workplace.folder / "bare")
+    bare = Results.open(workplace.folder / "bare")
     assert [plan["run_id"] for plan in bare.plans()] == [plan["run_id"] for plan in results.plans()]
     for place, plan in enumerate(results.plans()):
         ours, theirs = (each.records(plan["run_id"]) for each in (results, bare))
@@ -147,7 +147,7 @@ def test_without_ray_it_is_the_same(results, workplace):
 def test_one_process_does_the_same_work(results, workplace):
     workplace.write("alone.yaml", ALONE)
     workplace.run("python", "-m", "raysuite.train", "alone.yaml", "--results", "alone")
-    alone = Results(workplace.folder / "alone")
+    alone = Results.open(workplace.folder / "alone")
     kinds = [
         [record.kind for record in each.records(each.plans()[0]["run_id"])]
         for each in (alone, results)

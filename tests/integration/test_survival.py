@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from raysuite.cluster.files import Stop
@@ -23,7 +24,13 @@ from raysuite.records import (
     RunStopped,
     read_journal,
 )
-from tests.integration.workplace import Command, Workplace, has_checkpoint, until
+from tests.integration.workplace import (
+    Command,
+    Workplace,
+    has_checkpoint,
+    until,
+    until_ended,
+)
 from tests.marks import ALONE_MARKS
 
 pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -47,6 +54,21 @@ strategy: ddp
 training: {epochs: 4, global_batch: 240}
 resources: {device: cpu, workers: 2, retries: 1, wait_for_nodes_s: 1, elastic: true}
 matrix: {seed: [0, 1]}
+"""
+
+
+HOLDING = """\
+import os, pathlib, signal, time, torch
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(10):
+    model(torch.randn(4, 4)).sum().backward()
+    optimizer.step()
+pathlib.Path(f"held-{os.getpid()}").touch()
+while os.path.exists("hold"):
+    time.sleep(0.05)
 """
 
 
@@ -183,8 +205,66 @@ def test_it_trains_what_an_undisturbed_run_trains(
     workplace.run(*words, "-m", "raysuite.train", "slow.yaml", "--results", str(alone))
     epochs = of_kind(slow_results(workplace), EpochFinished)
     assert [epoch.epoch for epoch in epochs if isinstance(epoch, EpochFinished)] == [0, 1, 2]
-    expected = of_kind(Results(alone), EpochFinished)
+    expected = of_kind(Results.open(alone), EpochFinished)
     assert losses(epochs) == losses(expected)
+
+
+def ranks(script: Path) -> list[psutil.Process]:
+    """Processes with the path of a script on their command line, but for its driver."""
+    found = psutil.process_iter(["cmdline"])
+    return [
+        each
+        for each in found
+        if str(script) in (words := each.info["cmdline"] or []) and "scale" not in words
+    ]
+
+
+def test_a_script_outlives_a_worker_and_is_stopped_and_resumed_without_orphans(
+    workplace: Workplace, nodes: Nodes, second: Command
+) -> None:
+    script = workplace.folder / "train.py"
+    script.write_text(HOLDING)
+    hold = workplace.folder / "hold"
+    hold.touch()
+    words = ("raysuite", "scale", "--no-mlflow", "--workers", "2", "--repeats", "1")
+    words += ("--device", "cpu", "--warmup-steps", "2", "--placement", "spread")
+    command = workplace.start(*words, "--", str(script), **nodes.variables)
+
+    def held(count: int) -> list[psutil.Process]:
+        """Wait until that many ranks hold; the processes of both ranks and their guards."""
+        until(lambda: len(list(workplace.folder.glob("held-*"))) == count or alive_no_more())
+        assert command.process.poll() is None, command.stdout + command.stderr
+        return ranks(script)
+
+    def alive_no_more() -> bool:
+        return command.process.poll() is not None
+
+    first = held(2)
+    assert len(first) == 4
+    (rank,) = [each for each in first if each.environ().get("RANK") == "1" and is_guard(each)]
+    worker = rank.parent()
+    assert worker is not None
+    assert worker.name().startswith("ray::RayTrainWorker")
+    worker.kill()
+    until_ended(first, 60)
+    again = held(4)
+    command.process.send_signal(signal.SIGTERM)
+    assert command.wait() == 75, command.stdout + command.stderr
+    until_ended(again, 5)
+    hold.unlink()
+    results = workplace.results()
+    (plan,) = results.plans()
+    assert results.end_of(plan["run_id"]) is None
+    resume = ("raysuite", "scale", "--resume-from", str(results.folder), "--no-mlflow")
+    workplace.run(*resume, **nodes.variables)
+    records = results.records(plan["run_id"])
+    assert isinstance(records[-1], RunFinished)
+    assert sum(isinstance(record, RunStarted) for record in records) == 3
+    assert not ranks(script)
+
+
+def is_guard(process: psutil.Process) -> bool:
+    return "raysuite.cluster.guard" in process.cmdline()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from raysuite.cluster.ports import ephemeral_range
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
 from raysuite.records.derive import current
 from raysuite.track.entries import run_points
-from raysuite.track.upload import SPEED_UP, system_points
+from raysuite.track.upload import RATIOS, system_points
 from tests.lab.fault_cluster import FaultCluster
 from tests.lab.listening import listening
 
@@ -132,8 +132,8 @@ def check_metrics(
     samples = system_points(results.folder / "runs" / plan["run_id"])
     for point in (*run_points(figures), *samples):
         expected.setdefault(point.key, []).append((point.step, point.value, point.timestamp))
-    # a variant's speed-up comes with the suite's figures, and changes with its baseline's runs
-    assert {metric["key"] for metric in run["data"]["metrics"]} - {SPEED_UP} == set(expected)
+    # a variant's ratios come with the suite's figures, and change with its baseline's runs
+    assert {metric["key"] for metric in run["data"]["metrics"]} - set(RATIOS) == set(expected)
     for key, rows in expected.items():
         assert rest.history(run["info"]["run_id"], key) == sorted(rows), key
 

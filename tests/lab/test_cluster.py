@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
+from lab.layout import ROOT
 
-from raysuite.records import GateVerdict, Results, RunFinished
+from raysuite.records import GateVerdict, Results, RunFinished, ScriptMeasured
 from raysuite.records.system import system_files
 from raysuite.report.sweep.study import study
 from raysuite.report.sweep.summary import side_by_side
@@ -65,6 +67,24 @@ ray job submit -- raysuite {verb} {spec} --quiet
 """
 
 
+SCALE = """
+set -e
+eval "$(raysuite cluster env)"
+ray job submit -- {words} --device cpu -- {script} --batch '{{48 // workers}}'
+"""
+(TRAIN,) = re.findall(
+    r"```python\n(# train.py\n.*?)```",
+    (ROOT / "docs" / "how-to" / "own-script.md").read_text("utf-8"),
+    re.DOTALL,
+)
+HANGS = """\
+import signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+time.sleep(600)
+"""
+
+
 @pytest.fixture
 def settled(lab: LabPlace) -> Iterator[LabPlace]:
     """The lab with a user's files; clusters are taken down whatever happens."""
@@ -90,6 +110,7 @@ def test_up_submit_down_on_three_hosts(settled: LabPlace) -> None:
 
     check_run(lab)
     check_sweep(lab)
+    check_script(lab)
 
     lab.run("raysuite", "cluster", "down", timeout_s=200)
     assert lab.out("squeue", "-h", "-u", "hpc1") == ""
@@ -127,6 +148,33 @@ def check_sweep(lab: LabPlace) -> None:
         seen |= set(found)
     assert seen == set(lab.lab.hosts)
     assert (results.folder / "best.yaml").is_file()
+
+
+def check_script(lab: LabPlace) -> None:
+    """A user's own script has a rank on each host, is measured, and ends on all of them."""
+    lab.run("tee", "train.py", text_in=TRAIN)
+    words = "raysuite scale --workers 1,3 --repeats 1 --warmup-steps 2 --placement spread --check"
+    lab.run("bash", text_in=SCALE.format(words=words, script="train.py"), timeout_s=600)
+    results = Results.open(lab.lab.home("hpc1") / "results" / "train")
+    rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
+    assert [row["gate"] for row in rows] == ["not needed", "passed"]
+    assert rows[1]["speed_up"]["value"] > 0
+    run = results.plans()[1]["run_id"]
+    (measured,) = [r for r in results.records(run) if isinstance(r, ScriptMeasured)]
+    assert sorted(measured.hosts) == sorted(lab.lab.hosts)
+    assert all(min(seconds) >= 0 for seconds in measured.start_seconds.values())
+    assert set(system_files(results.journal_file(run).parent)) == set(lab.lab.hosts)
+    nodes = (results.folder / "tables" / "script-start-nodes.csv").read_text("utf-8")
+    assert all(host in nodes for host in lab.lab.hosts)
+
+    lab.run("tee", "hangs.py", text_in=HANGS)
+    words = "raysuite scale --workers 3 --repeats 1 --placement spread --stall 30"
+    text = SCALE.format(words=words, script="hangs.py")
+    done = lab.run("bash", text_in=text, check=False, timeout_s=400)
+    assert "no rank took a step for 30 s" in done.stdout
+    for host in lab.lab.hosts:
+        left = processes(lab, host)
+        assert not [each for each in left if "hangs.py" in each or each == "sleep 600"]
 
 
 def passed(results: Results, run_id: str) -> bool:

@@ -14,6 +14,7 @@ import fnmatch
 import gc
 import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
@@ -61,7 +62,13 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/simulation": ["plan/test_simulation.py"],
     "plan/space": ["plan/test_space.py", "plan/test_population.py"],
     "plan/trials": ["plan/test_trials.py"],
-    "records/derive": ["records/test_derive.py", "records/test_rows.py", "records/test_costs.py"],
+    "records/derive": [
+        "records/test_derive.py",
+        "records/test_shares.py",
+        "records/test_attempts.py",
+        "records/test_costs.py",
+        "records/test_rows.py",
+    ],
     "records/metrics": ["records/test_metrics.py", "records/test_rows.py", "report/test_costs.py"],
     "records/rows": ["records/test_rows.py", "report/test_oracle.py"],
     "records/statistics": ["records/test_statistics.py"],
@@ -87,10 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("modules", nargs="*", help="such as records/statistics or 'perf/*'")
     parser.add_argument("--minutes", type=float, default=60.0, help="at most, for each module")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    parser.add_argument("--sample", type=int, help="mutants of each module, chosen by chance")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.inside:
-        return _run(asked.modules[0], asked.minutes, asked.jobs)
+        return _run(asked.modules[0], asked.minutes, asked.jobs, asked.sample)
     patterns = asked.modules or ["*"]
     if unknown := [each for each in patterns if not fnmatch.filter(TESTS, each)]:
         parser.error(f"no module is called {', '.join(unknown)}; valid are {', '.join(TESTS)}")
@@ -98,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in TESTS:
         if any(fnmatch.fnmatch(name, each) for each in patterns):
             limits = ["--minutes", str(asked.minutes), "--jobs", str(asked.jobs)]
+            if asked.sample is not None:
+                limits += ["--sample", str(asked.sample)]
             inside = [sys.executable, __file__, name, "--inside", *limits]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             code |= subprocess.run(inside, cwd=_copy(name), env=environment, check=False).returncode
@@ -124,21 +134,28 @@ class Mutant:
     """Lines before and after."""
 
 
-def _run(name: str, minutes: float, jobs: int) -> int:
-    """Make the mutants of a module of this folder, and run its tests with each."""
+def _run(name: str, minutes: float, jobs: int, sample: int | None) -> int:
+    """Make the mutants of a module of this folder, and run its tests with each of them, or of the
+    first `sample` of an order that is the same each time."""
     from mutmut.state import state
 
     sys.path[:0] = [str(Path.cwd())]
-    loop = Loop(_mutants(name), state()._stats, jobs, time.monotonic() + 60 * minutes)
+    mutants = _mutants(name)
+    if sample is not None:
+        random.Random(name).shuffle(mutants)
+    loop = Loop(mutants[:sample], state()._stats, jobs, time.monotonic() + 60 * minutes)
     tests = [f"tests/unit/{each}" for each in TESTS[name]]
     options = ["-q", "-s", "-p", "no:cacheprovider", "-m", FASTER, "--tb=no"]
     pytest.main([*options, "--no-header", "--no-summary", *tests], plugins=[loop])
     done = len(loop.found) + len(loop.left)
     if not done:
-        print(f"{name}: nothing was run: the tests fail without a mutant, or there is none")
+        print(
+            f"{name}: nothing was run: the tests fail without a mutant or take all of --minutes, "
+            "or there is no mutant"
+        )
         return 1
     share = len(loop.found) / done
-    print(f"{name}: {len(loop.found)} of {done} found, {share:.1%}; {len(loop.mutants)} in all")
+    print(f"{name}: {len(loop.found)} of {done} found, {share:.1%}; {len(mutants)} in all")
     for mutant in loop.left:
         why = ": no test reaches it" if mutant in loop.unreached else ""
         print("\n".join([f"  {mutant.name}{why}", *(f"    {line}" for line in mutant.changed)]))

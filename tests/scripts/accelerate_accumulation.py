@@ -1,6 +1,6 @@
 """Accelerate with gradient accumulation, as in its documentation."""
 
-import os
+import json
 import sys
 import time
 
@@ -20,7 +20,7 @@ def main() -> None:
     data = TensorDataset(torch.randn(samples, 64), torch.zeros(samples, dtype=torch.long))
     loader = DataLoader(data, batch, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    began, steps = time.perf_counter(), 0
+    ends = []
     for x, y in loader:
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(x), y)
@@ -28,10 +28,8 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
         if accelerator.sync_gradients:
-            steps += 1
-            if steps == 10:
-                began = time.perf_counter()
-    print("TIMER", os.environ["RANK"], steps, (time.perf_counter() - began) / (steps - 10))
+            ends.append(time.perf_counter())
+    print("TIMER", json.dumps(ends))
 
 
 if __name__ == "__main__":

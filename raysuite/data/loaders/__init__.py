@@ -8,7 +8,7 @@ from raysuite.data.base import Loader
 from raysuite.data.prepared import Prepared, Split
 from raysuite.errors import DataError
 from raysuite.lazy import load
-from raysuite.spec.loaders import LoaderOptions, NativeOptions
+from raysuite.spec.loaders import LoaderOptions
 
 if TYPE_CHECKING:
     import torch
@@ -35,15 +35,12 @@ def make_loader(
             f"data.transform: the loader {options.name} does not call Python for each image; take "
             "another one"
         )
-    if prepared.tensors and options.loads:
-        from raysuite.data.loaders.tensors import TensorLoader
-
-        if not isinstance(options, NativeOptions):
-            raise DataError(f"loader.name: {options.name} loads images alone; take native")
-        return TensorLoader(prepared, split, options, device)
-    if options.loads and not images:
+    if prepared.tensors and not options.tensors:
+        raise DataError(f"loader.name: {options.name} loads images alone; take native")
+    if options.loads and not images and not prepared.tensors:
         from raysuite.data.loaders.labels import LabelLoader
 
         return LabelLoader(prepared, split, device)
-    loader: Loader = load(options.implementation)(prepared, split, options, device, channels_last)
+    implementation = options.tensors if prepared.tensors else options.implementation
+    loader: Loader = load(implementation)(prepared, split, options, device, channels_last)
     return loader

@@ -155,7 +155,7 @@ class MemoryLoader:
         self._source = open_source(prepared, split)
         samples = prepared.samples(split)
         decoding = Decoding(self._source, prepared, samples)
-        key = _key(self._source, prepared, split)
+        key = key_of(self._source, prepared, split)
         self._share = NodeShare(key, decoding.size, decoding.write)
         self._images = Decoded(self._share.path, prepared.facts.channels)
         self._stack = None if prepared.resizes else self._images.stacked()
@@ -220,8 +220,8 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
     return images
 
 
-def _key(source: Source, prepared: Prepared, split: Split) -> str:
-    """Identifies one split's pixels: its files, their sizes and their times.
+def key_of(source: Source, prepared: Prepared, split: Split) -> str:
+    """Identifies one split's samples: its files, their sizes and their times.
 
     One process of the node reads the files' sizes and times; others that wait use its result.
     """

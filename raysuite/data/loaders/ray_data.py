@@ -16,18 +16,20 @@ import ray
 import ray.data
 import torch
 from ray.data.exceptions import SystemException
-from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import Source, open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
 from raysuite.errors import DataError, RunError, UserError
+from raysuite.nested import leaves, mapped
 from raysuite.spec.loaders import RayDataOptions
 
-_Row = tuple[Tensor, Tensor] | str
-"""Images [b, size, size, C] and labels [b], in memory that is copied to the device; or an error."""
+_Row = tuple[Any, Any] | str
+"""Images [b, size, size, C] and labels [b], or inputs and targets of another task, in memory that
+is copied to the device; or an error."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
@@ -56,11 +58,19 @@ class RayDataLoader:
                 "the loader ray_data needs a running Ray, and there is none in this process; "
                 "start the run by `raysuite run`, or call ray.init() first"
             )
-        open_source(prepared, split).close()  # what it raises should come now
+        with closing(open_source(prepared, split)) as source:  # what it raises should come now
+            if isinstance(source, TensorSource):
+                self._sample_bytes = sum(each.nbytes for each in leaves(source.batch([0])))
+            else:
+                self._sample_bytes = prepared.facts.image_values
         self._prepared, self._split, self._options = prepared, split, options
         self._name = uuid.uuid4().hex
-        self._image_bytes = prepared.facts.image_values
-        self._normalise = Normalise(Rendering(prepared, "exact"), device, channels_last)
+        self._device = device
+        self._normalise = (
+            None
+            if prepared.tensors
+            else Normalise(Rendering(prepared, "exact"), device, channels_last)
+        )
         self._rows: _Rows | None = None
         # a line or two per epoch and worker otherwise; its own log file has them
         logging.getLogger("ray.data").setLevel(logging.WARNING)
@@ -77,7 +87,11 @@ class RayDataLoader:
             if isinstance(row, str):
                 rows.close()
                 raise DataError(row)
-            yield self._normalise.batch(*row, slice_)
+            if self._normalise is not None:
+                yield self._normalise.batch(*row, slice_)
+                continue
+            inputs, targets = mapped(row, lambda each: each.to(self._device, non_blocking=True))
+            yield Batch(inputs, targets, slice_.real, slice_.of_global)
 
     def close(self) -> None:
         self._stop()
@@ -115,6 +129,9 @@ class RayDataLoader:
             if row["error"].is_valid:
                 found.append(row["error"].as_py())
                 continue
+            if self._normalise is None:
+                found.append(pickle.loads(row["images"].as_py()))
+                continue
             labels = np.frombuffer(row["labels"].as_buffer(), np.int64)
             pixels = self._normalise.room(len(labels))
             pixels.numpy().reshape(-1)[:] = np.frombuffer(row["images"].as_buffer(), np.uint8)
@@ -136,7 +153,7 @@ class RayDataLoader:
         execution = dataset.context.execution_options
         execution.preserve_order = True
         # By default each dataset takes half the node's object store, and a node has many workers.
-        block_bytes = per_task * size * self._image_bytes
+        block_bytes = per_task * size * self._sample_bytes
         execution.resource_limits = ray.data.ExecutionResources.for_limits(
             object_store_memory=_BLOCKS_PER_TASK * (options.tasks + ahead) * block_bytes
         )
@@ -163,7 +180,8 @@ _SLICES = "slices"
 _DECODED = pa.schema(
     [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
 )
-"""A row per batch: uint8 [b, size, size, C] and int64 [b], or what is wrong with it."""
+"""A row per batch: uint8 [b, size, size, C] and int64 [b], or what is wrong with it. Of samples
+that are no images, inputs and targets lie in `images`, pickled."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}
@@ -185,7 +203,11 @@ def _decoded(
     slice_: Slice, loader: str, prepared: Prepared, split: Split
 ) -> dict[str, bytes | str | None]:
     try:
-        source, rendering = _source(loader, prepared, split), Rendering(prepared, "exact")
+        source = _source(loader, prepared, split)
+        if isinstance(source, TensorSource):
+            found = source.batch(slice_.ids.tolist(), slice_.draw)
+            return {"images": pickle.dumps(found), "labels": b"", "error": None}
+        rendering = Rendering(prepared, "exact")
         images = np.empty(rendering.shape(len(slice_.ids), torch.uint8), np.uint8)
         labels = rendering.write(source, slice_, images)
     except DataError as error:

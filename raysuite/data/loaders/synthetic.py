@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from operator import itemgetter
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from raysuite.data.base import Batch, LatestCall, Slice
+from raysuite.data.formats import open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.data.prepared import Prepared, Split
+from raysuite.nested import mapped
 from raysuite.spec.datasets import SPLITS
 from raysuite.spec.loaders import SyntheticOptions
 
@@ -18,7 +24,9 @@ class SyntheticLoader:
 
     Batches have the requested sizes, and share memory: they are not to be written to. Images are
     standard normal, as normalised images roughly are, and labels and tokens uniform; validation has
-    others than training, so that memorised ones give no accuracy. Losses mean nothing.
+    others than training, so that memorised ones give no accuracy. Losses mean nothing. Nothing
+    random is known of the user's own samples that are no images: the first ones of the split are
+    read once.
     """
 
     def __init__(
@@ -29,28 +37,34 @@ class SyntheticLoader:
         device: torch.device,
         channels_last: bool = False,
     ) -> None:
-        self._facts, self._device = prepared.facts, device
+        self._prepared, self._split, self._device = prepared, split, device
         self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._seed = SPLITS.index(split)
-        self._images = self._labels = torch.empty(0)
+        self._drawn: tuple[int, Any] = 0, None
+        """How many, and their images and labels, or inputs and targets."""
         self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         largest = max((len(slice_.ids) for slice_ in slices), default=0)
-        if len(self._images) < largest:
-            self._images, self._labels = self._drawn(largest)
+        if self._drawn[0] < largest:
+            self._drawn = largest, self._draw(largest)
         for slice_ in self._call.each(slices):
-            count = len(slice_.ids)
-            images, labels = self._images[:count], self._labels[:count]
+            images, labels = mapped(self._drawn[1], itemgetter(slice(len(slice_.ids))))
             yield Batch(images, labels, slice_.real, slice_.of_global)
 
     def close(self) -> None:
-        self._images = self._labels = torch.empty(0)
+        self._drawn = 0, None
 
-    def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
+    def _draw(self, count: int) -> tuple[Any, Any]:
+        prepared, facts = self._prepared, self._prepared.facts
+        if facts.inputs:
+            with closing(open_source(prepared, self._split)) as source:
+                assert isinstance(source, TensorSource)
+                numbers = np.arange(count) % prepared.samples(self._split)
+                found = mapped(source.batch(numbers.tolist()), lambda each: each.to(self._device))
+            return found[0], found[1]
         # a generator of its own: the default one belongs to the model
         draws = torch.Generator(self._device).manual_seed(self._seed)
-        facts = self._facts
         if facts.sequence:
             tokens, following = torch.randint(
                 facts.classes, (2, count, facts.sequence), generator=draws, device=self._device

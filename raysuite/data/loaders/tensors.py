@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from raysuite.data.base import Batch, LatestCall, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
+from raysuite.data.loaders.memory import key_of
 from raysuite.data.loaders.native import InProcesses
+from raysuite.data.node_share import NodeShare
 from raysuite.data.prepared import Prepared, Split
 from raysuite.errors import DataError
-from raysuite.nested import mapped
-from raysuite.spec.loaders import NativeOptions
+from raysuite.nested import leaves, mapped, rebuilt
+from raysuite.spec.loaders import MemoryOptions, NativeOptions
+
+
+def _opened(prepared: Prepared, split: Split) -> TensorSource:
+    source = open_source(prepared, split)
+    assert isinstance(source, TensorSource)
+    return source
 
 
 class _Batches(Dataset[Any]):
     """Whole batches by sample numbers."""
 
-    def __init__(self, prepared: Prepared, split: Split) -> None:
-        self._prepared, self._split = prepared, split
+    def __init__(self, open_: Callable[[], TensorSource]) -> None:
+        self._open = open_
 
     @cached_property
     def source(self) -> TensorSource:  # opened where it is first read: in each loading process
-        source = open_source(self._prepared, self._split)
-        assert isinstance(source, TensorSource)
-        return source
+        return self._open()
 
     def __getitem__(self, slice_: Slice) -> Any:
         try:
@@ -44,7 +54,7 @@ class _Batches(Dataset[Any]):
 class _Here:
     """Batches on demand or, with threads, by them and ahead."""
 
-    def __init__(self, batches: _Batches, options: NativeOptions) -> None:
+    def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
         self._pool: ThreadPoolExecutor | None = None
         if options.threads:
@@ -80,16 +90,24 @@ class TensorLoader:
     """Stacks samples in the worker, in its threads, or in processes of PyTorch's DataLoader."""
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: NativeOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: NativeOptions | MemoryOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         self._device = device
-        batches = _Batches(prepared, split)
+        batches = _Batches(self._source_of(prepared, split))
         self._ahead = (
             InProcesses(batches, options, device.type == "cuda")
-            if options.processes
+            if isinstance(options, NativeOptions) and options.processes
             else _Here(batches, options)
         )
         self._call = LatestCall()
+
+    def _source_of(self, prepared: Prepared, split: Split) -> Callable[[], TensorSource]:
+        return partial(_opened, prepared, split)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         loaded = self._ahead.load(slices)
@@ -101,3 +119,106 @@ class TensorLoader:
 
     def close(self) -> None:
         self._ahead.close()
+
+
+# The whole set in memory that all workers of a node share.
+
+
+class HeldLoader(TensorLoader):
+    """The same of samples that the first worker of a node read once, for all of them."""
+
+    def _source_of(self, prepared: Prepared, split: Split) -> Callable[[], TensorSource]:
+        held = _Held(_opened(prepared, split), prepared, split)
+        return lambda: held
+
+
+def _tensor(value: Any) -> Tensor:
+    """A tensor, an array or a number as a contiguous tensor of the type that stacking gives it."""
+    if isinstance(value, Tensor):
+        return value.detach().contiguous()
+    return torch.from_numpy(np.array(value))
+
+
+def _as_given(tensor: Tensor, like: Any) -> Any:
+    """What `_tensor` made a tensor of, of the kind that it was."""
+    if isinstance(like, Tensor):
+        return tensor
+    return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()
+
+
+class _Held(TensorSource):
+    """Samples in a folder in memory: for each tensor of a sample, in their order, the bytes of that
+    of all samples, N.bin, and their shapes, N.npy."""
+
+    def __init__(self, source: TensorSource, prepared: Prepared, split: Split) -> None:
+        self._source, self._samples = source, prepared.samples(split)
+        self._like = source.sample(0)
+        source.stacked([self._like], 0)  # what it raises should come now
+        self._first = [*map(_tensor, leaves(self._like))]
+        self._read: list[list[Tensor]] = []
+        self._share = NodeShare(key_of(source, prepared, split), self._size, self._write)
+        self._read = []
+        self._all = [self._mapped(number) for number in range(len(self._first))]
+
+    def _size(self) -> int:
+        """Read all samples: how many bytes their files take."""
+        kinds = [each.dtype for each in self._first]
+        for number in range(self._samples):
+            found = [*map(_tensor, leaves(self._source.sample(number)))]
+            if [each.dtype for each in found] != kinds:
+                raise DataError(
+                    f"{self._source.place(number)} has {_kinds(found)}, and the first sample "
+                    f"{_kinds(self._first)}; the loader memory holds samples of one kind"
+                )
+            self._read.append(found)
+        return sum(each.nbytes + 8 * each.dim() for found in self._read for each in found) + 4096
+
+    def _write(self, folder: Path) -> None:
+        for number, tensors in enumerate(zip(*self._read, strict=True)):
+            shapes = [tuple(each.shape) for each in tensors]
+            if len({len(shape) for shape in shapes}) > 1:
+                raise DataError(
+                    f"{self._source.place(0)} and others have tensors of different numbers of "
+                    "dimensions; the loader memory holds samples of one kind"
+                )
+            np.save(folder / f"{number}.npy", np.array(shapes, np.int64))
+            with (folder / f"{number}.bin").open("wb") as file:
+                for each in tensors:
+                    file.write(each.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+    def _mapped(self, number: int) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int64]]:
+        """Of a tensor of the samples: the values of all of them, [samples, dimensions] shapes, and
+        where each begins."""
+        file, dtype = self._share.path / f"{number}.bin", self._first[number].dtype
+        # mode "c", copy on write, though nothing writes: torch warns of read-only arrays
+        size = file.stat().st_size
+        held = np.memmap(file, np.uint8, "c") if size else np.empty(0, np.uint8)
+        shapes = np.load(self._share.path / f"{number}.npy")
+        ends = shapes.prod(1).cumsum()
+        return torch.from_numpy(held).view(dtype), shapes, np.concatenate([[0], ends])
+
+    def sample(self, number: int) -> Any:
+        held = (
+            values[begins[number] : begins[number + 1]].view(shapes[number].tolist())
+            for values, shapes, begins in self._all
+        )
+        return rebuilt(self._like, map(_as_given, held, leaves(self._like)))
+
+    def shown(
+        self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
+    ) -> list[Any]:
+        return self._source.shown(samples, numbers, draw)
+
+    def stacked(self, samples: list[Any], first: int) -> Any:
+        return self._source.stacked(samples, first)
+
+    def place(self, sample: int) -> str:
+        return self._source.place(sample)
+
+    def close(self) -> None:
+        self._share.close()
+        self._source.close()
+
+
+def _kinds(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(str(each.dtype).removeprefix("torch.") for each in tensors)

@@ -25,8 +25,9 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raysuite.plan.space import active
-from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures
-from raysuite.spec.search import Dimension, Goal, OptunaSearch, SearchOptions, holds
+from raysuite.records.sweep import TrialFigures, lower_is_better
+from raysuite.spec.search import QUALITY, TIMES, Dimension, Goal, OptunaSearch, SearchOptions, holds
+from raysuite.spec.tasks import CLASSIFICATION
 
 # A space's dimensions in Optuna's terms: plain numbers between bounds.
 
@@ -106,7 +107,7 @@ def _short(value: float) -> float:
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Seconds that the longest of the trials that count has trained; no time to accuracy is above
+    """Seconds that the longest of the trials that count has trained; no time to the target is above
     it."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
@@ -117,14 +118,18 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
 
     `longest` is `longest_s` of all trials.
 
-    One that missed its target accuracy has no time to it. It counts as slower than all that met
-    it, and the slower, the less accurate it became: what is near the target is worth a search, and
+    One that missed its target has no time to it. It counts as slower than all that met it, and the
+    slower, the worse its primary metric became: what is near the target is worth a search, and
     where no trial has met it yet, that is the only information.
     """
-    value, accuracy = trial.goals[goal], trial.goals["accuracy"]
-    if goal != "time_to_accuracy" or value is not None or accuracy is None or not trial.counts:
+    value = trial.goals.get(goal)
+    reached = next((trial.goals[each] for each in QUALITY if each in trial.goals), None)
+    if goal not in TIMES or value is not None or reached is None or not trial.counts:
         return value
-    return longest * (2.0 - accuracy)
+    main = trial.figures.task.main
+    if main.unit == "share":
+        return longest * (2.0 - (reached if main.higher_is_better else 1.0 - reached))
+    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # from 1 to 2 too
 
 
 Values = dict[str, Any]
@@ -148,10 +153,11 @@ class OptunaAlgorithm:
         number = len(trials) + len(left_out)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            task = next((trial.figures.task for trial in trials), CLASSIFICATION)
             study = optuna.create_study(
                 sampler=self._sampler(number),
                 directions=[
-                    "minimize" if goal in LOWER_IS_BETTER else "maximize"
+                    "minimize" if lower_is_better(goal, task) else "maximize"
                     for goal in self._search.wanted
                 ],
             )

@@ -80,7 +80,7 @@ class Population:
         )
         for turn in turns:
             if turn.trial.run_id in held:
-                self._carry_out(turn, journals, epochs)
+                self._carry_out(turn, plans[0].task.main.sign, journals, epochs)
         return held
 
     def _can_be(self, plan: RunPlan, values: Values) -> bool:
@@ -90,15 +90,15 @@ class Population:
             return False
         return True
 
-    def _carry_out(self, turn: Turn, journals: Journals, epochs: int) -> None:
+    def _carry_out(self, turn: Turn, sign: int, journals: Journals, epochs: int) -> None:
         """Copy the checkpoint that a trial takes, and record the decision, in that order;
-        its own checkpoint is not needed any more."""
+        its own checkpoint is not needed any more. `sign`: of the metric that they go by."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,
             by=self._search.scheduler.name,
             epoch=epochs - 1,
-            value=trial.value if math.isfinite(trial.value) else None,
+            value=sign * trial.value if math.isfinite(trial.value) else None,
             place=turn.place,
             population=turn.population,
             source=None if source is None else source.run_id,
@@ -144,12 +144,13 @@ def _stands(records: Sequence[Record], epochs: int) -> bool:
 
 
 def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing:
+    main = plan.task.main
     reached = [
-        record.val_accuracy
+        main.sign * record.validation[main.name]
         for record in current(records)
         if isinstance(record, EpochFinished)
         and record.epoch == epochs - 1
-        and record.val_accuracy is not None
+        and main.name in record.validation
     ]
     value = reached[0] if reached and math.isfinite(reached[0]) else -math.inf
     turns = [turn for turn in turns_of(records) if turn.epoch + 1 < epochs]

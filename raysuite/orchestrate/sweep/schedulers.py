@@ -32,6 +32,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.records.base import content_of
 from raysuite.spec.search import SearchOptions
+from raysuite.spec.tasks import TaskFacts
 from raysuite.train.stopping import Prune
 
 ORDER = "epoch-order.jsonl"
@@ -123,14 +124,14 @@ class JournaledScheduler(FIFOScheduler):
             or (run_id, epoch.epoch) in self._seen
         ):
             return
-        value = self._value(epoch)
+        task = self._plans[run_id].task
+        value, sign = self._value(epoch, task)
         if value is None:
             return
         self._seen.add((run_id, epoch.epoch))
         self._write_down(epoch)
-        if not math.isfinite(value):
-            value = -math.inf
-        found = {"epochs": epoch.epoch + 1, "value": value}
+        compared = sign * value if math.isfinite(value) else -math.inf
+        found = {"epochs": epoch.epoch + 1, "value": compared}
         action = self._scheduler.on_trial_result(None, TuneTrial(run_id), found)  # type: ignore[arg-type]
         if action != TrialScheduler.STOP:
             return
@@ -146,7 +147,9 @@ class JournaledScheduler(FIFOScheduler):
 
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
         if self._results.end_of(run_id) is None:
-            goal = "images/s" if self._search.wanted[0] == "throughput" else "validation accuracy"
+            task = self._plans[run_id].task
+            by_rate = self._search.wanted[0] == "throughput"
+            goal = f"{task.unit}/s" if by_rate else f"validation {task.main.title.lower()}"
             message = f"compared by its {goal} after epoch {epoch.epoch + 1}"
             finite = value if math.isfinite(value) else None
             self._pruned[run_id] = Prune(self._search.scheduler.name, finite, message)
@@ -168,15 +171,17 @@ class JournaledScheduler(FIFOScheduler):
         )
         Journal(self._results.journal_file(run_id)).write(record)
 
-    def _value(self, epoch: EpochFinished) -> float | None:
-        """What runs are compared by at the same epoch, higher is better.
+    def _value(self, epoch: EpochFinished, task: TaskFacts) -> tuple[float | None, int]:
+        """What runs are compared by at the same epoch, and by what it is multiplied so that higher
+        is better.
 
-        For `time_to_accuracy` it is the accuracy too: a lower one after as many epochs is worse.
-        None where all of the epoch was warm-up: the first later epoch with a value is used.
+        For a time to the target it is the primary metric too: a worse one after as many epochs is
+        worse. None where all of the epoch was warm-up: the first later epoch with a value is used.
         """
         if self._search.wanted[0] == "throughput":
-            return epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None
-        return epoch.val_accuracy
+            rate = epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None
+            return rate, 1
+        return epoch.validation.get(task.primary), task.main.sign
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Ray Tune's call at each report; a trial is never ended by Tune itself."""

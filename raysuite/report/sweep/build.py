@@ -20,12 +20,13 @@ from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.plots import sweep_plots, trial_key
-from raysuite.report.sweep.study import TOLD, Study, goal_text, study
+from raysuite.report.sweep.study import Study, goal_text, study
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import best_trials, sheets
 from raysuite.report.tables import Sheet, sheet_files
 from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
+from raysuite.spec.tasks import CLASSIFICATION
 
 MOST_SPECS = 6
 """Specs of a Pareto front that the page shows; the others are only files beside it."""
@@ -101,6 +102,8 @@ def collect_sweep(results: Results, against: str | None = None) -> SweepReport |
 
 
 def trial_data(trial: TrialFigures) -> dict[str, Any]:
+    task = trial.figures.task
+    target = "accuracy" if task == CLASSIFICATION else "target"
     return {
         "trial": trial.number,
         "run_id": trial.run_id,
@@ -110,12 +113,12 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
         "gate": trial.figures.gate,
         "goals": dict(trial.goals),
         "epochs": trial.epochs,
-        "epochs_to_accuracy": trial.figures.epochs_to_accuracy,
+        f"epochs_to_{target}": trial.figures.epochs_to_accuracy,
         "workers": trial.figures.workers,
         "worker_seconds": trial.worker_seconds,
         "curve": [
-            {"epoch": epoch, "elapsed_s": seconds, "val_accuracy": accuracy}
-            for epoch, seconds, accuracy in trial.curve
+            {"epoch": epoch, "elapsed_s": seconds, f"val_{task.primary}": value}
+            for epoch, seconds, value in trial.curve
         ],
     }
 
@@ -193,11 +196,11 @@ def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
-    words = {goal: TOLD[goal].words for goal in study.goals}
-    if "accuracy" in words:
-        words["accuracy"] += " in its best epoch"
+    words = {goal: study.told(goal).words for goal in study.goals}
+    if study.quality in words:
+        words[study.quality] += " in its best epoch"
     reached = "; ".join(
-        f"{goal_text(goal, trial.goals[goal])} {words[goal]}" for goal in study.goals
+        f"{goal_text(goal, trial.goals[goal], study.task)} {words[goal]}" for goal in study.goals
     )
     which = "on the Pareto front" if study.front else "the best"
     yield f"trial {trial.number} of the sweep {study.name}, {which} of {len(study.trials)}."

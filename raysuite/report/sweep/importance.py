@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
-from raysuite.report.sweep.study import TOLD, Study, is_number
-from raysuite.spec.search import Goal
+from raysuite.report.sweep.study import Study, is_number
+from raysuite.spec.search import QUALITY, Goal
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -64,7 +64,7 @@ def importances(study: Study) -> Importances:
     """fANOVA (Hutter et al. 2014, ICML, "An Efficient Approach for Assessing Hyperparameter
     Importance") by optuna, of the first goal.
 
-    Where trials were stopped early, all are compared by their best accuracy up to the last epoch
+    Where trials were stopped early, all are compared by the best value up to the last epoch
     that every one of them finished: the trials that continued are a biased sample. Where trials
     took the weights of others, it is the last epoch before any of them did.
     """
@@ -98,20 +98,22 @@ def importances(study: Study) -> Importances:
 
 
 def _sample(study: Study) -> tuple[Sample, str]:
-    told = TOLD[study.goal].words
+    told = study.told(study.goal).words
     own = None  # epochs before any trial could take another's weights
     if any(trial.taken for trial in study.trials):
         own = min(trial.turns[0].epoch + 1 for trial in study.trials if trial.turns)
-    if study.goal == "accuracy" and (study.of("pruned") or own):
+    if study.goal in QUALITY and (study.of("pruned") or own):
         began = [trial for trial in study.trials if trial.counts and trial.curve]
         epochs = min((trial.epochs for trial in began), default=0)
         epochs = min(epochs, own or epochs)
-        reached = [
-            (trial, max(accuracy for _, _, accuracy in trial.curve[:epochs])) for trial in began
-        ]
-        return reached, f"accuracy within {text.count(epochs, 'epoch')}"
+        best = min if study.lower_is_better(study.goal) else max
+        reached = [(trial, best(value for _, _, value in trial.curve[:epochs])) for trial in began]
+        title = study.task.main.title.lower()
+        return reached, f"{title} within {text.count(epochs, 'epoch')}"
     return [
-        (trial, value) for trial in study.ranked if (value := trial.goals[study.goal]) is not None
+        (trial, value)
+        for trial in study.ranked
+        if (value := trial.goals.get(study.goal)) is not None
     ], told
 
 

@@ -12,19 +12,18 @@ from typing import Any
 from raysuite.records import RunPruned
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
-from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures, pareto
+from raysuite.records.sweep import TrialFigures, pareto
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
 from raysuite.report.sweep.importance import FEW as FEW_TRIALS
 from raysuite.report.sweep.importance import MIDDLE, Importances
 from raysuite.report.sweep.study import (
-    TOLD,
     Study,
-    accuracy_of_source,
     goal_text,
     is_number,
     trial_name,
+    value_of_source,
     value_text,
     values_text,
 )
@@ -62,7 +61,10 @@ def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
 
 def told(study: Study, trial: TrialFigures) -> str:
     """The tooltip of a trial: its state, results and values."""
-    reached = [f"{TOLD[goal].words} {goal_text(goal, trial.goals[goal])}" for goal in study.goals]
+    reached = [
+        f"{study.told(goal).words} {goal_text(goal, trial.goals.get(goal), study.task)}"
+        for goal in study.goals
+    ]
     values = [
         f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
     ]
@@ -156,12 +158,14 @@ def key_axis(study: Study, key: str) -> Axis:
 def goal_axis(study: Study) -> Axis:
     """The axis of the first goal, its best on top."""
     goal = study.goal
-    values = {t.number: v for t in study.trials if t.counts and (v := t.goals[goal]) is not None}
-    title, write = TOLD[goal].words, TOLD[goal].write
+    values = {
+        t.number: v for t in study.trials if t.counts and (v := t.goals.get(goal)) is not None
+    }
+    title, write = study.told(goal).words, study.told(goal).write
     if goal == "throughput":  # its unit would not fit beside each tick
-        title, write = TOLD[goal].axis, text.number
+        title, write = study.told(goal).axis, text.number
     places, ticks = _numbers(values, write)
-    if goal in LOWER_IS_BETTER:
+    if study.lower_is_better(goal):
         places = {number: 1 - place for number, place in places.items()}
         ticks = [(1 - place, name) for place, name in ticks]
     return Axis(title, places, ticks)
@@ -220,7 +224,7 @@ def parallel(study: Study) -> Plot | None:
     traces.append(p.trace("text", ticks))
     more = len(study.keys) - MOST_AXES
     left_out = f" {text.count(more, 'more key')} in the table alone." if more > 0 else ""
-    told_goal = TOLD[study.goal].words
+    told_goal = study.told(study.goal).words
     titles = json.dumps([axis.title for axis in axes])
     absent = any(spot < 0 for axis in axes for spot, _ in axis.ticks)
     gray = {"color": {"value": NEUTRAL}, "detail": {"field": "series", "type": "nominal"}}
@@ -266,17 +270,18 @@ MOST_MARKERS = 40
 
 
 def curves(study: Study) -> Plot | None:
-    """Validation accuracy over epochs; a cross marks where a trial was stopped early."""
+    """The primary metric over epochs; a cross marks where a trial was stopped early."""
     drawn = [trial for trial in study.trials if trial.curve]
     if not drawn:
         return None
-    colors = rank_colors(study.ranked)
+    colors, shown = rank_colors(study.ranked), study.told(study.quality)
+    write = "{:.2%}".format if study.task.main.unit == "share" else shown.write
     traces: list[Trace] = []
     for trial in _worst_first(study, drawn):
         # where it took weights, the line continues from theirs: another piece of it
         for piece, epochs in enumerate(pieces(study, trial)):
             points = [
-                {"x": x, "y": y, "tip": f"epoch {x:g}: {y:.2%}\n{told(study, trial)}"}
+                {"x": x, "y": y, "tip": f"epoch {x:g}: {write(y)}\n{told(study, trial)}"}
                 for x, y in epochs
             ]
             traces.append(_line(study, trial, colors, f"{trial_name(trial)}.{piece}", points))
@@ -300,24 +305,25 @@ def curves(study: Study) -> Plot | None:
     return Plot(
         name="learning-curves",
         title="Learning curves",
-        note=f"Top-1 over the whole validation set after each epoch. {BY_RANK}{crosses}",
+        note=f"{study.task.main.note} over the whole validation set after each epoch. {BY_RANK}"
+        f"{crosses}",
         description=f"{text.count(len(drawn), 'line')}, one a trial, over epochs.",
         traces=traces,
         layers=[*_trial_layers(marked), cross, diamond],
         x=p.quantity("epochs", tickMinStep=1),
-        y=p.quantity("validation accuracy", zero=False, format="~%"),
+        y=p.quantity(shown.words, zero=False, format=shown.tickformat),
         height=380,
         wide=True,
     )
 
 
 def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]:
-    """Epochs and accuracies of a trial, a list for each piece between two takeovers of weights."""
+    """Epochs and values of a trial, a list for each piece between two takeovers of weights."""
     made: list[list[tuple[float, float]]] = [[]]
     taken = {turn.epoch: turn for turn in trial.taken}
-    for epoch, _, accuracy in trial.curve:
-        made[-1].append((epoch + 1, accuracy))
-        if epoch in taken and (there := accuracy_of_source(study, taken[epoch])) is not None:
+    for epoch, _, value in trial.curve:
+        made[-1].append((epoch + 1, value))
+        if epoch in taken and (there := value_of_source(study, taken[epoch])) is not None:
             made.append([(epoch + 1, there)])
     return made
 
@@ -328,8 +334,8 @@ def _ends(study: Study) -> Iterator[Trace]:
         end = trial.figures.end
         if trial.curve and isinstance(end, RunPruned):
             tip = f"{trial_name(trial)} stopped {end.words}"
-            epoch, _, accuracy = trial.curve[-1]
-            point = {"x": epoch + 1, "y": accuracy}
+            epoch, _, value = trial.curve[-1]
+            point = {"x": epoch + 1, "y": value}
             yield p.trace("stopped", [point], tip=tip, key=trial_key(study, trial))
 
 
@@ -358,14 +364,14 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     both = [
         trial
         for trial in study.trials
-        if trial.counts and trial.goals[x] is not None and trial.goals[y] is not None
+        if trial.counts and trial.goals.get(x) is not None and trial.goals.get(y) is not None
     ]
     if not both:
         return None
 
     def points(trials: Iterable[TrialFigures]) -> Iterator[dict[str, Any]]:
         for trial in trials:
-            yield {"x": trial.goals[x], "y": trial.goals[y], "tip": told(study, trial)}
+            yield {"x": trial.goals.get(x), "y": trial.goals.get(y), "tip": told(study, trial)}
 
     traces: list[Trace] = []
     styles = {}
@@ -378,17 +384,17 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
             keys = [trial_key(study, trial) for trial in trials]
             traces.append(p.trace("mean", points(trials), series=word, key=keys))
     front = pareto(both, (x, y)) if len(study.goals) > 2 else study.front
-    best = sorted(front, key=lambda trial: trial.goals[x] or 0.0)
+    best = sorted(front, key=lambda trial: trial.goals.get(x) or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
     # as stairs: between two trials no more is reached than by the worse of them
-    stairs = "step-after" if x in LOWER_IS_BETTER else "step-before"
+    stairs = "step-after" if study.lower_is_better(x) else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
-    better_x = "left" if x in LOWER_IS_BETTER else "right"
-    better_y = "down" if y in LOWER_IS_BETTER else "up"
+    better_x = "left" if study.lower_is_better(x) else "right"
+    better_y = "down" if study.lower_is_better(y) else "up"
     return Plot(
         name=f"pareto-{x}-{y}".replace("_", "-"),
-        title=f"Pareto front: {TOLD[y].words} over {TOLD[x].words}",
+        title=f"Pareto front: {study.told(y).words} over {study.told(x).words}",
         note=f"A point is a trial. On the line, the front{among}: no other trial is better in one "
         f"goal and as good in the other. Better lies {better_x} and {better_y}. Trials that were "
         "stopped early count with what they reached.",
@@ -400,16 +406,16 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
             p.markers(size=60),
             p.markers("front", size=110),
         ],
-        x=_goal_channel(x),
-        y=_goal_channel(y),
+        x=_goal_channel(study, x),
+        y=_goal_channel(study, y),
         styles=styles,
         height=340,
         wide=wide,
     )
 
 
-def _goal_channel(goal: Goal) -> p.Layer:
-    return p.quantity(TOLD[goal].axis, zero=False, format=TOLD[goal].tickformat)
+def _goal_channel(study: Study, goal: Goal) -> p.Layer:
+    return p.quantity(study.told(goal).axis, zero=False, format=study.told(goal).tickformat)
 
 
 # Importance of parameters.

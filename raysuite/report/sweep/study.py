@@ -10,9 +10,18 @@ from typing import Any
 
 from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
-from raysuite.records.sweep import TrialFigures, at_work, pareto, ranked, trials, wanted_goals
+from raysuite.records.sweep import (
+    TrialFigures,
+    at_work,
+    lower_is_better,
+    pareto,
+    ranked,
+    trials,
+    wanted_goals,
+)
 from raysuite.report import text
-from raysuite.spec.search import Goal
+from raysuite.spec.search import TIMES, Goal, goals_of
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 STATES = ("finished", "pruned", "failed", "stopped", "missing")
 """States of trials, in the order of tables and legends."""
@@ -28,11 +37,17 @@ class Told:
     tickformat: str = ""
 
 
-TOLD: dict[Goal, Told] = {
-    "accuracy": Told("validation accuracy", "best validation accuracy", text.percent, "~%"),
-    "time_to_accuracy": Told("time to accuracy", "time to accuracy [s]", text.seconds),
-    "throughput": Told("throughput", "images/s", lambda value: f"{text.number(value)} images/s"),
-}
+def told(goal: Goal, task: TaskFacts) -> Told:
+    """How a goal of that task is written."""
+    if goal in TIMES:
+        words = goal.replace("_", " ")
+        return Told(words, f"{words} [s]", text.seconds)
+    if goal == "throughput":
+        unit = f"{task.unit}/s"
+        return Told("throughput", unit, lambda value: f"{text.number(value)} {unit}")
+    words, share = f"validation {task.main.title.lower()}", task.main.unit == "share"
+    write = text.percent if share else text.number
+    return Told(words, f"best {words}", write, "~%" if share else "")
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,23 @@ class Study:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.search["space"])
+
+    @cached_property
+    def task(self) -> TaskFacts:
+        """The task of all trials."""
+        return next((trial.figures.task for trial in self.trials), CLASSIFICATION)
+
+    def told(self, goal: Goal) -> Told:
+        """How a goal is written."""
+        return told(goal, self.task)
+
+    @property
+    def quality(self) -> Goal:
+        """The goal that is the best value of the primary metric."""
+        return goals_of(self.task == CLASSIFICATION)[0]
+
+    def lower_is_better(self, goal: Goal) -> bool:
+        return lower_is_better(goal, self.task)
 
     def kind(self, key: str) -> str:
         """The distribution that a searched key was drawn from, such as `loguniform`."""
@@ -116,11 +148,11 @@ def study(results: Results) -> Study | None:
     return Study(found["name"], found["search"], found["spec"], made, spans)
 
 
-def accuracy_of_source(study: Study, turn: RunJudged) -> float | None:
-    """The accuracy, after that epoch, of the trial whose weights were taken."""
+def value_of_source(study: Study, turn: RunJudged) -> float | None:
+    """The primary metric, after that epoch, of the trial whose weights were taken."""
     curves = {trial.run_id: trial.curve for trial in study.trials}
     curve = curves.get(turn.source or "", ())
-    return next((accuracy for epoch, _, accuracy in curve if epoch == turn.epoch), None)
+    return next((value for epoch, _, value in curve if epoch == turn.epoch), None)
 
 
 def trial_name(trial: TrialFigures) -> str:
@@ -140,13 +172,13 @@ def value_text(value: Any) -> str:
     return block_name(value)
 
 
-def goal_text(goal: Goal, value: float | None) -> str:
+def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
     """A goal's value with its unit."""
-    return text.NONE if value is None else TOLD[goal].write(value)
+    return text.NONE if value is None else told(goal, task).write(value)
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`: what follows a time to accuracy, whose resolution is an epoch."""
+    """`, 3 epochs`: what follows a time to the target, whose resolution is an epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 

@@ -13,7 +13,6 @@ from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
-    TOLD,
     Study,
     epochs_to_target,
     goal_text,
@@ -21,7 +20,7 @@ from raysuite.report.sweep.study import (
     value_text,
     worker_time,
 )
-from raysuite.spec.search import Goal
+from raysuite.spec.search import QUALITY, TIMES, Goal
 
 
 def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
@@ -40,13 +39,13 @@ def _results(study: Study) -> Iterator[str]:
         return
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
-        goals = text.listed([TOLD[goal].words for goal in study.goals])
+        goals = text.listed([study.told(goal).words for goal in study.goals])
         verb = "is" if len(study.front) == 1 else "are"
         yield f"Of {text.count(total, 'trial')}, {names} {verb} on the Pareto front of {goals}."
     for goal in study.goals:
         top = ranked(study.front or [best], goal)[0]
-        head = f"Best {TOLD[goal].words}" if study.front else f"Best of {total} trials"
-        yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
+        head = f"Best {study.told(goal).words}" if study.front else f"Best of {total} trials"
+        yield f"{head}: {trial_name(top)} with {_reached(study, top, goal)}: {_values(study, top)}."
         if not study.front:
             yield from _alike(study, best)
     if taken := sum(len(trial.taken) for trial in study.trials):
@@ -59,10 +58,12 @@ def _values(study: Study, trial: TrialFigures) -> str:
     )
 
 
-def _reached(trial: TrialFigures, goal: Goal) -> str:
-    said, epochs = goal_text(goal, trial.goals[goal]), text.count(trial.epochs, "epoch")
-    if goal == "time_to_accuracy":
+def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
+    said, epochs = goal_text(goal, trial.goals[goal], study.task), text.count(trial.epochs, "epoch")
+    if goal in TIMES:
         return f"{said}{epochs_to_target(trial)} of {trial.epochs}"
+    if goal == "metric":
+        return f"a {study.told(goal).words} of {said} in the best of {epochs}"
     if goal != "accuracy":
         return f"{said} after {epochs}"
     low, high = accuracy_interval(trial)
@@ -120,7 +121,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"that its result is of, so it is optimistic; run its spec with repeats for a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
-    timed = [TOLD[goal].words for goal in study.goals if goal != "accuracy"]
+    timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
     if study.front and timed:
         yield (
             f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
@@ -139,7 +140,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             "versions): their figures may not be comparable."
         )
     running = side_by_side(study)
-    speeds = {"throughput", "time_to_accuracy"} & set(study.goals)
+    speeds = {"throughput", *TIMES} & set(study.goals)
     if running > 1 and speeds:
         yield (
             f"Up to {running} trials ran side by side, and may have slowed each other: speeds hold "

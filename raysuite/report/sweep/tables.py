@@ -10,18 +10,17 @@ from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
 from raysuite.report.sweep.study import (
     STATES,
-    TOLD,
     Study,
-    accuracy_of_source,
     epochs_to_target,
     goal_text,
     is_number,
     trial_name,
+    value_of_source,
     value_text,
     values_text,
 )
 from raysuite.report.tables import Column, Sheet, Style, sheet_from, sheet_of
-from raysuite.spec.search import Goal
+from raysuite.spec.search import TIMES, Goal
 
 MOST_BEST = 10
 """Lines of the table of the best."""
@@ -48,13 +47,13 @@ def best_sheet(study: Study) -> Sheet:
     title = "Pareto front" if study.front else "Best trials"
     cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
     note = (
-        f"By {TOLD[study.goal].words}, the best first. Failed trials never win; one that was "
+        f"By {study.told(study.goal).words}, the best first. Failed trials never win; one that was "
         "stopped early counts with its last results. n = 1 for every trial."
     )
-    if "time_to_accuracy" in study.goals:
+    if timed := [goal for goal in study.goals if goal in TIMES]:
         note += (
-            " A time to accuracy has the resolution of an epoch; beside it, the epochs to the "
-            "target, in which trials may be equal whose times differ."
+            f" A {study.told(timed[0]).words} has the resolution of an epoch; beside it, the "
+            "epochs to the target, in which trials may be equal whose times differ."
         )
     return sheet_of(
         "best-trials",
@@ -111,15 +110,15 @@ def _key_column(study: Study, key: str, title: str) -> Column[TrialFigures]:
 
 
 def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
-    seconds = text.writer("s", (trial.goals[goal] for trial in study.trials))
+    seconds = text.writer("s", (trial.goals.get(goal) for trial in study.trials))
 
     def write(trial: TrialFigures) -> str:
-        value = trial.goals[goal]
-        if goal == "time_to_accuracy" and value is not None:
+        value = trial.goals.get(goal)
+        if goal in TIMES and value is not None:
             return f"{seconds(value)}{epochs_to_target(trial)}"
-        return goal_text(goal, value)
+        return goal_text(goal, value, study.task)
 
-    return Column(TOLD[goal].words.capitalize(), write, lambda t: t.goals[goal])
+    return Column(study.told(goal).words.capitalize(), write, lambda t: t.goals.get(goal))
 
 
 def failed_sheet(study: Study) -> Sheet:
@@ -140,6 +139,7 @@ def failed_sheet(study: Study) -> Sheet:
 
 def taken_sheet(study: Study) -> Sheet:
     """Each time that a trial took the weights of another, in order."""
+    title = study.task.main.title
     taken = sorted(
         ((turn, trial) for trial in study.trials for turn in trial.taken),
         key=lambda each: (each[0].epoch, each[1].number),
@@ -148,10 +148,10 @@ def taken_sheet(study: Study) -> Sheet:
         {
             "After epoch": str(turn.epoch + 1),
             "Trial": trial_name(trial),
-            "Accuracy": goal_text("accuracy", turn.value),
+            title: goal_text(study.quality, turn.value, study.task),
             "Place": f"{turn.place} of {turn.population}",
             "Takes those of": f"trial {turn.source_trial}",
-            "Accuracy there": goal_text("accuracy", accuracy_of_source(study, turn)),
+            f"{title} there": goal_text(study.quality, value_of_source(study, turn), study.task),
             "Continues with": values_text(turn.values, study.keys),
         }
         for turn, trial in taken
@@ -160,9 +160,9 @@ def taken_sheet(study: Study) -> Sheet:
         "At each interval the worst trials take the weights and the optimiser's state of the "
         "best (Jaderberg et al. 2017). A trial's result before is of its own weights."
     )
-    numbers = ("After epoch", "Accuracy", "Accuracy there")
-    title = "Weights taken from other trials"
-    return sheet_from("taken-weights", title, lines, numbers, (note,))
+    numbers = ("After epoch", title, f"{title} there")
+    heading = "Weights taken from other trials"
+    return sheet_from("taken-weights", heading, lines, numbers, (note,))
 
 
 def costs_sheet(study: Study) -> Sheet:

@@ -36,16 +36,18 @@ def run(*arguments: str) -> str:
 def test_plan_shows_every_run_with_its_numbers() -> None:
     text = run("plan", QUICKSTART, "--gpus", "0", "seed=3")
     rows = [line.split() for line in text.splitlines() if re.match(r" *\d+ +\S+ · ", line)]
-    assert len(rows) == 12
-    assert " ".join(rows[-1]) == "12 horovod · dali · 2 workers 2 x 1 CPU 1 warm 32 x 1"
+    assert len(rows) == 18
+    assert " ".join(rows[5]) == "6 horovod · dali · 2 workers 1 warm 3"
     assert (
-        "each run: seed 3 · batch 64 · peak rate 0.05 · steps/epoch 23 · steps 138 · epochs 6\n"
+        "each run: workers 2 x 1 CPU · batch 64 · micro x acc. 32 x 1 · peak rate 0.05 · "
+        "steps/epoch 23 · steps 92 · epochs 4\n"
     ) in text
-    assert "12 runs in 1 group of warm workers; at most 2 CPUs and 0 GPUs at a time" in text
+    assert "18 runs in 1 group of warm workers; at most 2 CPUs and 0 GPUs at a time" in text
 
 
 def test_plan_on_gpus() -> None:
-    text = run("plan", QUICKSTART, "--gpus", "2", "strategy=ddp", "loader=native")
+    given = ("strategy=ddp", "loader=native", "repeats=1", "matrix.resources.workers=[1, 2]")
+    text = run("plan", QUICKSTART, "--gpus", "2", *given)
     assert "2 x 1 GPU + 1 CPU" in text
     assert "2 runs in 1 group of warm workers; at most 2 CPUs and 2 GPUs at a time" in text
 

@@ -307,3 +307,35 @@ def test_a_run_that_never_ends(folder: Path) -> None:
     asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
     asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")
     assert "never ends" in run("simulate", *asked, "--mtbf-hours", "1e-8")
+
+
+def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "figures.csv"
+    file.write_text("workers,nodes,throughput\n4,1,100\n8,2,190\n16,4,360\n")
+    (series,) = json.loads(run("calibrate", str(file), "--workers", "32,64", "--json"))
+    assert [each["workers"] for each in series["places"]] == [32, 64]
+    low, value, high = (series["places"][0]["throughput"][n] for n in (1, 0, 2))
+    assert low < value < high
+    assert value == pytest.approx(680, rel=0.1)
+    assert "32" in run("calibrate", str(file), "--workers", "32")
+    made = json.loads(run("calibrate", str(folder / "seen"), "--workers", "4", "--json"))
+    assert {tuple(each["measured"]) for each in made} == {(1, 2)}
+    assert all("ddp" in each["series"] or "horovod" in each["series"] for each in made)
+    file.write_text("workers,nodes,throughput\n4,1,100\n")
+    run("calibrate", str(file), "--workers", "32", code=2)
+
+
+def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder: Path) -> None:
+    asked = ("simulate", "spec.yaml", "training={epochs: 1, batch_per_worker: 2}", "matrix=null")
+    asked += ("strategy=ddp", "--images-per-second", "100", "--network", "hdr-fat-tree")
+    (line,) = json.loads(run(*asked, "--workers", "512", "--json"))
+    assert line["ideal_images_per_s"] == 51200
+    # Aach et al., Table 2, ResNet-50 with the native loader: 5.52 % on 512 GPUs, 30.80 % on 4
+    assert line["published_images_per_s"][0] == pytest.approx(51200 * 5.52 / 30.80)
+    assert line["published_images_per_s"][1] < 51200
+    told = run(*asked, "--workers", "512")
+    assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
+    (near,) = json.loads(run(*asked, "--workers", "2", "--json"))
+    assert near["published_images_per_s"][1] == pytest.approx(200)

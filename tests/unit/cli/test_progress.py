@@ -253,6 +253,33 @@ def test_inside_of_an_epoch(tmp_path: Path) -> None:
         assert "step 1 of" not in stage.view()
 
 
+def test_the_rate_of_the_time_left_counts_validation_too(tmp_path: Path) -> None:
+    """Before an epoch has a rate of its own: 200 images in a second, and another for validation."""
+    stage = Stage(tmp_path, terminal=True)
+    plan = stage.plans[0]
+    file = live_file(stage.results.journal_file(plan.run_id))
+    started, gate, first, *_ = run_records(plan)
+    stage.poll()
+    stage.write(plan, started, gate)
+    stage.poll()
+    run = stage.progress.runs[0]
+    assert run.rate is None
+    taken = {"images": 200, "seconds": 1.0, "validation_seconds": 1.0}
+    stage.write(plan, first.model_copy(update=taken))
+    stage.poll()
+    assert run.rate == 100
+    assert "200 images/s" in stage.view()
+    assert f"{run.images_to_go / 100:.0f} s in this run" in stage.view()
+    for rate, shown in ((None, 100), (50.0, 50)):
+        live = position(2, 128, epoch=1, images_per_second=rate)
+        file.write_text(live.model_dump_json())
+        stage.poll()
+        assert run.rate == shown
+    to_go = 2 * plan.dataset.train_samples - 128
+    assert run.images_to_go == to_go
+    assert f"{to_go / 50:.0f} s in this run" in stage.view()
+
+
 def test_a_log_has_a_line_now_and_then_inside_of_long_epochs(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     plan = stage.plans[0]

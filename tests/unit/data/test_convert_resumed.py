@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,21 @@ def test_changed_images_are_noticed(source: Path, tmp_path: Path) -> None:
     assert [each[IMAGE] for each in found if each["image/filename"] == path.name.encode()] == [
         image(77)
     ]
+
+
+def test_an_image_of_another_time_or_of_another_size_alone_has_changed(
+    source: Path, tmp_path: Path
+) -> None:
+    run(source, tmp_path / "target")
+    path = source / "train" / SYNSETS[1] / f"{SYNSETS[1]}_4.JPEG"
+    when = path.stat()
+    os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns + 1))
+    assert run(source, tmp_path / "target").written == 1
+    path.write_bytes(image(77))
+    assert path.stat().st_size != when.st_size
+    os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns + 1))
+    assert run(source, tmp_path / "target").written == 1
+    assert run(source, tmp_path / "target").written == 0
 
 
 def test_images_that_came_or_went_are_noticed(source: Path, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,11 @@ import torch
 from torch import Tensor
 
 from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.formats import open_source
 from raysuite.data.formats.folder import Source
+from raysuite.data.loaders.memory import key_of
 from raysuite.data.normalise import Normalise
+from raysuite.data.prepared import Prepared
 from raysuite.spec.loaders import MemoryOptions
 from tests import small_sets
 
@@ -73,3 +78,34 @@ def test_a_worker_that_is_told_looks_at_no_file(
         make_loader(prepared, "train", MemoryOptions(), torch.device("cpu")).close()
     assert len(set(names)) == 1
     assert len(looked) == prepared.samples("train")
+
+
+def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysuite.data.loaders.memory.found_once", lambda name, find: find())
+    small = small_sets.write("imagenet-folder", tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    source = open_source(prepared, "train")
+    file = Path(str(source.file(0)))
+    found = file.stat()
+
+    def key(prepared: Prepared = prepared) -> str:
+        return key_of(source, prepared, "train")
+
+    first = key()
+    os.utime(file, ns=(found.st_atime_ns + 1, found.st_mtime_ns))
+    assert key() == first, "when it was read does not count"
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    later = key()
+    file.write_bytes(file.read_bytes() + b" ")
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    keys = [first, later, key(), key_of(open_source(prepared, "val"), prepared, "val")]
+    keys += [
+        key(replace(prepared, data=prepared.data.model_copy(update={"image_size": 48}))),
+        key(replace(prepared, facts=replace(prepared.facts, channels=1))),
+    ]
+    file.unlink()
+    keys.append(key())
+    assert len(set(keys)) == 7
+    source.close()

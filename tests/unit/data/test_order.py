@@ -124,6 +124,14 @@ def test_a_balanced_epoch_draws_every_sample_of_a_class_alike():
     assert len(chosen) == epochs, "of a frequent class other samples in each epoch"
 
 
+def test_the_classes_with_one_sample_more_change_from_epoch_to_epoch():
+    """11 places of three classes: two of them have 4, each pair in some of 60 epochs."""
+    labels = np.repeat([0, 1, 2], [4, 4, 3])
+    counts = [np.bincount(labels[balanced(labels, 1, epoch)]) for epoch in range(60)]
+    assert {tuple(np.sort(each)) for each in counts} == {(3, 4, 4)}
+    assert {tuple(np.flatnonzero(each == 4)) for each in counts} == {(0, 1), (0, 2), (1, 2)}
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=100), batches, workers)
 def test_the_weight_of_a_step_is_the_same_on_all_ranks(labels, batch, workers):
     weights = np.array([0.5, 1.0, 2.0, 0.0])[labels]

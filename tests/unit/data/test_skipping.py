@@ -72,6 +72,12 @@ def test_what_was_found_is_known_until_a_file_changes(small, prepared, threads, 
     assert looked(prepared, threads, tmp_path) == (faults, True)
     whole[3].write_bytes(content)
     assert looked(prepared, threads, tmp_path)[0] == {}
+    when = whole[3].stat()
+    whole[3].write_bytes(content[:-500])
+    os.utime(whole[3], ns=(when.st_atime_ns, when.st_mtime_ns))  # another size alone
+    faults, known = looked(prepared, threads, tmp_path)
+    assert (list(faults), known) == ([3], False)
+    whole[3].write_bytes(content)
     whole[4].rename(whole[4].with_suffix(".away"))
     assert list(looked(prepared, threads, tmp_path)[0]) == [4]
     whole[4].with_suffix(".away").rename(whole[4])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysuite.data import Prepared
+from raysuite.data import Prepared, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import (
     IMAGE,
@@ -22,6 +22,7 @@ from raysuite.data.formats.tfrecord import (
     write_records,
 )
 from raysuite.errors import DataError
+from tests import small_sets
 from tests.require import require
 
 RECORDS = [b"", b"a", b"raysuite" * 1000]
@@ -150,3 +151,26 @@ def test_dalis_own_reader_reads_our_records_and_index(digits: Prepared):
     assert [bytes(images.at(i)) for i in range(360)] == [data for data, _ in ours]
     assert [int(labels.at(i)[0]) for i in range(360)] == [label for _, label in ours]
     assert labels.dtype == types.DALIDataType.INT64
+
+
+def test_a_listing_is_of_these_shards_and_indices_with_their_sizes_and_times(tmp_path):
+    small = small_sets.write("tfrecord-tfrecord", tmp_path / "set")
+
+    def listing() -> Path | None:
+        return prepare(small.data, small.facts, tmp_path / "cache").listing
+
+    found = [listing()]
+    assert found[0] == listing()
+    source = open_source(prepare(small.data, small.facts, tmp_path / "cache"), "train")
+    shard = Path(str(source.file(0)))
+    source.close()
+    for file in (shard, *shard.parent.glob(f"{shard.stem}*.idx")):
+        when = file.stat()
+        os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns + 1))
+        found.append(listing())
+    when = shard.stat()
+    with shard.open("ab") as stream:
+        stream.write(b"x")
+    os.utime(shard, ns=(when.st_atime_ns, when.st_mtime_ns))
+    found.append(listing())
+    assert len({*found}) == 4

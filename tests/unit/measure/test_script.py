@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from raysuite import mark
-from raysuite.measure.script import Recorder, counted, observe
+from raysuite.measure.script import Recorder, counted, digest, observe, samples_hash
 from raysuite.records.script import RankLog
 
 
@@ -154,8 +154,9 @@ def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
                 loop.optimizer.step()
             mark.step(samples=5, tokens=50)
 
-    found = log(script)
+    found = log(script, check=2)
     assert [(row[3], row[4]) for row in found.rows] == [(5, 50)] * 3
+    assert [each["step"] for each in found.checks] == [1, 2]
     mark.step(samples=1)  # without a launcher: nothing
 
 
@@ -165,7 +166,9 @@ def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
     assert [each["step"] for each in found.checks] == [1, 2]
     assert found.checks[0]["parameters"] != found.checks[1]["parameters"]
     assert len(found.checks[1]["parameters"]) == 2
-    assert len(found.checks[1]["batches"]) == 2
+    assert 0 < found.checks[0]["samples"] != found.checks[1]["samples"]
+    assert found.model["pass_samples"] == 40
+    assert found.model["rates"] == [0.1]
     assert found.checks[0]["loss"] == pytest.approx(0.7, abs=0.7)
 
 
@@ -181,6 +184,82 @@ def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
 )
 def test_samples_of_a_batch_are_its_first_tensors_first_axis(batch: Any, expected: Any) -> None:
     assert counted(batch) == expected
+
+
+def test_the_first_steps_are_on_record_before_the_next_ones(log: Any, tmp_path: Path) -> None:
+    numbers = []
+
+    def script() -> None:
+        loop = Loop()
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            numbers.append(len(RankLog.read(tmp_path / "rank-0.jsonl").rows))
+
+    log(script)
+    assert numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_hash_of_samples_does_not_depend_on_order_and_division() -> None:
+    x, y = torch.randn(8, 3), torch.arange(8)
+    whole, order = samples_hash([x, y]), torch.randperm(8)
+    parts = [samples_hash({"x": x[own], "y": y[own]}) for own in (order[:3], order[3:])]
+    assert sum(parts) == whole
+    assert samples_hash([x, y.flip(0)]) != whole
+    assert samples_hash("text") is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_a_digest_is_of_the_bits_of_a_tensor_in_its_order(dtype: torch.dtype) -> None:
+    tensor = torch.arange(6).reshape(2, 3).to(dtype)
+    assert digest(tensor) == digest([tensor.T.contiguous().T])
+    other = tensor.clone()
+    other[-1, -1] = 0
+    assert len({digest(each) for each in (tensor, tensor.T, other, tensor[:0], 0)}) == 5
+
+
+def test_a_digest_of_a_tensor_that_holds_others_is_of_their_bits() -> None:
+    jagged = [
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3) + last], layout=torch.jagged)
+        for last in (0, 0, 1)
+    ]
+    one, same, other = map(digest, jagged)
+    assert one == same != other
+
+
+def test_flat_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
+    class FullyShardedDataParallel(nn.Module):
+        """Named like that of torch.distributed.fsdp, which needs a process group."""
+
+    def script() -> None:
+        weight = nn.Parameter(torch.ones(4))
+        weight.sum().backward()
+        torch.optim.SGD([weight], lr=0.1).step()
+
+    before = log(script, check=1)
+    wrapper = FullyShardedDataParallel()
+    found = log(script, check=1)
+    assert isinstance(wrapper, nn.Module)
+    assert [each["sharded"] for each in (before.checks[-1], found.checks[-1])] == [False, True]
+    assert (before.model["parameters"], found.model["parameters"]) == (4, None)
+
+
+def test_an_iterable_data_set_is_not_asked_for_its_length(log: Any) -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        def __iter__(self) -> Any:
+            yield from zip(torch.randn(8, 4), torch.zeros(8, dtype=torch.long), strict=True)
+
+    def script() -> None:
+        loop = Loop()
+        loop.loader = DataLoader(Stream(), 4)
+        loop.epoch()
+
+    found = log(script)
+    assert samples(found) == [4, 4]
+    assert found.model["pass_samples"] is None
 
 
 def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:

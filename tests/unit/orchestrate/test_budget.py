@@ -11,7 +11,8 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.orchestrate import budget
 from raysuite.plan import RunPlan
-from raysuite.records import Results
+from raysuite.records import Results, summarize
+from raysuite.records.names import variant_name
 from tests.fake_results import write_results
 
 SPEC = """\
@@ -101,3 +102,39 @@ def test_times_of_a_budget() -> None:
     for text in ("5", "m", "0s", "-1m", "5 days"):
         with pytest.raises(UserError, match="--budget"):
             budget_seconds(text)
+
+
+def test_a_variant_that_never_ran_stays_in_the_plan(tmp_path: Path) -> None:
+    """And only repeats that were declined leave it."""
+    results = write_results(tmp_path, SPEC, missing=range(10))
+    plans = results.plans()
+    ran = {each["index"] for each in plans if each["spec"]["strategy"]["name"] == "ddp"}
+    ran = {index for index in ran if plans[index]["repeat"] < 4}
+    write_results(tmp_path, SPEC, missing=set(range(10)) - ran)
+    budget.begin(results, time.time() - 1)
+    late = [
+        each
+        for each in plans
+        if each["index"] not in ran and each["repeat"] != 3  # not asked for
+    ]
+    assert not any(budget.allows(results, plan(results, each["index"])) for each in late)
+    assert budget.declined(results) == {each["run_id"] for each in late}
+    never = next(each for each in late if each["repeat"] == 0)
+    assert f"not enough for {variant_name(never)}: n = 0" in budget.settle(results)
+    left = {each["index"] for each in results.plans()}
+    assert left == ran | {
+        each["index"]
+        for each in plans
+        if each["spec"]["strategy"]["name"] == "single" and each["repeat"] in (0, 3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "enough"),
+    [([100.0] * 2, False), ([100.0] * 3, True), ([100.0, 97.0, 104.0], False)],
+)
+def test_three_repeats_with_an_interval_of_five_percent_are_enough(
+    values: list[float], enough: bool
+) -> None:
+    assert budget.suffices(summarize(values)) == enough
+    assert not budget.suffices(None)

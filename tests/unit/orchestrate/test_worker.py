@@ -52,7 +52,10 @@ def test_a_gpu_that_torch_cannot_use_is_the_runs_error_and_no_lost_worker(
     plan = make_plans(parse_document(text, "x.yaml"), gpus=1)[0]
     assert plan.device == "gpu"
     context = SimpleNamespace(
-        get_world_rank=lambda: 0, get_local_rank=lambda: 0, get_local_world_size=lambda: 1
+        get_world_rank=lambda: 0,
+        get_local_rank=lambda: 0,
+        get_node_rank=lambda: 0,
+        get_local_world_size=lambda: 1,
     )
     monkeypatch.setattr("ray.train.get_context", lambda: context)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

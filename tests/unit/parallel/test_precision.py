@@ -136,8 +136,14 @@ def test_the_factor_grows_after_2000_good_steps_on_end() -> None:
     assert scale.factor == 64.0
     step(model, scale, optimizer, x=1e-3)
     assert scale.factor == 128.0
+    step(model, scale, optimizer, x=1e-3)
+    assert scale.factor == 128.0, "for 2,000 steps more"
     step(model, scale, optimizer, x=1e30)
     assert scale.state() == {"sample_factor": 64.0, "good_steps": 0.0}
+    for steps, factor in ((1999.0, 64.0), (1.0, 128.0), (1999.0, 128.0), (1.0, 256.0)):
+        scale.load_state({**scale.state(), "good_steps": scale.state()["good_steps"] + steps - 1})
+        step(model, scale, optimizer, x=1e-3)
+        assert scale.factor == factor
 
 
 def test_a_checkpoint_with_a_scale_per_batch_begins_anew() -> None:

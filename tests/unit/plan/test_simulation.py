@@ -30,6 +30,7 @@ FAST = SLOW.model_copy(update={"inside": Link(latency_us=0, gb_per_s=1e6)})
 BUCKETS = {"name": "ddp", "bucket_mb": 1e-3}
 """Of 1049 bytes: one for each layer."""
 GPIPE = {"name": "pipeline", "schedule": "gpipe", "stages": 2, "micro_batches": 2}
+AGAIN = {"recompute": True}
 
 
 def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan:
@@ -60,6 +61,10 @@ def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan
         (plan_of(workers=1), {"straggler": 3.0}, 3 * 2 * 3 * WHOLE),
         # forward passes until 1.152 and 3 * 1.280 later, backward ones of 2.560, 2.560 and 2.304
         (plan_of(GPIPE), {}, 1.152 + 2 * 1.280 + 2 * 2.560 + 2.304),
+        # each backward pass computes the forward pass once more, but for 1F1B's last worker, which
+        # has just made it
+        (plan_of(GPIPE | AGAIN), {}, 1.152 + 2 * 1.280 + 2 * 3.840 + 3.456),
+        (plan_of(GPIPE | AGAIN | {"schedule": "1f1b"}), {}, 1.152 + 2 * 3.840 + 3.456),
     ],
 )
 def test_a_step_at_a_rate_by_hand(plan: RunPlan, options: dict[str, float], seconds: float) -> None:

@@ -99,7 +99,7 @@ def look(results: Results) -> dict[str, Any]:
         assert [each.epoch for each in run.epochs] == list(
             range(run.plan["spec"]["training"]["epochs"])
         )
-    return {run.run_id: (run.throughput, run.final_accuracy) for run in counted}
+    return {run.run_id: (run.throughput, run.final_primary) for run in counted}
 
 
 def read_gate(results: Results, run_id: str) -> GateVerdict | None:

@@ -10,6 +10,7 @@ from raysuite.plan import make_plans
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import (
     Journal,
+    Record,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -19,7 +20,9 @@ from raysuite.records import (
 )
 from raysuite.records.derive import RunFigures
 from raysuite.records.names import run_name
+from raysuite.records.schema import ScriptMeasured
 from raysuite.spec import parse_document
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, epoch, run_records, verdict
 
 
@@ -67,8 +70,8 @@ def test_of_an_epoch_recorded_twice_the_latest_counts():
     retried = [epoch(PLAN, number, accuracy=0.5) for number in (2, 3, 4, 5)]
     found = figures([*records[:6], again, *retried, records[-1]])
     assert [e.epoch for e in found.epochs] == [0, 1, 2, 3, 4, 5]
-    assert found.final_accuracy == 0.5
-    assert found.best_accuracy == max(e.val_accuracy for e in found.epochs)
+    assert found.final_primary == 0.5
+    assert found.best_primary == max(e.val_accuracy for e in found.epochs)
 
 
 def test_a_run_started_afresh_forgets_the_attempt_before():
@@ -258,3 +261,66 @@ def test_what_was_left_out_is_that_of_the_last_attempt():
 def test_gradients_over_tcp(names: list[str], expected: bool) -> None:
     started = RunStarted(run_id="x", plan={}, environment={}, transports=names)
     assert started.over_tcp is expected
+
+
+def of_script(check: int, workers: int, *records: Record) -> RunFigures:
+    spec = {**DATA["spec"], "script": {"command": ["train.py"], "check": check}}
+    return run_figures({**DATA, "workers": workers, "spec": spec}, [epoch(PLAN, 0), *records])
+
+
+SCRIPT = ScriptMeasured(
+    run_id=PLAN.run_id,
+    steps=10,
+    left_out=0,
+    samples_per_step=64,
+    steps_per_second=1.0,
+    parameters=7,
+    hosts=["here"],
+    start_seconds={},
+)
+
+
+def test_the_gate_of_a_script_is_what_was_asked_and_could_be_decided():
+    assert of_script(0, 2).gate == of_script(0, 1).gate == "not asked"
+    assert of_script(3, 1).gate == "not needed"
+    assert of_script(3, 2).gate == "not checked"
+    assert of_script(3, 2).throughput is None
+    assert of_script(3, 2, SCRIPT).gate == "not decidable"
+    assert of_script(3, 2, SCRIPT, verdict(PLAN)).gate == "passed"
+    assert of_script(3, 2, SCRIPT, verdict(PLAN, passed=False)).gate == "failed"
+
+
+def test_a_script_has_a_throughput_and_no_epochs_of_its_own():
+    found = of_script(0, 2, SCRIPT)
+    made = epoch(PLAN, 0)
+    assert found.throughput == made.steady_images / made.steady_seconds
+    assert found.epoch_seconds is found.time_to_accuracy is None
+    assert (found.final, found.best, found.script) == ({}, {}, SCRIPT)
+
+
+def test_figures_of_an_end_whose_lists_are_empty_or_uneven_are_not_known():
+    *records, end = run_records(PLAN)
+    assert isinstance(end, RunFinished)
+    none = {"peak_process_bytes": [], "start_process_bytes": [], "peak_device_bytes": []}
+    found = figures([*records, end.model_copy(update=none)])
+    assert found.peak_process_bytes is found.mean_process_bytes is found.grown_process_bytes is None
+    assert found.peak_device_bytes is found.mean_device_bytes is None
+    uneven = end.model_copy(update={"start_process_bytes": [1, 2, 3]})
+    assert figures([*records, uneven]).grown_process_bytes is None
+
+
+def test_best_is_the_lowest_of_a_metric_that_should_be_low():
+    low = CLASSIFICATION.metrics[0].model_copy(update={"name": "rmse", "higher_is_better": False})
+    task = CLASSIFICATION.model_copy(update={"metrics": (low,), "primary": "rmse"})
+    plan = {**DATA, "task": task.model_dump(mode="json")}
+    plan["spec"] = {**plan["spec"], "training": {**plan["spec"]["training"], "target": 0.3}}
+    plan["spec"]["training"].pop("target_accuracy")
+    made = [
+        epoch(PLAN, n).model_copy(
+            update={"val_metrics": {"rmse": value}, "elapsed_seconds": 10.0 + n}
+        )
+        for n, value in enumerate((0.5, 0.3, 0.4))
+    ]
+    found = run_figures(plan, [verdict(PLAN), *made])
+    assert (found.final_primary, found.best_primary, found.target) == (0.4, 0.3, 0.3)
+    assert (found.epochs_to_accuracy, found.time_to_accuracy) == (2, 11.0)

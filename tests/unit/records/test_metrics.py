@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from raysuite.records import Results, make_rows, metrics, results_figures, rows
-from raysuite.records.metrics import METRICS, Metric
+from raysuite.records.metrics import METRICS, Metric, metrics_of
+from raysuite.records.statistics import Stat, accuracy, summarize
 from raysuite.report import data, tables
 from raysuite.report.text import WRITERS
+from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 from raysuite.track import entries
 
 FOLDER = Path(__file__).parents[2] / "golden" / "results" / "suite"
@@ -70,3 +72,115 @@ def test_speeds_need_the_gate() -> None:
     needing = {each.name for each in METRICS if each.needs_gate}
     assert {"throughput", "epoch_seconds", "time_to_accuracy", "mfu"} <= needing
     assert "final_accuracy" not in needing
+
+
+def test_what_is_declared_of_each_metric_of_classification() -> None:
+    made = metrics_of.__wrapped__(CLASSIFICATION)  # METRICS were made when the module was read
+    assert [each.name for each in made] == [each.name for each in METRICS]
+
+    def where(**facts: object) -> list[str]:
+        return [m.name for m in made if all(getattr(m, k) == v for k, v in facts.items())]
+
+    shares = ["computation", "communication", "communication_exposed", "data", "data_exposed"]
+    shares = [f"share_{name}" for name in (*shares, "other")]
+    assert where(reduction="share") == ["data_wait_share", "mfu", "device_busy", *shares]
+    assert where(reduction="accuracy") == ["final_accuracy", "best_accuracy", "final_top5"]
+    assert where(reduction="all") == ["time_to_accuracy", "epochs_to_accuracy"]
+    assert where(reduction="learnt") == []
+    assert where(needs_gate=False) == [
+        "final_accuracy", "best_accuracy", "peak_process_bytes", "mean_process_bytes",
+        "grown_process_bytes", "peak_device_bytes", "mean_device_bytes", "skipped_samples",
+        "other_cores", "compile_seconds", "graph_breaks", "final_top5",
+    ]  # fmt: skip
+    assert where(table="variants") == [
+        "throughput", "epoch_seconds", "final_accuracy", "time_to_accuracy", "data_wait_share",
+        "peak_process_bytes", "peak_device_bytes",
+    ]  # fmt: skip
+    assert where(table="costs") == [
+        "all_epochs_seconds", "step_p50_seconds", "step_p95_seconds", "step_p99_seconds",
+        "compile_seconds", "graph_breaks", "final_top5", "flops", "mfu", "bus_bandwidth",
+        "device_busy", "device_joules", "host_joules",
+    ]  # fmt: skip
+    assert {each.name: each.compared for each in made if each.compared} == {
+        "throughput": "throughput",
+        "epoch_seconds": "epoch_s",
+        "final_accuracy": "accuracy",
+        "time_to_accuracy": "time_to_accuracy_s",
+        "epochs_to_accuracy": "epochs_to_accuracy",
+        "data_wait_share": "data_wait_share",
+        "peak_process_bytes": "peak_process_bytes",
+        "peak_device_bytes": "peak_device_bytes",
+        "share_computation": "share_computation",
+        "share_communication": "share_communication",
+        "share_data": "share_io",
+    }
+    assert {each.name: each.column for each in made if each.column != each.name} == {
+        "throughput": "throughput_images_per_s",
+        "epoch_seconds": "epoch_s",
+        "time_to_accuracy": "time_to_accuracy_s",
+        "projected_seconds": "projected_90_epochs_s",
+        "all_epochs_seconds": "all_epochs_s",
+        **{f"step_p{percent}_seconds": f"step_p{percent}_s" for percent in (50, 95, 99)},
+        "compile_seconds": "compile_s",
+        "flops": "flop_per_s",
+        "bus_bandwidth": "bus_bandwidth_bytes_per_s",
+        "device_joules": "device_joules_per_image",
+        "host_joules": "host_joules_per_image",
+    }
+
+
+def test_the_metrics_of_another_task_are_its_own() -> None:
+    rmse, share = (
+        MetricFacts(name=name, title=name.upper(), note="Note", unit=unit)
+        for name, unit in (("rmse", ""), ("covered", "share"))
+    )
+    task = TaskFacts(name="odd", unit="samples", metrics=(rmse, share), primary="rmse")
+    made = {each.name: each for each in metrics_of(task)}
+    run = dataclasses.replace(
+        results_figures(Results(FOLDER))[0],
+        final={"rmse": 2.0, "covered": 0.5},
+        best={"rmse": 1.0},
+    )
+    for name, title, unit, value, table, compared in (
+        ("final_rmse", "RMSE", "", 2.0, "variants", "rmse"),
+        ("final_covered", "COVERED", "share", 0.5, "costs", ""),
+        ("best_rmse", "Best rmse", "", 1.0, "", ""),
+    ):
+        each = made[name]
+        assert (each.title, each.unit, each.value(run), each.table) == (title, unit, value, table)
+        assert (each.reduction, each.needs_gate, each.compared) == ("learnt", False, compared)
+        assert each.note.startswith("Note, on the validation set ")
+    assert made["throughput"].unit == "samples/s"
+    assert made["device_joules"].unit == made["host_joules"].unit == "J/sample"
+    assert (made["time_to_accuracy"].column, made["time_to_accuracy"].compared) == (
+        "time_to_target_s",
+        "time_to_target_s",
+    )
+    covered = metrics_of(task.model_copy(update={"primary": "covered"}))
+    assert next(each for each in covered if each.name == "best_covered").unit == "share"
+
+
+def test_repeats_are_reduced_as_each_metric_declares() -> None:
+    """Of values in the place of runs."""
+    timed, learnt, rounds = [0.2, 0.4, None, 0.3], [0.5, 0.6], [(n, 10.0 * n) for n in range(4)]
+
+    def found(reduction: metrics.Reduction, learnt: list[float | None]) -> Stat | None:
+        metric = Metric("x", "X", "", "", lambda each: each, reduction, needs_gate=False)
+        return metric.reduce(timed, learnt, 40, rounds)
+
+    assert found("mean", learnt) == summarize(timed, "positive", rounds)
+    assert found("share", learnt) == summarize(timed, "share", rounds)
+    assert found("accuracy", learnt) == accuracy(learnt, 40)
+    assert found("learnt", [*learnt, None]) == summarize(learnt)
+    assert found("all", learnt) == summarize(learnt)
+    assert found("all", [*learnt, None]) is None
+
+
+def test_a_projection_is_of_all_epochs_and_none_of_a_script() -> None:
+    run = results_figures(Results(FOLDER))[0]
+    whole = metrics.BY_NAME["all_epochs_seconds"]
+    assert run.epoch_seconds is not None
+    assert whole.value(run) == run.epoch_seconds * run.plan["spec"]["training"]["epochs"]
+    assert whole.value(dataclasses.replace(run, epoch_seconds=None)) is None
+    spec = {**run.plan["spec"], "script": {"command": ["train.py"]}}
+    assert whole.value(dataclasses.replace(run, plan={**run.plan, "spec": spec})) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -10,9 +11,19 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.plan.batches import decided
-from raysuite.records import Journal, RunFailed, SamplesSkipped, make_rows, results_figures
+from raysuite.records import (
+    Journal,
+    Results,
+    RunFailed,
+    SamplesSkipped,
+    make_rows,
+    results_figures,
+)
 from raysuite.records.names import series_key
-from raysuite.records.statistics import accuracy, ratio_of_means
+from raysuite.records.rows import same_work
+from raysuite.records.schema import ScriptMeasured
+from raysuite.records.statistics import accuracy, compared, ratio_of_means
+from raysuite.report.summary import fastest
 from raysuite.spec import parse_document
 from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
@@ -52,6 +63,27 @@ def test_wrappers_and_compilers_are_held_against_what_they_add_to(tmp_path):
     ]
     assert compiled.break_even.value == pytest.approx(20.0 * 3 / sum(saved))
     assert compiled.break_even.low < compiled.break_even.value < compiled.break_even.high
+
+
+def test_rows_of_different_specs_in_one_folder_are_never_ranked_together(tmp_path):
+    """As earlier versions wrote them: two calls with other epochs into one folder."""
+    for epochs in (3, 6):
+        spec = TWELVE_ROWS.replace("epochs: 6", f"epochs: {epochs}")
+        results = write_results(tmp_path / str(epochs), spec=spec)
+        for plan in results.plans():
+            Results(tmp_path).add_plan(plan)
+            journal = Results(tmp_path).journal_file(plan["run_id"])
+            journal.parent.mkdir(parents=True)
+            journal.write_bytes(results.journal_file(plan["run_id"]).read_bytes())
+    rows = make_rows(results_figures(Results(tmp_path)))
+    assert len(rows) == 24
+    assert [row.name.rpartition(" · ")[2] for row in rows] == ["epochs=3"] * 12 + ["epochs=6"] * 12
+    groups = same_work(rows)
+    assert len(groups) == 4
+    assert all(len({str(row.unnamed) for row in group}) == 1 for group in groups.values())
+    assert sum(row.is_best for row in rows) == 4
+    said = [each.text.partition(",")[0] for each in fastest(rows)]
+    assert said == ["epochs=3", "epochs=3", "epochs=6", "epochs=6"]
 
 
 def test_seeds_in_the_matrix_are_repeats(tmp_path):
@@ -263,7 +295,7 @@ def test_of_a_variant_that_diverged_times_alone_count(tmp_path):
     row = next(row for row in rows if row.diverged)
     assert row.throughput.n == 2
     assert (len(row.counted), len(row.timed), row.runs[0].diverged_at) == (1, 2, 7)
-    assert row.runs[0].best_accuracy is None
+    assert row.runs[0].best_primary is None
     assert row.final_accuracy is row.best_accuracy is row.time_to_accuracy is None
     assert row.status == "1 of 2 failed, diverged"
 
@@ -351,20 +383,20 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
 
 
 def test_the_ratio_to_the_best_is_of_the_same_work_on_as_many_workers(tmp_path):
-    """Its interval is wider than that of the pair alone: all pairs of both groups hold together."""
+    """All pairs of a group hold together, and groups at Bonferroni's level."""
     runs = results_figures(write_results(tmp_path, repeats=3))
     rows = make_rows(runs)
-    for workers in (1, 2):
-        group = [row for row in rows if row.workers == workers]
+    of_one = make_rows([run for run in runs if run.workers == 1])
+    for workers, made, groups in ((1, rows, 2), (2, rows, 2), (1, of_one, 1)):
+        group = [row for row in made if row.workers == workers]
+        logs, reaches = compared([row.throughput for row in group], 1 - 0.05 / groups)
         best = max(group, key=lambda row: row.throughput.mean)
         assert [row.name for row in group if row.is_best] == [best.name]
-        for row in group:
+        of_best = group.index(best)
+        for row, log, reach in zip(group, logs[:, of_best], reaches[:, of_best], strict=True):
             assert row.to_best.value == pytest.approx(row.throughput.mean / best.throughput.mean)
-            assert row.to_best.low <= row.to_best.value <= row.to_best.high
-            if row is not best:
-                plain = ratio_of_means(row.throughput, best.throughput)
-                wider = row.to_best.high / row.to_best.low
-                assert wider > plain.high / plain.low
+            ends = math.exp(log - reach), math.exp(log + reach)
+            assert (row.to_best.low, row.to_best.high) == pytest.approx(ends)
     single = make_rows([run for run in runs if run.plan["repeat"] == 0])
     assert all(row.to_best.low is None for row in single)
     alone = make_rows([run for run in runs if run.variant == rows[0].name])
@@ -380,3 +412,78 @@ def test_no_efficiency_against_another_row_with_as_many_workers(tmp_path):
         for base in rows
         if base.name == row.baseline
     ]
+
+
+def test_intervals_are_no_wider_for_rows_that_have_none(tmp_path):
+    """Bonferroni's level counts what an interval is given for: groups, and rows against their
+    baselines, with repeats."""
+    runs = results_figures(write_results(tmp_path, repeats=3))
+    several = [run for run in runs if run.workers == 1]
+    once = [run for run in runs if run.workers == 2 and run.plan["repeat"] == 0]
+    alone, mixed, whole = (
+        {row.key: row for row in make_rows(each)} for each in (several, several + once, runs)
+    )
+    assert sum(row.to_best is not None and row.to_best.low is None for row in mixed.values()) == 6
+    for key, row in alone.items():
+        assert mixed[key].to_best == row.to_best
+        assert row.is_best or whole[key].to_best.low < row.to_best.low
+    of_ddp = [run for run in runs if run.plan["spec"]["strategy"]["name"] == "ddp"]
+    others = [run for run in runs if run not in of_ddp and run.plan["repeat"] == 0]
+    alone, mixed = ({row.key: row for row in make_rows(each)} for each in (of_ddp, of_ddp + others))
+    joint = [row.key for row in alone.values() if row.joint_speed_up]
+    assert len(joint) == 2
+    [_, one] = make_rows([run for run in of_ddp if run.plan["spec"]["loader"]["name"] == "native"])
+    assert one.joint_speed_up == one.speed_up
+    for key in joint:
+        assert mixed[key].joint_speed_up == alone[key].joint_speed_up
+        assert mixed[key].joint_speed_up.low > whole[key].joint_speed_up.low
+
+
+def of_script(folder, samples, parameters=(7, 7, 7), repeats=2):
+    """The rows of a training script on 1, 2 and 4 workers, with so many samples of a step."""
+    spec = BY_TRIAL.replace("BATCH", "global_batch: 64") + f"repeats: {repeats}\n"
+    measured = dict(zip((1, 2, 4), zip(samples, parameters, strict=True), strict=True))
+    runs = []
+    for run in results_figures(write_results(folder, spec)):
+        per_step, trained = measured[run.workers]
+        script = ScriptMeasured(
+            run_id=run.run_id,
+            steps=10,
+            left_out=0,
+            samples_per_step=per_step,
+            steps_per_second=1.0,
+            parameters=trained,
+            hosts=["here"],
+            start_seconds={},
+        )
+        plan = {**run.plan, "spec": {**run.plan["spec"], "script": {"command": ["a/train.py"]}}}
+        runs.append(replace(run, plan=plan, script=script))
+    return make_rows(runs)
+
+
+@pytest.mark.parametrize(
+    ("samples", "scaling"),
+    [((32, 32, 32), "strong"), ((32, 64, 128), "weak"), ((32, 64, 64), "own")],
+)
+def test_a_script_scales_as_its_steps_were_measured(tmp_path, samples, scaling):
+    rows = of_script(tmp_path, samples)
+    assert [row.scaling for row in rows] == [scaling] * 3
+    assert [row.global_batch for row in rows] == list(samples)
+    assert [row.name for row in rows] == [
+        f"train.py · {n}" for n in ("1 worker", "2 workers", "4 workers")
+    ]
+    assert [row.speed_up.value > 1 for row in rows] == [False, True, True]
+
+
+def test_the_samples_of_a_scripts_step_are_rounded_or_not_known(tmp_path):
+    rows = of_script(tmp_path, (31.6, None, 64.0))
+    assert [row.global_batch for row in rows] == [32, 0, 64]
+    bare = make_rows([replace(run, script=None) for row in rows for run in row.runs])
+    assert [row.global_batch for row in bare] == [0, 0, 0]
+
+
+def test_a_script_that_trains_other_parameters_has_no_speed_up(tmp_path):
+    one, two, four = of_script(tmp_path, (32, 32, 32), parameters=(7, 8, None))
+    assert [each.differs_in_work for each in (one, two, four)] == [False, True, False]
+    assert (two.baseline, two.speed_up, two.efficiency) == (one.name, None, None)
+    assert (one.speed_up.value, four.speed_up.value > 1) == (1.0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records.power import once
 from raysuite.records.script import RankLog, script_records, steps_of, too_few, verdict
 
 
 def rank(
-    seconds: list[float], samples: int | None = 8, start: float = 100.0, **rows: dict[int, Any]
+    seconds: list[float], samples: int | None = 8, start: float = 10.0, **rows: dict[int, Any]
 ) -> RankLog:
     """A rank whose steps took `seconds`; `rows`: column -> place -> value."""
     ends = [start + math.fsum(seconds[: place + 1]) for place in range(len(seconds))]
@@ -23,7 +25,7 @@ def rank(
         for place, value in values.items():
             log.rows[place][{"evaluates": 5, "idle": 6, "samples": 3}[name]] = value
     log.end = {
-        "marks": {"launcher": 90.0, "process": 92.0, "first_batch": 99.0, "first_step": ends[0]},
+        "marks": {"launcher": 0.0, "process": 2.0, "first_batch": 9.0, "first_step": ends[0]},
         "memory": 5,
     }
     return log
@@ -31,7 +33,7 @@ def rank(
 
 def measured(logs: list[RankLog], warmup: int = 2, given: int | None = None) -> Any:
     steps = steps_of(logs, warmup)
-    found = script_records("id", logs, steps, given, began=90.0)
+    found = script_records("id", logs, steps, given)
     return {type(record): record for record in found}
 
 
@@ -100,6 +102,54 @@ def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> Non
     assert len(RankLog.read(file).rows) == 1
 
 
+def test_moments_of_hosts_with_other_clocks_are_since_the_launch() -> None:
+    def text(clock: float) -> str:
+        lines = [
+            {"kind": "begin", "host": "a", "launched": clock},
+            {"kind": "steps", "rows": [[clock + 5, None, 0, 8, None, False, 0]]},
+            {"kind": "power", "at": clock + 6, "host_joules": 1.0},
+            {"kind": "end", "marks": {"launcher": clock, "process": clock + 1}},
+        ]
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+    logs = [RankLog.parsed(text(clock)) for clock in (100.0, 90_000.0)]
+    for log in logs:
+        assert (log.rows[0][0], log.power["at"]) == (5.0, 6.0)
+        assert log.marks == {"launcher": 0.0, "process": 1.0}
+
+
+def metered(log: RankLog, host: int, joules: float | None, **model: Any) -> RankLog:
+    """A rank with counters; the reading is 2 s after the first step."""
+    log.model["counters"] = {"device": 0, "host": host, "missing": [], **model}
+    if joules is not None:
+        log.power = {"at": log.rows[0][0] + 2.0, "host_joules": joules}
+    return log
+
+
+def test_energy_is_the_mean_power_for_as_long_as_the_steps_that_count_took() -> None:
+    # two ranks of one host, and one of another
+    logs = [metered(rank([1.0] * 6), host, joules) for host, joules in ((1, 20), (1, 18), (2, 10))]
+    found = measured(logs)
+    power = found[EpochFinished].power
+    assert power.host_joules == pytest.approx([40.0, 36.0, 20.0])
+    assert len(set(power.hosts)) == 2
+    assert once(power.hosts, power.host_joules) == pytest.approx(60.0)
+    assert found[ScriptMeasured].without_energy == ""
+
+
+def test_why_there_is_no_energy_names_the_hosts() -> None:
+    first, second = rank([1.0] * 6), rank([1.0] * 6)
+    second.begin["host"] = "b"
+    logs = [metered(first, 1, 9.0), metered(second, 0, None, missing=["no counter"])]
+    found = measured(logs)
+    assert found[ScriptMeasured].without_energy == "no counter (b)"
+    power = found[EpochFinished].power
+    assert once(power.hosts, power.host_joules) is None
+    unread = measured([metered(rank([0.1] * 6), 1, None)])[ScriptMeasured]
+    assert "within a second" in unread.without_energy
+    assert measured([rank([1.0] * 6)])[ScriptMeasured].without_energy == ""
+
+
 # The check of the first steps.
 
 
@@ -107,16 +157,17 @@ def checked(*ranks: dict[str, Any]) -> list[RankLog]:
     logs = []
     for place, changes in enumerate(ranks):
         log = rank([1.0] * 4)
-        log.model |= {"names": ["a.weight", "a.bias"], "layers": changes.pop("layers", [])}
+        log.model |= {"names": ["a.weight", "a.bias"], "layers": [], "rates": [0.1]}
+        log.model |= {key: changes.pop(key) for key in MODEL & changes.keys()}
         log.checks = [
             {
                 "step": step,
                 "parameters": [f"w{step}", f"b{step}"],
                 "sharded": False,
                 "random": str(place),
-                "batches": [f"{place}-1", f"{place}-2"],
+                "samples": 10 * step + place,
                 "loss": 1.0 / step,
-                **changes,
+                **{name: of(step) if callable(of) else of for name, of in changes.items()},
             }
             for step in (1, 2)
         ]
@@ -124,13 +175,26 @@ def checked(*ranks: dict[str, Any]) -> list[RankLog]:
     return logs
 
 
-def alone(samples: float = 16, losses: tuple[float, ...] = (1.0, 0.5)) -> ScriptMeasured:
+MODEL = {"layers", "rates", "pass_samples"}
+
+
+def alone(**changes: Any) -> ScriptMeasured:
     found = measured([rank([1.0] * 4)])[ScriptMeasured]
-    return found.model_copy(update={"samples_per_step": samples, "first_losses": list(losses)})
+    own = {
+        "samples_per_step": 16,
+        "first_losses": [1.0, 0.5],
+        "first_samples": [21, 41],
+        "first_rates": [0.1],
+    }
+    return found.model_copy(update=own | changes)
 
 
-def judged(logs: list[RankLog], *references: ScriptMeasured) -> Any:
-    return verdict("id", logs, steps_of(logs, 1), references)
+def judged(logs: list[RankLog], *references: ScriptMeasured, given: int | None = None) -> Any:
+    return verdict("id", logs, steps_of(logs, 1), given, references)
+
+
+def of_rank_0(step: int) -> int:
+    return 10 * step
 
 
 def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
@@ -142,7 +206,7 @@ def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
     ("second", "references", "words"),
     [
         ({"parameters": ["w1", "x"]}, [], "rank 1 from rank 0 after step 1, in a.bias"),
-        ({"batches": ["0-1", "0-2"]}, [], "same samples"),
+        ({"samples": of_rank_0}, [], "ranks 0, 1 train on the same samples in the first 2 steps"),
         ({"loss": 0.9}, [alone()], "losses differ"),
     ],
 )
@@ -158,8 +222,11 @@ def test_seeded_defects_are_refused(second: Any, references: Any, words: str) ->
         ({"loss": None}, [alone()], "no backward"),
         ({}, [], "no run with one worker"),
         ({"layers": ["BatchNorm2d"]}, [alone()], "BatchNorm2d"),
-        ({}, [alone(samples=8)], "another global batch"),
-        ({}, [alone(), alone(losses=(1.0, 0.4))], "between repeats"),
+        ({}, [alone(samples_per_step=8)], "another global batch"),
+        ({"rates": [0.2]}, [alone()], "another learning rate"),
+        ({}, [alone(), alone(first_losses=[1.0, 0.4])], "between repeats"),
+        ({"loss": 0.9}, [alone(first_samples=[21, 40])], "not known that one worker trained on"),
+        ({"loss": 0.9, "samples": 0}, [alone(first_samples=[0, 0])], "not known that one worker"),
     ],
 )
 def test_losses_that_cannot_be_compared_are_not_decidable(
@@ -181,3 +248,31 @@ def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
     found, notes = judged(checked(dict(same), dict(same)))
     assert found.passed
     assert "same random numbers" in notes[-1]
+
+
+@pytest.mark.parametrize(("given", "passes"), [(None, False), (16, False), (8, True)])
+def test_ranks_may_share_samples_that_the_user_counts_once(given: int | None, passes: bool) -> None:
+    logs = checked({}, {"samples": of_rank_0})
+    found, _ = judged(logs, given=given)
+    assert found.passed == passes
+    assert "ranks 0, 1 train on the same samples" in found.message
+
+
+def test_two_of_four_ranks_with_the_same_samples_are_refused() -> None:
+    found, _ = judged(checked({}, {}, {}, {"samples": lambda step: 10 * step + 1}))
+    assert not found.passed
+    assert "ranks 1, 3 train on the same samples" in found.message
+
+
+def test_samples_of_ranks_that_repeat_them_are_not_decidable() -> None:
+    found, notes = judged(checked({"samples": 7}, {"samples": 7}))
+    assert found.passed
+    assert "not decidable" in notes[0]
+
+
+@pytest.mark.parametrize(("each", "named"), [(1000, True), (504, False), (None, False)])
+def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, named: bool) -> None:
+    own = {"pass_samples": each}
+    found, notes = judged(checked(dict(own), dict(own)), alone(pass_samples=1000))
+    assert found.passed
+    assert any("whether samples are divided" in note for note in notes) == named

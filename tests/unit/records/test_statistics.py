@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from raysuite.records.statistics import (
+    Ratio,
     Stat,
     accuracy,
     are_blocks,
@@ -25,6 +26,7 @@ from raysuite.records.statistics import (
     ratio_of_means,
     slow_start,
     summarize,
+    wilson,
 )
 
 
@@ -103,7 +105,7 @@ def in_rounds(values: list[float], late: float = 0.0) -> Stat:
 
 @pytest.mark.parametrize(
     ("values", "scale"),
-    [([6.0, 0.5], "positive"), ([9.0, 10.0, 12.0], "positive"), ([0.02, 0.9], "share")],
+    [([6.0, 0.5], "positive"), ([9.0, 10.0, 12.0], "positive"), ([0.3, 0.5, 0.45], "share")],
 )
 def test_an_interval_is_students_on_a_scale_with_possible_ends(values, scale):
     found = summarize([None, *values], scale, [(n, 0.0) for n in range(len(values) + 1)])
@@ -117,6 +119,7 @@ def test_an_interval_is_students_on_a_scale_with_possible_ends(values, scale):
         logit, reach = math.log(mean / (1 - mean)), half / (mean * (1 - mean))
         low, high = (1 / (1 + math.exp(-(logit + sign * reach))) for sign in (-1, 1))
     assert (found.low, found.high) == pytest.approx((low, high))
+    assert (summarize(values) == summarize(values, scale)) == (scale == "positive")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +129,25 @@ def test_an_interval_is_students_on_a_scale_with_possible_ends(values, scale):
 def test_a_mean_at_an_end_of_its_scale_has_a_plain_interval(values, scale):
     found = summarize(values, scale)
     assert found.high - found.mean == found.mean - found.low == found.half_width
+
+
+def test_repeats_without_spread_have_an_interval_without_width():
+    ratio = ratio_of_means(summarize([3.0, 3.0]), summarize([2.0, 2.0]))
+    assert ratio == Ratio(1.5, 1.5, 1.5)
+    assert ratio.differs_from_one
+
+
+def test_a_ratio_is_scaled_with_its_interval():
+    assert Ratio(2.0, 1.0, 5.0).scaled(0.5) == Ratio(1.0, 0.5, 2.5)
+    assert Ratio(2.0, None, None).scaled(0.5) == Ratio(1.0, None, None)
+
+
+def test_no_end_of_an_interval_of_a_share_is_beyond_all_or_none():
+    """Also by no rounding: without bounds, one in six of these ends would be."""
+    for n in range(1, 400):
+        (_, high), (low, _) = wilson(1.0, n), wilson(0.0, n)
+        assert (low, high) == pytest.approx((0.0, 1.0))
+        assert 0 <= low <= high <= 1
 
 
 def test_a_mean_of_zero_has_no_ratio():

@@ -24,7 +24,6 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.records.sweep import (
-    GOALS,
     Goal,
     TrialFigures,
     best,
@@ -36,6 +35,7 @@ from raysuite.records.sweep import (
 )
 from raysuite.report import build
 from raysuite.spec import parse_document
+from raysuite.spec.search import goals_of
 from raysuite.track.entries import mlflow_status, run_tags
 from tests.fake_batches import batch_found
 from tests.fake_results import epoch, run_records, verdict, write_results
@@ -183,6 +183,7 @@ def test_every_failure_of_a_trial_is_told(reason: FailReason) -> None:
     assert state.status == "failed"
 
 
+GOALS = goals_of(classifies=True)
 ROW = st.tuples(*[st.none() | st.sampled_from([0.0, 0.25, 0.5, 1.0])] * len(GOALS))
 STATUS = st.sampled_from(["finished", "pruned", "failed", "missing"])
 

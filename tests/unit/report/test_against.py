@@ -18,6 +18,8 @@ from raysuite.report.against import (
     PAPERS,
     Comparison,
     Line,
+    Measured,
+    Unmatched,
     against_published,
     against_study,
     comparison_sheets,
@@ -335,3 +337,65 @@ def test_the_lower_end_of_a_ratio_of_ratios_is_from_the_upper_one_of_the_divisor
 def test_a_ratio_of_ratios_without_intervals_has_none():
     assert ratio_of_ratios(Ratio(2, None, None), Ratio(1, 0.9, 1.1)) == Ratio(2, None, None)
     assert ratio_of_ratios(Ratio(2, 1, 3), Ratio(0, 0, 1)) is None
+    open_above = ratio_of_ratios(Ratio(2, 1, math.inf), Ratio(1, 0.5, 2))
+    assert open_above == ratio_of_ratios(Ratio(2, 1, 3), Ratio(1, 0.0, 2))
+    assert open_above == Ratio(2, 0.0, math.inf)
+
+
+LINES = (
+    Line(
+        "throughput",
+        "ours",
+        Measured(300.0, 280.0, 320.0),
+        "theirs",
+        Measured(100.0),
+        ratio=Ratio(3.0, 2.5, 3.5),
+        basis="ours",
+        source="Table 1",
+        notes=("first", "second"),
+    ),
+    Line("efficiency", "ours", Measured(0.5), "theirs", Measured(0.7, high=0.8), "about"),
+    Line("trials", "ours", Measured(4.0), "theirs", Measured(2.0), ratio=Ratio(2.0, None, None)),
+)
+
+
+def test_a_line_in_files_and_tables():
+    whole = Comparison("there", "Title", LINES, (Unmatched("ours", "x", "why"),), ("remark",))
+    data = whole.data()
+    assert data["lines"][0] == {
+        "quantity": "throughput",
+        "unit": "images/s",
+        "ours": "ours",
+        "ours_value": 300.0,
+        "ours_low": 280.0,
+        "ours_high": 320.0,
+        "theirs": "theirs",
+        "theirs_bound": "",
+        "theirs_value": 100.0,
+        "theirs_low": None,
+        "theirs_high": None,
+        "ratio": 3.0,
+        "ratio_low": 2.5,
+        "ratio_high": 3.5,
+        "interval_of": "ours",
+        "source": "Table 1",
+        "notes": "first; second",
+    }
+    assert [data["lines"][1][key] for key in ("ratio", "ratio_low", "ratio_high")] == [None] * 3
+    assert {key: value for key, value in data.items() if key != "lines"} == {
+        "format": 1,
+        "against": "there",
+        "title": "Title",
+        "unmatched": [{"side": "ours", "name": "x", "reason": "why"}],
+        "remarks": ["remark"],
+    }
+    assert whole.note == "3 figures side by side; 1 without a counterpart."
+    lines, unmatched = comparison_sheets(whole)
+    shown = [dict(zip(lines.header, cells, strict=True)) for cells in lines.cells]
+    assert [each["Our value"] for each in shown] == ["300 [280, 320]", "0.50", "4"]
+    assert [each["Their value"] for each in shown] == ["100", "about 0.70 to 0.80", "2"]
+    assert [each["Ours / theirs"][-8:] for each in shown][1:] == ["–", " (n = 1)"]
+    assert [each["Interval of"] for each in shown] == ["ours", "none", "none"]
+    assert (shown[0]["Theirs"], shown[1]["Theirs"]) == ("theirs, Table 1", "theirs")
+    assert (shown[0]["Notes"], shown[1]["Notes"]) == ("first; second", "")
+    assert [[*each] for each in unmatched.cells] == [["x", "ours", "why"]]

@@ -303,6 +303,20 @@ def test_each_point_of_the_loss_is_of_the_same_steps_of_all_repeats(tmp_path):
     assert plot.can_be_log
 
 
+@pytest.mark.parametrize("longest", [0, 1])
+def test_the_learning_rate_is_that_of_the_longest_repeat(tmp_path, longest):
+    row = row_of(tmp_path)
+    whole = row.runs[longest]
+    runs = [replace(run, epochs=run.epochs[:2]) for run in row.runs]
+    runs[longest] = whole
+    [trace] = drawn("learning-rate", [replace(row, runs=tuple(runs))]).traces
+    rates = [rate for epoch in whole.epochs for rate in epoch.learning_rates]
+    steps = len(rates)
+    assert len(trace["x"]) == len(trace["y"]) == steps == 6 * whole.plan["steps_per_epoch"]
+    assert trace["y"] == rates
+    assert trace["x"] == [pytest.approx(6 * (n + 1) / steps) for n in range(steps)]
+
+
 def test_curves_have_a_band_over_the_repeats(tmp_path):
     row = row_of(tmp_path)
     losses = [[1.0 + step + n for step in range(500)] for n in range(2)]

@@ -227,6 +227,34 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     assert [named[1] in said[0], named[2] in said[0]] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("workers", "each", "other_cores", "told"),
+    [
+        (1, 1, 0.3, False),  # one of two cores is free
+        (1, 1, 0.5, True),  # a quarter of the machine
+        (1, 2, 0.3, True),  # none is free
+        (1, 2, 0.19, False),
+        (2, 1, 0.2, True),
+        (2, 1, 0.19, False),
+        (2, 2, 0.19, False),  # workers have no more cores than there are
+        (2, 2, 0.2, True),
+    ],
+)
+def test_other_programs_count_where_workers_have_no_free_cores_beside_them(
+    tmp_path, workers, each, other_cores, told
+):
+    """10 % of the workers' own cores, on a machine with two."""
+    spec = TWELVE_ROWS.replace("{device: cpu}", f"{{device: cpu, cpus_per_worker: {each}}}")
+    spec = spec.replace("[1, 2]", f"[{workers}]").replace("[native, dali]", "[native, ray_data]")
+    runs = [
+        replace(run, other_cores=other_cores)
+        for run in results_figures(write_results(tmp_path, spec))
+    ]
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if "Other programs" in s.text]
+    assert len(said) == told
+    assert not any("ray_data" in each for each in said), "whose tasks are those programs"
+
+
 @pytest.mark.parametrize("devices", [[], ["mlx5_0"]])
 def test_tcp_between_hosts_that_have_infiniband_is_a_caveat(tmp_path, devices):
     first, *others = results_figures(write_results(tmp_path))

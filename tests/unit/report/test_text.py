@@ -37,6 +37,20 @@ def test_ratio():
     assert text.ratio(None) == "–"
 
 
+def test_options_that_all_names_of_a_block_have_are_left_out():
+    cut = text.without_shared_options
+    names = ["ddp", *(f"pipeline(schedule={s}, stages=2) · native" for s in ("gpipe", "1f1b"))]
+    assert list(cut(names).values()) == [
+        "ddp",
+        "pipeline(schedule=gpipe) · native",
+        "pipeline(schedule=1f1b) · native",
+    ]
+    several = ["pipeline(stages=2) · native", "pipeline(stages=2) · dali"]
+    assert list(cut(several).values()) == ["pipeline · native", "pipeline · dali"]
+    for kept in (["ddp", "ddp(bucket_mb=1)"], ["a(b=1)", "a(b=1) · c", "a", "a · c"]):
+        assert list(cut(kept).values()) == kept
+
+
 def test_listed():
     assert text.listed(["a"]) == "a"
     assert text.listed(["a", "b"]) == "a and b"

@@ -98,7 +98,11 @@ resources: {workers: 0, device: tpu}
         ("strategy: custom", "strategy.target", "is missing"),
         ("strategy: {name: custom, target: foo}", "strategy.target", "module:attribute"),
         ("optimizer: adam", "optimizer", "'adamw'"),
-        ("optimizer: {name: lars, nesterov: true}", "optimizer.nesterov", "a key of sgd, and not"),
+        (
+            "optimizer: {name: lars, nesterov: true}",
+            "optimizer.nesterov",
+            "a key of sgd, muon, and not",
+        ),
         ("optimizer: {lr_scaling: sqrt}", "optimizer", "lr_scaling sqrt needs lr_reference_batch"),
         ("optimizer: {name: lamb, betas: [0.9, 1]}", "optimizer.betas.1", "less than 1"),
         ("optimizer: {lr: .inf}", "optimizer.lr", "finite"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan import make_plans
@@ -62,9 +64,32 @@ def test_a_spec_without_a_search_says_nothing_of_it() -> None:
     assert ExperimentSpec.model_validate_json(whole.model_dump_json()) == whole
 
 
-def test_steps() -> None:
-    assert Dimension(quniform=[0, 0.3, 0.1]).steps() == [0.0, 0.1, 0.2, 0.3]
-    assert Dimension(quniform=[0.4, 1, 0.2]).steps() == [0.4, 0.6, 0.8, 1.0]
+@pytest.mark.parametrize(
+    ("kind", "arguments", "steps", "edges"),
+    [
+        ("uniform", [-1.0, 1.0], [], [-1.0, -0.753088, 1.0]),
+        ("loguniform", [2.0, 4.0], [], [2.0, 2.246912, 4.0]),
+        ("quniform", [0, 0.3, 0.1], [0.0, 0.1, 0.2, 0.3], [0.0, 0.3]),
+        ("quniform", [0.4, 1, 0.2], [0.4, 0.6, 0.8, 1.0], [0.4, 1.0]),
+        ("qloguniform", [0.5, 2, 0.5], [0.5, 1.0, 1.5, 2.0], [0.5, 2.0]),
+        ("normal", [0.5, 9], [], [0.5]),
+        ("qrandn", [0.6, 9, 0.25], [], [0.5]),
+        ("randint", [-1, 3], [-1, 0, 1, 2], [-1, 2]),
+        ("lograndint", [1, 4], [1, 2, 3], [1, 3]),
+        ("qrandint", [3, 9, 2], [4, 6, 8], [4, 8]),
+        ("qrandint", [4, 8, 2], [4, 6, 8], [4, 8]),
+        ("qrandint", [4, 6, 1], [4, 5], [4, 5]),
+        ("qlograndint", [1, 9, 3], [3, 6, 9], [3, 9]),
+        ("choice", ["a", 3, None], [], ["a", 3, None]),
+    ],
+)
+def test_values_of_a_distribution_and_those_that_represent_all(
+    kind: str, arguments: list[Any], steps: list[float], edges: list[Any]
+) -> None:
+    dimension = Dimension.model_validate({kind: arguments})
+    assert list(dimension.steps()) == steps
+    found = dimension.edges()
+    assert found == (edges if kind == "choice" else pytest.approx(edges))
 
 
 def test_a_value_is_moved_to_the_nearest_that_can_be_drawn() -> None:
@@ -75,16 +100,35 @@ def test_a_value_is_moved_to_the_nearest_that_can_be_drawn() -> None:
     assert Dimension(uniform=[0, 1]).on_step(0.123) == 0.123
 
 
-def test_values_that_represent_all_of_a_distribution() -> None:
-    low, between, high = Dimension(loguniform=[2, 4]).edges()
-    assert (low, high) == (2, 4)
-    assert 2 < between < 4
-    assert not between.is_integer()  # so that a key of whole numbers is refused
-    assert Dimension(normal=[0.5, 9]).edges() == [0.5]
-    assert Dimension(qrandn=[0.6, 9, 0.25]).edges() == [0.5]
-    assert Dimension(lograndint=[2, 9]).edges() == [2, 8]
-    assert Dimension(qloguniform=[0.5, 2, 0.5]).steps() == [0.5, 1.0, 1.5, 2.0]
-    assert Dimension(grid=[3, "a"]).edges() == [3, "a"]
+@pytest.mark.parametrize(
+    ("kind", "arguments", "why"),
+    [
+        ("uniform", [1, 1], "low must be below high"),
+        ("randint", [3, 3], "low must be below high"),
+        ("loguniform", [0, 1], "low must be above 0"),
+        ("qlograndint", [0, 4, 2], "low must be above 0"),
+        ("quniform", [0, 1, 0], "the step must be above 0"),
+        ("qrandint", [0, 1, 0], "the step must be above 0"),
+        ("quniform", [0, 1, 0.3], "low and high must be multiples of the step"),
+        ("quniform", [0.1, 1, 0.5], "low and high must be multiples of the step"),
+        ("qrandint", [3, 5, 7], "no multiple of the step lies between low and high"),
+        ("normal", [0, 0], "the standard deviation must be above 0"),
+        ("qrandn", [0, 1, 0], "the step must be above 0"),
+        ("qrandn", [0, 0, 0], "the standard deviation must be above 0"),
+        (
+            "choice",
+            [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+            '{"a": 1, "b": 2} is listed twice; keep one',
+        ),
+        ("grid", [1, 2, 1], "1 is listed twice; keep one"),
+    ],
+)
+def test_why_a_distribution_cannot_be(kind: str, arguments: list[Any], why: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Dimension.model_validate({kind: arguments})
+    [error] = caught.value.errors()
+    assert error["msg"].startswith(f"Value error, {kind} [")
+    assert error["msg"].endswith(f"]: {why}")
 
 
 @pytest.mark.parametrize(

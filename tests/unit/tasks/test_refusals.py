@@ -29,7 +29,6 @@ LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features
         ("language_model", {"model": {"name": "resnet20"}}, "model.name"),
         ("language_model", {"data": {"name": "digits"}}, "data.name"),
         ("language_model", {"loader": "dali"}, "loader.name"),
-        ("language_model", {"loader": "memory"}, "loader.name"),
         ("regression", {"strategy": {"name": "pipeline"}}, "task.name"),
         ("language_model", {"strategy": "jax"}, "task.name"),
         (

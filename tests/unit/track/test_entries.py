@@ -16,6 +16,7 @@ from mlflow.utils.validation import (
     _validate_tag_name,
 )
 
+from raysuite import __version__
 from raysuite.plan import make_plans
 from raysuite.records import (
     RunCosts,
@@ -28,10 +29,13 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.spec import parse_document
+from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import (
+    DECIDED,
     MOST_KEY,
     MOST_PARAM,
     MOST_TAG,
+    begin_of,
     continues,
     epoch_points,
     history_of,
@@ -42,6 +46,7 @@ from raysuite.track.entries import (
     run_points,
     run_tags,
     shared_params,
+    title,
     variant_key,
 )
 from raysuite.track.store import tracking_address, without_password
@@ -85,8 +90,47 @@ def test_the_last_step_ends_where_the_validation_begins():
     assert whole["epoch/elapsed_seconds"] == (2, 1_000_000, 20)
     assert whole["epoch/images_per_second"] == (2, 1_000_000, 50)
     assert whole["epoch/data_wait_share"] == (2, 1_000_000, 0.25)  # of 8 s, 2 in the mean of ranks
+    assert "epoch/val_top5" not in whole
     rates = [p.value for p in points if p.key == "step/learning_rate"]
     assert rates == [0.4, 0.3, 0.2, 0.1]
+
+
+def test_an_epoch_without_steps_that_count_has_no_speed_and_one_without_losses_no_metrics():
+    whole = epoch(PLAN, 1)
+    learnt = {"train_loss", "val_loss", "val_accuracy"}
+
+    def names(with_speed: bool = True, **changes: Any) -> set[str]:
+        points = epoch_points(whole.model_copy(update=changes), with_speed)
+        return {p.key.partition("/")[2] for p in points if p.key.startswith("epoch/")}
+
+    speed = {"seconds", "images_per_second", "data_wait_share"}
+    assert names() == {*learnt, "elapsed_seconds", *speed}
+    assert names(with_speed=False) == {*learnt, "elapsed_seconds"}
+    assert names(steady_seconds=0.0) == names() - {"images_per_second"}
+    assert names(data_wait_seconds=[]) == names(seconds=0.0) == names() - {"data_wait_share"}
+    assert names(losses=[], learning_rates=[]) == {"elapsed_seconds", *speed}
+    assert names(val_top5=0.9) == names(), "a figure of the run alone"
+
+
+def test_all_metrics_of_another_task_are_sent_of_each_epoch():
+    first, second = CLASSIFICATION.metrics
+    task = CLASSIFICATION.model_copy(
+        update={
+            "unit": "samples",
+            "metrics": tuple(
+                each.model_copy(update={"name": name})
+                for each, name in ((first, "dice"), (second, "iou"), (second, "not_measured"))
+            ),
+            "primary": "dice",
+        }
+    )
+    made = epoch(PLAN, 0).model_copy(update={"val_metrics": {"dice": 0.5, "iou": 0.25}})
+    points = {p.key: p.value for p in epoch_points(made, True, task)}
+    assert (points["epoch/val_dice"], points["epoch/val_iou"]) == (0.5, 0.25)
+    assert points["epoch/samples_per_second"] == made.steady_images / made.steady_seconds
+    assert not {"epoch/val_accuracy", "epoch/val_not_measured", "epoch/images_per_second"} & {
+        *points
+    }
 
 
 def test_a_replay_gives_identical_points():
@@ -169,6 +213,72 @@ def test_params_are_the_whole_resolved_spec_and_what_the_plan_decided():
     assert params["strategy.name"] == "ddp"
     assert params["plan.micro_batch"] == "64"
     assert all(value for value in params.values())
+
+
+def test_params_are_written_under_their_dotted_keys():
+    spec = {
+        "name": "a",
+        "matrix": {"x": [1]},
+        "search": {"y": 2},
+        "model": {"name": "m", "options": {"depth": 3, "none": None, "empty": {}, "no": ""}},
+        "mean": [0.5, 1],
+        "on": False,
+    }
+    assert run_params({"spec": spec, "workers": 2, "peak_lr": 0.1, "index": 4}) == {
+        "name": "a",
+        "model.name": "m",
+        "model.options.depth": "3",
+        "mean": "[0.5, 1]",
+        "on": "false",
+        "plan.workers": "2",
+        "plan.peak_lr": "0.1",
+    }
+    assert {key for key in run_params(DATA) if key.startswith("plan.")} == {
+        f"plan.{key}" for key in DECIDED
+    }
+
+
+def test_the_tags_of_a_run_are_all_that_it_is_found_by():
+    records = run_records(PLAN, RunFailed(run_id="x", reason="lost", message="gone"))
+    run = run_figures(DATA, [records[0], *records])
+    tags = run_tags(run, "id")
+    assert {key: value for key, value in tags.items() if not key.startswith("env.")} == {
+        "raysuite.kind": "run",
+        "raysuite.results": "id",
+        "raysuite.run_id": PLAN.run_id,
+        "raysuite.variant": run.variant,
+        "raysuite.gate": "passed",
+        "raysuite.status": "failed",
+        "raysuite.reason": "lost: gone",
+        "raysuite.attempts": "2",
+        "raysuite.version": __version__,
+        "mlflow.source.name": "raysuite",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": "0123abc",
+    }
+    assert (tags["env.git.dirty"], tags["env.cpu.logical_cores"]) == ("false", "2")
+    bare = run_tags(run_figures(DATA, records[1:]), "id")
+    assert "mlflow.source.git.commit" not in bare
+    assert not [key for key in bare if key.startswith("env.")]
+
+
+def test_what_is_longer_than_mlflow_takes_ends_in_an_ellipsis():
+    options = {"fits": "x" * MOST_PARAM, "cut": "x" * (MOST_PARAM + 1)}
+    params = run_params({"spec": options})
+    assert params == {"fits": options["fits"], "cut": "x" * (MOST_PARAM - 1) + "…"}
+    assert mlflow_key("x" * 200) == "x" * 200
+    assert len(mlflow_key("x" * 201)) == 200
+    run = run_figures(DATA, run_records(PLAN))
+    assert title(run) == run.name
+    long = {**DATA, "label": {"strategy": "s" * 300}}
+    assert len(title(run_figures(long, []))) == MOST_KEY
+
+
+def test_a_run_begins_when_its_first_record_was_written():
+    run = run_figures(DATA, run_records(PLAN))
+    assert run.started is not None
+    assert begin_of(run) == round(1000 * run.started.time)
+    assert begin_of(run_figures(DATA, [])) is None
 
 
 def test_whatever_a_person_writes_fits_into_mlflow():
@@ -278,6 +388,13 @@ def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
     one, two = (points[f"throughput/ddp native {workers}"] for workers in ("1 worker", "2 workers"))
     assert points["speed_up/ddp native 2 workers"] == pytest.approx(two / one)
     assert points["efficiency/ddp native 2 workers"] == pytest.approx(two / one / 2)
+    last = max(
+        run.end.time for run in runs if run.variant == "ddp · native · 2 workers" and run.end
+    )
+    [point] = [p for p in row_points(make_rows(runs)) if p.key == "speed_up/ddp native 2 workers"]
+    assert (point.timestamp, point.step) == (round(1000 * last), 0)
+    assert shared_params([]) == {}
+    assert list(row_points(make_rows([dataclasses.replace(runs[0], end=None)]))) == []
     shared = shared_params([run.plan for run in runs])
     assert shared["model.name"] == "resnet20"
     assert "strategy.name" not in shared

@@ -11,11 +11,12 @@ import pytest
 
 from raysuite.records import Results, RunFailed, make_rows, results_figures
 from raysuite.records.sweep import trials
+from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
     best_runs,
+    ratio_points,
     runs_view,
-    speed_up_points,
     sweep_params,
     sweep_points,
     sweep_tags,
@@ -43,22 +44,26 @@ def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
     assert params["search.goals"] == '["accuracy"]'
 
 
-def test_speed_ups_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
-    """MLflow shows the latest point: a speed-up that changes with its baseline must be that one."""
+def test_ratios_have_the_time_of_the_suites_last_end(tmp_path: Path) -> None:
+    """MLflow shows the latest point: a ratio that changes with its baseline must be that one."""
     rows = make_rows(results_figures(write_results(tmp_path, repeats=2)))
-    points = dict(speed_up_points(rows))
-    assert points
+    points = list(ratio_points(rows))
     last = max(run.end.time for row in rows for run in row.runs if run.end)
-    assert {point.timestamp for point in points.values()} == {round(last * 1000)}
-    speeds = {run.run_id: row.speed_up for row in rows for run in row.runs if row.speed_up}
-    assert {run_id: point.value for run_id, point in points.items()} == {
-        run_id: ratio.value for run_id, ratio in speeds.items()
-    }
+    assert {point.timestamp for _, point in points} == {round(last * 1000)}
+    expected = [
+        (run.run_id, key, ratio.value)
+        for row in rows
+        for key, ratio in (("run/speed_up", row.speed_up), ("run/against_best", row.to_best))
+        for run in row.runs
+        if ratio
+    ]
+    assert len(expected) == 2 * 24
+    assert [(run_id, point.key, point.value) for run_id, point in points] == expected
 
 
 def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
     search = searched(write_sweep(tmp_path, trials=1))
-    view = json.loads(trials_view(search, "feed"))
+    view = json.loads(trials_view(search, CLASSIFICATION, "feed"))
     assert {"metrics.`goal/accuracy`", "params.`optimizer.lr`", "params.`strategy`"} <= set(
         view["selectedColumns"]
     )
@@ -72,9 +77,11 @@ def test_the_table_of_runs_has_figures_and_what_is_compared_as_columns(tmp_path:
     columns = view["selectedColumns"]
     assert columns[:3] == [
         "metrics.`run/images_per_second`",
-        "metrics.`run/speed_up`",
+        "metrics.`run/against_best`",
         "metrics.`run/final_accuracy`",
     ]
+    scaled = write_results(tmp_path / "scaled").plans()
+    assert "metrics.`run/speed_up`" in json.loads(runs_view(scaled, "feed"))["selectedColumns"]
     params = [each for each in columns if each.startswith("params")]
     keys = ("strategy.name", "loader.name", "training.compile", "plan.workers")
     assert params == [f"params.`{key}`" for key in keys]

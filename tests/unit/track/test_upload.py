@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Record
+from raysuite.records import Journal, Record, RunStopped, results_figures
 from raysuite.track.store import Store
-from raysuite.track.upload import Upload
+from raysuite.track.upload import Upload, _overall
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
 
 ONE_RUN = TWELVE_ROWS.partition("matrix:")[0] + "strategy: single\n"
@@ -47,3 +48,33 @@ def test_records_that_are_appended_during_a_sync_are_written_by_the_next(
     store = Store(uri, "experiment")
     assert Upload(results, store).write_run(plan.run_id)
     assert not Upload(results, store).write_run(plan.run_id)
+
+
+@pytest.mark.parametrize(
+    ("states", "whole", "wanted"),
+    [
+        (["finished", "failed"], True, "FINISHED"),
+        (["failed", "pruned"], True, "FINISHED"),
+        (["failed", "failed"], True, "FAILED"),
+        (["finished", "stopped"], True, "KILLED"),
+        (["missing", "stopped"], True, "KILLED"),
+        (["finished", "missing"], True, "RUNNING"),
+        (["failed", "paused"], True, "RUNNING"),
+        (["finished", "failed"], False, "KILLED"),
+        (["finished", "paused"], False, "RUNNING"),
+        ([], True, "FAILED"),
+    ],
+)
+def test_the_status_of_a_folder_is_that_of_its_runs_together(
+    tmp_path: Path, states: list[str], whole: bool, wanted: str
+) -> None:
+    """`whole`: whether a sweep has decided all of its trials."""
+    [run] = results_figures(write_results(tmp_path, spec=ONE_RUN))
+    paused = RunStopped(run_id=run.run_id, reason="interval", epoch=1, step=1)
+    runs = [
+        replace(run, status="stopped", stopped=paused)
+        if state == "paused"
+        else replace(run, status=state)
+        for state in states
+    ]
+    assert _overall(runs, whole) == wanted

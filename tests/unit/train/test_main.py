@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from raysuite.records import (
     RunStopped,
     results_figures,
 )
+from raysuite.report.build import collect
+from raysuite.track.register import weights_of
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
 from raysuite.train.run import execute
@@ -87,12 +90,15 @@ def test_a_signal_stops_it_and_it_goes_on(spec: Path, tmp_path: Path) -> None:
     call += ["training.epochs=20000", "training.checkpoint_every=0"]
     with subprocess.Popen(map(str, call), stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
+        printed = process.stdout.readline()
         assert "epoch 1/" in process.stdout.readline()
         process.send_signal(signal.SIGUSR1)
         said = process.stdout.read()
         assert process.wait(timeout=120) == 75
     assert "with --resume" in said
     results = Results.open(folder)
+    assert printed == f"results: {results.folder}\n"
+    assert results.folder.parent == folder / "plain"
     (plan,) = results.plans()
     stopped = results.records(plan["run_id"])[-1]
     assert isinstance(stopped, RunStopped)
@@ -146,18 +152,19 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
         patched.setattr(stopping, "MEET_SECONDS", 0.0)
         patched.setattr(Signals, "request", lambda _: next(calls))
         assert main(call) == os.EX_TEMPFAIL
-    [plan] = Results(tmp_path).plans()
-    folder = Results(tmp_path).journal_file(plan["run_id"]).parent
+    results = Results.open(tmp_path)
+    [plan] = results.plans()
+    folder = results.journal_file(plan["run_id"]).parent
     content = bytearray((folder / damaged).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / damaged).write_bytes(content)
     assert main([*call, "--resume"]) == 0
-    records = Results(tmp_path).records(plan["run_id"])
+    records = results.records(plan["run_id"])
     started = [record for record in records if isinstance(record, RunStarted)][-1]
     assert started.first_step == 0
     assert ("engine.pt" if "engine.pt" in damaged else "the journal has 0") in started.unread
     assert "weights_only" not in "".join(capsys.readouterr())
-    [run] = results_figures(Results(tmp_path))
+    [run] = results_figures(results)
     assert (run.status, len(run.epochs)) == ("finished", 2)
 
 
@@ -238,6 +245,35 @@ def test_a_failed_run_left_alone_exits_1_and_is_repeated_on_request(
     assert main([*call, "--resume", "--retry-failed"]) == 1
     assert attempts() == 2
     assert main([*call, "--retry-failed"]) == 2
+
+
+def test_each_call_has_a_results_folder_that_a_report_opens(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = [str(spec), "--results", str(tmp_path), "training.epochs=1"]
+    folders = []
+    for _ in range(2):
+        assert main(call) == 0
+        folders.append(Path(capsys.readouterr().out.split()[1]))
+    assert [folder.parent for folder in folders] == [tmp_path / "plain"] * 2
+    report = collect(Results.open(tmp_path / "plain"))
+    assert report.folder == folders[1] != folders[0]
+    assert [row.status for row in report.rows] == ["finished"]
+    assert report.spec_text == SPEC
+    assert report.provenance["commands"] == [f"python -m raysuite.train {shlex.join(call)}"]
+    assert weights_of(Results(folders[1]), report.runs[0].run_id).is_file()
+
+
+def test_runs_of_other_work_are_not_resumed_into_one_folder(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = [str(spec), "--results", str(tmp_path), "training.epochs=1"]
+    assert main([*call, "--resume"]) == 2
+    assert "nothing to resume" in capsys.readouterr().err
+    assert main(call) == 0
+    assert main([*call, "training.epochs=3", "--resume"]) == 2
+    assert "training.epochs was 1 and is 3" in capsys.readouterr().err
+    assert main([*call, "measure.warmup_steps=1", "--resume"]) == 0
 
 
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

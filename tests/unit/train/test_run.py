@@ -471,6 +471,7 @@ def test_validation_reads_the_device_at_its_end_alone() -> None:
     world, comm = World(0, 1, 0, meta), NoComm()
     engine = SimpleNamespace(
         average_buffers=lambda: None,
+        train=lambda mode: None,
         model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, device=meta)),
         replicas=1,
         replica=0,

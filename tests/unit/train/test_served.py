@@ -14,7 +14,7 @@ from raysuite.data.rendering import Rendering
 from raysuite.errors import UserError
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
-from raysuite.train.served import EXAMPLES, example, logits, served
+from raysuite.train.served import EXAMPLES, example, outputs, served
 from tests.unit.train.conftest import plan_of, run
 
 
@@ -43,7 +43,7 @@ def test_pixels_give_the_accuracy_that_was_told(tmp_path: Path, plan: RunPlan, w
     records = run(plan, model_file=tmp_path / "model.pt")
     last = [record for record in records if isinstance(record, EpochFinished)][-1]
     pixels, labels = scans(plan)
-    found = logits(served(plan, tmp_path / "model.pt"), pixels).argmax(1)
+    found = outputs(served(plan, tmp_path / "model.pt"), pixels).argmax(1)
     assert float((found == labels).mean()) == pytest.approx(last.val_accuracy)
 
 
@@ -52,7 +52,7 @@ def test_the_example_is_what_the_network_takes(tmp_path: Path, plan: RunPlan) ->
     images = example(plan)
     assert images.shape == (EXAMPLES, 1, 8, 8)
     assert (images == example(plan)).all()
-    found = logits(served(plan, tmp_path / "model.pt"), images)
+    found = outputs(served(plan, tmp_path / "model.pt"), images)
     assert found.shape == (EXAMPLES, 10)
     assert found.dtype == np.float32
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
+from raysuite.spec.tasks import CLASSIFICATION
 
 SPACE: dict[str, Any] = {
     "optimizer.lr": {"loguniform": [1e-4, 1.0]},
@@ -34,7 +36,7 @@ def trial(
     number: int, values: dict[str, Any], status: Status = "finished", **goals: float | None
 ) -> TrialFigures:
     objective = {"accuracy": None, "time_to_accuracy": None, "throughput": None, **goals}
-    figures: Any = None
+    figures: Any = SimpleNamespace(task=CLASSIFICATION)
     return TrialFigures(
         number=number,
         run_id=f"{number:03d}",

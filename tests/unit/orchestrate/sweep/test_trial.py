@@ -57,7 +57,10 @@ def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return OneWorker(lambda: work_config(plans, results) | more())
 
     context = SimpleNamespace(
-        get_world_rank=lambda: 0, get_local_rank=lambda: 0, get_local_world_size=lambda: 1
+        get_world_rank=lambda: 0,
+        get_local_rank=lambda: 0,
+        get_local_world_size=lambda: 1,
+        get_node_rank=lambda: 0,
     )
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr(rendezvous, "_store", store)

@@ -1,0 +1,154 @@
+"""What `raysuite scale` costs a training script: its run with raysuite's hooks over torchrun alone.
+
+    make bench            (or: python benchmarks/script_overhead.py [PAIRS])
+
+Both sides start the same script of plain DDP by torch's launcher with 2 workers, one thread each.
+The two are run in turn, A B B A ..., so that a drift of the machine affects both alike, and are
+compared as the ratio of each pair: of the whole run, from the launch to its end with all that
+raysuite does beside it, and of the training alone, by the script's own timer. Written to
+benchmarks/results/script_overhead.json and .md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import chdir
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pairs import LAUNCH, WORKERS, call, in_turn, machine, spread, table, write
+
+from raysuite.measure.environment import environment
+from raysuite.orchestrate.script import run_script
+from raysuite.plan import make_plans
+from raysuite.records import Results, ScriptMeasured
+from raysuite.spec import parse_document
+
+BATCH, STEPS = 32, 12800
+SCRIPT = f"""
+import json, sys, time, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 3, 16, 16), torch.randint(10, (4096,)))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, {BATCH}, sampler=sampler)
+model = DistributedDataParallel(nn.Sequential(
+    nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+    nn.Flatten(), nn.Linear(512, 10),
+))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+began = time.perf_counter()
+for epoch in range({STEPS * BATCH * WORKERS} // 4096):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+if dist.get_rank() == 0:
+    with open(sys.argv[1], "w") as out:
+        json.dump(time.perf_counter() - began, out)
+dist.destroy_process_group()
+"""
+SPEC = f"""
+name: script-overhead
+script: {{command: train.py out.json}}
+resources: {{workers: {WORKERS}, device: cpu}}
+"""
+PAIRS = 9
+GOAL = 1.01
+"""The largest acceptable ratio of the whole runs' times."""
+
+Side = dict[str, float]
+
+
+def main(pairs: int) -> int:
+    """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
+    with tempfile.TemporaryDirectory() as name, chdir(name):
+        Path("train.py").write_text(SCRIPT)
+        sides = {"hooks": partial(_timed, _with_hooks), "none": partial(_timed, _without)}
+        measured = in_turn(pairs, sides, _words)
+    result = _summary(measured)
+    write("script_overhead", result, _markdown(result))
+    return 0 if result["whole"]["median"] <= GOAL else 1
+
+
+def _timed(run: Callable[[], None]) -> Side:
+    began = time.perf_counter()
+    run()
+    whole = time.perf_counter() - began
+    return {"whole": whole, "training": json.loads(Path("out.json").read_text())}
+
+
+def _with_hooks() -> None:
+    (plan,) = make_plans(parse_document(SPEC, "script_overhead.yaml"))
+    results = Results(Path(tempfile.mkdtemp(dir=".")))
+    run_script(plan, results, lambda: False)
+    found = results.records(plan.run_id)
+    assert any(isinstance(each, ScriptMeasured) for each in found), found[-1]
+
+
+def _without() -> None:
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    call(*LAUNCH, "train.py", "out.json", folder=Path.cwd(), env=threads)
+
+
+def _ratio(pair: dict[str, Side], part: str) -> float:
+    return pair["hooks"][part] / pair["none"][part]
+
+
+def _words(pair: dict[str, Side]) -> str:
+    return ", ".join(
+        f"{part} {pair['hooks'][part]:.2f} s and {pair['none'][part]:.2f} s, "
+        f"ratio {_ratio(pair, part):.3f}"
+        for part in pair["none"]
+    )
+
+
+def _summary(measured: list[dict[str, Side]]) -> dict[str, Any]:
+    return {
+        "off": "torchrun alone",
+        "script": SCRIPT,
+        "pairs": measured,
+        **{part: spread([_ratio(pair, part) for pair in measured]) for part in measured[0]["none"]},
+        "step_ms": spread([1e3 * pair["none"]["training"] / STEPS for pair in measured]),
+        "environment": environment(),
+    }
+
+
+def _markdown(result: dict[str, Any]) -> str:
+    facts = result["environment"]
+    rows = [
+        ("time of the whole run, with / without hooks", result["whole"]),
+        ("time of the training, by the script's timer, with / without", result["training"]),
+        ("ms of a step, without", result["step_ms"]),
+    ]
+    return "\n".join(
+        [
+            "# What `raysuite scale` costs a script",
+            "",
+            "The run of a script of plain DDP with raysuite's hooks, as `raysuite scale` starts "
+            f"it, over {result['off']}; {result['whole']['n']} interleaved pairs; {STEPS} steps, "
+            f"{WORKERS} workers, {BATCH} images of 16 x 16 pixels each, one thread each. The whole "
+            "run is from the launch to its end, with the journal.",
+            "",
+            *table(rows, 3),
+            "",
+            f"{machine(facts, 'raysuite', 'torch')}, Python {facts['python']}.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else PAIRS))

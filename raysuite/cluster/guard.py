@@ -1,0 +1,113 @@
+"""A command that leaves nothing behind: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
+
+It stands between a process and the command that this starts, and watches its own standard input,
+which that process holds. A number there asks the command to end: SIGTERM, and SIGKILL after so many
+seconds. The end of the input is the end of that process, maybe by SIGKILL: the command is killed at
+once. In any case everything that came of the command is ended with it, as found by a variable that
+names FOLDER. Its exit code, and when it ended, by the monotonic clock, are in FOLDER/exit.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raysuite.cluster.process import end_with_parent, kill_found, with_variable
+
+FOLDER = "RAYSUITE_SCRIPT_FOLDER"
+"""Variable by which processes of a run are found, whoever started them."""
+GRACE_S = 10.0
+"""From SIGTERM to SIGKILL."""
+_SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
+"""SLURM sends them to each process of a step, and this one has to outlive the others."""
+_REPORT = "exit.json"
+
+
+class Exit(NamedTuple):
+    """How a guarded command ended."""
+
+    code: int
+    """Negative: by that signal."""
+    at: float
+    """By the monotonic clock of its host."""
+
+
+def start(
+    words: Sequence[str], folder: Path, output: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command and its guard; what both write goes to `output`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(folder), "--", *words],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def ask(guard: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
+    """Ask a guarded command to end."""
+    assert guard.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended
+        os.write(guard.stdin.fileno(), str(grace_s).encode())
+
+
+def ended(guard: subprocess.Popen[bytes], folder: Path) -> Exit:
+    """Wait for the end of a guarded command and of all that came of it. Where the guard itself was
+    killed, its code is that of the command."""
+    code = guard.wait()
+    assert guard.stdin is not None
+    guard.stdin.close()
+    file = folder / _REPORT
+    if file.exists():
+        return Exit(**json.loads(file.read_text("utf-8")))
+    kill_found(lambda: with_variable(FOLDER, str(folder)))
+    return Exit(code, time.perf_counter())
+
+
+def _before() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    end_with_parent(signal.SIGKILL)
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the command behind `--`, guarded."""
+    folder = Path(words[0])
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    process = subprocess.Popen(
+        words[2:],
+        env=os.environ | {FOLDER: str(folder)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_before,
+    )
+    over = threading.Event()
+
+    def listen() -> None:
+        if grace := os.read(0, 64):
+            process.terminate()
+            over.wait(float(grace))
+        process.kill()
+
+    threading.Thread(target=listen, daemon=True).start()
+    found = Exit(process.wait(), time.perf_counter())
+    over.set()
+    partial = folder / f"{_REPORT}.partial"
+    partial.write_text(json.dumps(found._asdict()), "utf-8")
+    partial.replace(folder / _REPORT)
+    kill_found(lambda: with_variable(FOLDER, str(folder)))
+    os._exit(0)  # the thread may still read
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

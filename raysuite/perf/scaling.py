@@ -1,0 +1,402 @@
+"""Throughput measured on a few numbers of workers -> throughput on many, with intervals.
+
+The time of a step is a sum of terms, each a quantity that follows from the numbers of workers and
+nodes times a coefficient, times an unknown drift that spreads with the distance:
+
+    t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
+
+The drift is a random walk over doublings of the workers, 0 at the fewest. It stands for what no
+term has, such as a network whose upper levels are slower, and makes intervals grow with the
+distance from what was measured. Coefficients, the drift's step and the noise have log-normal
+priors (`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler with
+stretch moves (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from raysuite.errors import UserError, some
+from raysuite.records import RunFigures
+from raysuite.records.names import series_name, work_name
+from raysuite.records.predicted import Interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+LEVEL = 0.9
+"""Of the intervals: from the 5th to the 95th percentile of what is drawn."""
+LEAST_SIZES = 2
+"""Numbers of workers that a series has at least."""
+WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
+"""Of the sampler; the first third of the steps is left out."""
+
+
+class Prior(NamedTuple):
+    """A log-normal distribution."""
+
+    median: float
+    deviation: float
+    """Of the natural logarithm."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """What makes steps longer on more workers."""
+
+    words: str
+    amount: Callable[[float, float], float]
+    """Of W workers on N nodes."""
+    prior: Prior
+    """Of its coefficient, over the time of a step on the fewest workers."""
+    per_image: bool = False
+    """Whether it grows with the images of a worker."""
+
+
+TERMS: dict[str, Term] = {
+    "computation": Term("computation", lambda w, n: 1.0, Prior(1.0, 0.5), per_image=True),
+    "beside": Term(
+        "workers of a node that share its memory and links",
+        lambda w, n: 1 - n / w,
+        Prior(0.1, 1.0),
+        per_image=True,
+    ),
+    "bandwidth": Term(
+        "bytes of the all-reduce between nodes", lambda w, n: (n - 1) / n, Prior(0.1, 1.2)
+    ),
+    "levels": Term(
+        "levels of a tree: messages, and contention in the network",
+        lambda w, n: math.log2(n),
+        Prior(0.03, 1.2),
+    ),
+    "shared": Term(
+        "what each node adds for all: messages of a ring, a shared file system",
+        lambda w, n: n - 1.0,
+        Prior(3e-4, 1.5),
+    ),
+    "slowest": Term(
+        "waiting for the slowest worker",
+        lambda w, n: math.sqrt(2 * math.log(w)),
+        Prior(0.02, 1.0),
+    ),
+}
+"""The amount of `bandwidth` is what a ring's worker sends between nodes, that of `slowest` the
+expected largest of W normal delays to first order. Medians are orders of magnitude of data-parallel
+training, assumed; deviations of 1 to 1.5 leave a factor of 3 to 4 either way at one deviation."""
+DRIFT = Prior(0.03, 0.7)
+"""Standard deviation of the logarithm of a step's time for one doubling of the workers."""
+NOISE = Prior(0.02, 0.7)
+"""Standard deviation of the logarithm of a measured time."""
+TOLD = 0.8
+"""A coefficient is not told by the measurements where its logarithm's deviation stays above this
+share of the prior's."""
+
+
+class Point(NamedTuple):
+    """One measurement."""
+
+    workers: int
+    nodes: int
+    throughput: float
+    """Of all workers, in any unit that is the same in a series."""
+    batch: float = 0.0
+    """Global batch; 0: in proportion to the workers."""
+
+    @property
+    def images(self) -> float:
+        """Of a worker in a step, or 1."""
+        return self.batch / self.workers if self.batch else 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.images * self.workers / self.throughput
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The posterior of one series: what throughput on other numbers of workers may be."""
+
+    points: tuple[Point, ...]
+    terms: tuple[str, ...]
+    """Those that the series can have, in the order of `draws`."""
+    draws: Array
+    """[draw, term + 2]: logarithms of coefficients, of the drift's step and of the noise."""
+    unit: float
+    """Seconds that coefficients are multiples of."""
+    images: float
+    """Images of a worker and step that coefficients per image are for."""
+
+    @property
+    def untold(self) -> list[str]:
+        """Terms that keep their prior, as the measurements do not tell them."""
+        spread = self.draws.std(axis=0)
+        return [
+            name
+            for name, deviation in zip(self.terms, spread, strict=False)
+            if deviation > TOLD * TERMS[name].prior.deviation
+        ]
+
+    def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
+        """Throughput on so many workers: its median and 90 % interval, as one more measurement
+        would have it."""
+        import numpy as np
+
+        place = Point(workers, nodes, 1.0, batch)
+        random = np.random.default_rng(workers)
+        coefficients = np.exp(self.draws[:, :-2])
+        walk, noise = np.exp(2 * self.draws[:, -2:]).T
+        steps = coefficients @ self._amounts([place])[0]
+        known = np.log(coefficients @ self._amounts(self.points).T)
+        rest = np.log([each.seconds / self.unit for each in self.points]) - known
+        covariance = _covariance(self.points, walk, noise)
+        first = self.points[0].workers
+        to = walk[:, None] * [_shared(first, each.workers, workers) for each in self.points]
+        solved = np.linalg.solve(covariance, np.stack([rest, to], axis=2))
+        mean = (to * solved[:, :, 0]).sum(axis=1)
+        spread = walk * _shared(first, workers, workers) - (to * solved[:, :, 1]).sum(axis=1)
+        drawn = random.standard_normal(len(mean)) * np.sqrt(np.maximum(spread, 0.0) + noise)
+        seconds = self.unit * steps * np.exp(mean + drawn)
+        made = workers * place.images / seconds
+        low, value, high = np.quantile(made, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+        return Interval(float(value), float(low), float(high))
+
+    def _amounts(self, points: Sequence[Point]) -> Array:
+        return _amounts(points, self.terms, self.images)
+
+
+def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
+    """The posterior of a series. Raises ValueError where it is not `enough`."""
+    import numpy as np
+
+    known = sorted(points)
+    if not enough(known):
+        raise ValueError(f"fewer than {LEAST_SIZES} numbers of workers")
+    first = known[0]
+    images, unit = first.images, first.seconds
+    terms = _separable(known, images)
+    amounts = _amounts(known, terms, images)
+    times = np.log([each.seconds / unit for each in known])
+    priors = [TERMS[name].prior for name in terms] + [DRIFT, NOISE]
+    centre = np.log([each.median for each in priors])
+    deviation = np.array([each.deviation for each in priors])
+
+    def density(draws: Array) -> Array:
+        """Logarithm of the posterior's density, but for a constant; draws are [n, term + 2]."""
+        rest = times - np.log(np.exp(draws[:, :-2]) @ amounts.T)
+        covariance = _covariance(known, *np.exp(2 * draws[:, -2:]).T)
+        solved = np.linalg.solve(covariance, rest[:, :, None])[:, :, 0]
+        likelihood = (rest * solved).sum(axis=1) + np.linalg.slogdet(covariance)[1]
+        prior = (((draws - centre) / deviation) ** 2).sum(axis=1)
+        return np.asarray(-0.5 * (likelihood + prior))
+
+    random = np.random.default_rng(seed)
+    start = centre + 0.3 * deviation * random.standard_normal((WALKERS, len(centre)))
+    return Scaling(tuple(known), terms, _drawn(density, start, random), unit, images)
+
+
+def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
+    """The largest of the numbers of workers, and what the others predict of it; None where they
+    are too few."""
+    known = sorted(points)
+    largest = known[-1]
+    others = [each for each in known if each.workers < largest.workers]
+    if not enough(others):
+        return None
+    return largest, fit(others).predict(largest.workers, largest.nodes, largest.batch)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A number of workers that was not measured."""
+
+    workers: int
+    nodes: int
+    throughput: Interval
+    efficiency: Interval
+    """Throughput of a worker over that on the fewest workers that were measured."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One series, and what it predicts."""
+
+    series: str
+    measured: tuple[int, ...]
+    """Numbers of workers."""
+    places: tuple[Place, ...]
+    untold: tuple[str, ...]
+    error: float | None
+    """Of the largest number of workers, predicted from the others, relative; None: not
+    validated."""
+
+    @property
+    def words(self) -> str:
+        largest = self.measured[-1]
+        if self.error is None:
+            said = f"not validated: {LEAST_SIZES + 1} numbers of workers are needed for that"
+        else:
+            said = f"{largest} workers are predicted from fewer with an error of {self.error:+.1%}"
+        if self.untold:
+            told = "; ".join(TERMS[name].words for name in self.untold)
+            said += f". Not told by these figures, and kept as assumed: {told}"
+        return said
+
+
+def enough(points: Sequence[Point]) -> bool:
+    """Whether a series has as many numbers of workers as a fit needs."""
+    return len({each.workers for each in points}) >= LEAST_SIZES
+
+
+def forecast(
+    name: str, points: Sequence[Point], workers: Sequence[int], per_node: int | None = None
+) -> Forecast:
+    """Predict a series on other numbers of workers, with as many on a node as the largest that was
+    measured has where `per_node` does not say, and the images of a worker that it has, unless all
+    were measured with one global batch."""
+    found = fit(points)
+    first, last = found.points[0], found.points[-1]
+    beside = per_node or last.workers / last.nodes
+    alone = first.throughput / first.workers
+    fixed = len({each.batch for each in found.points}) == 1
+    places = []
+    for count in workers:
+        nodes = math.ceil(count / beside)
+        batch = last.batch if fixed else last.images * count
+        made = found.predict(count, nodes, batch)
+        places.append(Place(count, nodes, made, made.times(1 / (alone * count))))
+    checked = left_out(points)
+    error = None if checked is None else checked[1].value / checked[0].throughput - 1
+    sizes = tuple(sorted({each.workers for each in points}))
+    return Forecast(name, sizes, tuple(places), tuple(found.untold), error)
+
+
+def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
+    """The series of a CSV file: columns `workers`, `throughput`, optionally `nodes` and `batch`
+    (global); every other column tells series apart. Raises UserError, with every line that is
+    wrong."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    columns = set(rows[0]) if rows else set()
+    missing = sorted({"workers", "throughput"} - columns)
+    if missing or not ({"nodes"} & columns or workers_per_node):
+        raise UserError(
+            f"{file}: "
+            + (f"no column {' and none '.join(missing)}" if missing else "no column nodes")
+            + "; valid is a line of headings with workers, throughput, nodes (or give "
+            "--workers-per-node), optionally batch, and columns that tell series apart"
+        )
+    series: dict[str, list[Point]] = {}
+    wrong = []
+    for number, row in enumerate(rows, 2):
+        name = " · ".join(
+            value
+            for key, value in row.items()
+            if key not in ("workers", "nodes", "throughput", "batch") and value
+        )
+        try:
+            workers = int(row["workers"])
+            nodes = int(row.get("nodes") or math.ceil(workers / (workers_per_node or 1)))
+            throughput, batch = float(row["throughput"]), float(row.get("batch") or 0)
+            if not (1 <= nodes <= workers and 0 < throughput < math.inf and batch >= 0):
+                raise ValueError
+        except (ValueError, TypeError):
+            wrong.append(f"line {number}")
+            continue
+        series.setdefault(name or file.stem, []).append(Point(workers, nodes, throughput, batch))
+    if wrong:
+        raise UserError(
+            f"{file}: {some(wrong, 5)}: workers and nodes are whole numbers from 1 on, no more "
+            "nodes than workers, throughput is positive, batch empty or positive"
+        )
+    return series
+
+
+def series_of(
+    runs: Iterable[RunFigures], workers_per_node: int | None = None
+) -> dict[str, list[Point]]:
+    """The series of measured runs: variants that differ in their workers alone."""
+    found: dict[str, list[Point]] = {}
+    for run in runs:
+        if run.status == "finished" and run.throughput is not None and run.gate != "failed":
+            name = f"{work_name(run.plan)} · {series_name(run.plan)}"
+            nodes = math.ceil(run.workers / (workers_per_node or run.workers))
+            batch = float(run.plan.get("global_batch") or 0)
+            point = Point(run.workers, nodes, run.throughput, batch)
+            found.setdefault(name, []).append(point)
+    return found
+
+
+def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Array:
+    """[point, term]."""
+    import numpy as np
+
+    return np.array(
+        [
+            [
+                term.amount(each.workers, each.nodes)
+                * (each.images / images if term.per_image else 1.0)
+                for term in (TERMS[name] for name in terms)
+            ]
+            for each in points
+        ]
+    )
+
+
+def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
+    """The terms of a series: not those that are 0 for all, nor what is computation there."""
+    amounts = _amounts(points, tuple(TERMS), images)
+    shares = amounts / amounts[:, :1]
+    return tuple(
+        name
+        for place, name in enumerate(TERMS)
+        if place == 0 or shares[:, place].max() > shares[:, place].min()
+    )
+
+
+def _shared(first: int, left: int, right: int) -> float:
+    """Doublings of the workers since the fewest that two walks have in common."""
+    return math.log2(min(left, right) / first)
+
+
+def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
+    """[draw, point, point] of the logarithms of measured times, from variances of a doubling and
+    of a measurement."""
+    import numpy as np
+
+    first = points[0].workers
+    doublings = np.array([[_shared(first, a.workers, b.workers) for b in points] for a in points])
+    return np.asarray(walk[:, None, None] * doublings + noise[:, None, None] * np.eye(len(points)))
+
+
+def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
+    """Draws of a distribution by stretch moves: each half of the walkers moves along lines to
+    walkers of the other half."""
+    import numpy as np
+
+    walkers, dimensions = start.shape
+    halves = [start[: walkers // 2], start[walkers // 2 :]]
+    heights = [density(half) for half in halves]
+    kept = []
+    for step in range(STEPS):
+        for own, other in ((0, 1), (1, 0)):
+            count = len(halves[own])
+            stretch = (1 + random.random(count)) ** 2 / 2  # density 1 / sqrt(z) on [1/2, 2]
+            partners = halves[other][random.integers(len(halves[other]), size=count)]
+            proposed = partners + stretch[:, None] * (halves[own] - partners)
+            height = density(proposed)
+            gain = (dimensions - 1) * np.log(stretch) + height - heights[own]
+            taken = np.log(random.random(count)) < gain
+            halves[own] = np.where(taken[:, None], proposed, halves[own])
+            heights[own] = np.where(taken, height, heights[own])
+        if step >= STEPS // 3 and step % KEPT_EVERY == 0:
+            kept += halves
+    return np.concatenate(kept)

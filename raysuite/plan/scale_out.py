@@ -1,0 +1,71 @@
+"""How published data-parallel systems scale: what ideal scaling from one worker is held against."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from raysuite.perf.scaling import Point, read_figures
+
+FOLDER = Path(str(files("raysuite.report"))) / "published"
+AACH_PER_NODE = 4
+
+
+class Reached(NamedTuple):
+    """What part of ideal scaling a published system reaches."""
+
+    efficiency: float
+    """Throughput of a worker, over that on the fewest workers that are published."""
+    system: str
+    workers: int
+    """On so many at most: fewer than were asked for where no more are published."""
+
+
+@cache
+def aach2023() -> dict[str, list[Point]]:
+    """Aach et al. 2023, Table 2, by network and loader. All GPUs compute the same in a step, so
+    that their share of computation, times GPUs, is the throughput but for a constant."""
+    found: dict[str, list[Point]] = {}
+    with (FOLDER / "aach2023_table2.csv").open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            gpus = int(row["gpus"])
+            made = gpus * float(row["computation_percent"])
+            name = f"{row['model']} · {row['loader']} · Aach et al. 2023"
+            found.setdefault(name, []).append(Point(gpus, gpus // AACH_PER_NODE, made))
+    return found
+
+
+@cache
+def others() -> dict[str, list[Point]]:
+    """report/published/scaling.csv: TensorFlow's performance guide on K80 GPUs (tensorflow/docs,
+    site/en/r1/guide/performance/benchmarks.md), and data parallelism on H100 GPUs in the
+    Ultra-Scale Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling)."""
+    return read_figures(FOLDER / "scaling.csv")
+
+
+def reached(workers: int) -> tuple[Reached, Reached]:
+    """The worst and the best of the published systems on so many workers; between two sizes the
+    efficiency is interpolated over the logarithm of the workers."""
+    found = [
+        _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
+    ]
+    return min(found), max(found)
+
+
+def _reached(name: str, points: Sequence[Point], workers: int) -> Reached:
+    first = points[0]
+    known = [
+        (each.workers, each.throughput / each.workers / (first.throughput / first.workers))
+        for each in points
+    ]
+    for (few, left), (many, right) in itertools.pairwise(known):
+        if workers <= many:
+            part = max(0.0, math.log(workers / few) / math.log(many / few))
+            return Reached(left + part * (right - left), name, workers)
+    return Reached(known[-1][1], name, known[-1][0])

@@ -1,0 +1,102 @@
+"""Loaders of samples that are no images: each delivers the batches that `native` makes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.prepared import Prepared
+from raysuite.errors import DataError
+from raysuite.nested import leaves
+from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions
+from tests.task_sets import CASES, Samples
+from tests.unit.tasks.conftest import plan_of
+
+KINDS = ["language_model", *(case for case in CASES if case != "classification"), "mixed"]
+IDS = ([5, 0, 3, 3], [12, 1], [7])
+
+
+def mixed(split: str) -> Samples:
+    """Numbers, arrays and tensors of several types in a dictionary, without a method `collate`."""
+
+    def one(draw: torch.Generator) -> Any:
+        values = torch.randn(3, generator=draw)
+        inputs = {
+            "number": float(values[0]),
+            "whole": int(values[1] > 0),
+            "array": values.double().numpy(),
+            "half": [values.bfloat16(), values[0] > 0],
+        }
+        return inputs, values.half()
+
+    return Samples(split, one)
+
+
+def prepared_of(case: str, folder: Path) -> Prepared:
+    own = {} if case != "mixed" else {"data": {"name": f"{__name__}:mixed"}}
+    plan = plan_of("regression" if own else case, folder, **own)
+    return prepare(plan.spec.data, plan.dataset)
+
+
+def delivered(prepared: Prepared, options: LoaderOptions) -> list[Any]:
+    slices = [Slice(np.array(ids), len(ids), len(ids)) for ids in IDS]
+    with closing(make_loader(prepared, "val", options, torch.device("cpu"))) as loader:
+        return [(batch.images, batch.labels) for batch in loader.batches(slices)]
+
+
+def alike(found: Any, expected: Any) -> bool:
+    """Equal values, types and structure."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            alike(found[key], each) for key, each in expected.items()
+        )
+    if isinstance(expected, tuple):
+        return len(found) == len(expected) and all(map(alike, found, expected))
+    return found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_memory_delivers_the_batches_of_native(case: str, tmp_path: Path) -> None:
+    prepared = prepared_of(case, tmp_path)
+    expected = delivered(prepared, LOADER_OPTIONS["native"]())
+    assert alike(tuple(delivered(prepared, LOADER_OPTIONS["memory"]())), tuple(expected))
+
+
+@pytest.mark.parametrize("case", ["own", "mixed"])
+def test_synthetic_repeats_the_first_samples(case: str, tmp_path: Path) -> None:
+    prepared = prepared_of(case, tmp_path)
+    for found, ids in zip(delivered(prepared, LOADER_OPTIONS["synthetic"]()), IDS, strict=True):
+        assert {len(each) for each in leaves(found)} == {len(ids)}
+
+
+def test_memory_reads_each_sample_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepared_of("own", tmp_path)
+    read: list[int] = []
+    taken = Samples.__getitem__
+    monkeypatch.setattr(Samples, "__getitem__", lambda self, n: read.append(n) or taken(self, n))
+    delivered(prepared, LOADER_OPTIONS["memory"]())
+    assert sorted(read) == sorted([0, *range(prepared.samples("val"))])
+
+
+def uneven(split: str) -> Samples:
+    return Samples(
+        split, lambda draw: (torch.zeros(int(torch.randint(1, 5, (), generator=draw))), 0)
+    )
+
+
+def test_samples_that_cannot_be_stacked_are_named(tmp_path: Path) -> None:
+    plan = plan_of("regression", tmp_path, data={"name": f"{__name__}:uneven"})
+    prepared = prepare(plan.spec.data, plan.dataset)
+    with pytest.raises(DataError, match=r"uneven\(split='val'\)\[5\] and 3 others"):
+        delivered(prepared, LOADER_OPTIONS["memory"]())
+
+
+def test_dali_names_what_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="dali loads images alone"):
+        delivered(prepared_of("regression", tmp_path), LOADER_OPTIONS["dali"]())

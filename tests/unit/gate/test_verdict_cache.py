@@ -1,0 +1,119 @@
+"""What a kept verdict of the gate depends on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from raysuite import optim, parallel
+from raysuite.data import order
+from raysuite.gate import strategy_check, verdict_cache
+from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.comm import NoComm
+from raysuite.spec import schedules, strategies
+from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
+from raysuite.spec.strategies import DdpOptions, HorovodOptions, StrategyOptions
+
+SETTINGS = StepSettings(1)
+PLACES = [[1, 1, 1], [1, 1, 1]]
+
+
+def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+
+    def file(
+        options: StrategyOptions = DdpOptions(),  # noqa: B008 - frozen
+        size: int = 2,
+        settings: StepSettings = SETTINGS,
+        places: list[list[int]] = PLACES,
+        optimizer: OptimizerOptions | None = None,
+    ) -> Path:
+        world = World(0, size, 0, torch.device("cpu"))
+        cache = verdict_cache.VerdictCache(options, world, NoComm(), places)
+        return cache.file(settings, optimizer)
+
+    same = [
+        file(),
+        file(settings=replace(SETTINGS, micro_batch=64)),
+        file(places=[[9, 1, 1], [9, 1, 1]]),
+    ]
+    assert len(set(same)) == 1
+    others = [
+        file(DdpOptions(bucket_mb=1)),
+        file(HorovodOptions()),
+        file(size=4),
+        file(settings=replace(SETTINGS, accumulate=2)),
+        file(settings=replace(SETTINGS, clip_norm=1.0)),
+        file(settings=replace(SETTINGS, precision="bf16")),
+        file(settings=replace(SETTINGS, label_smoothing=0.1)),
+        file(optimizer=LarsOptions()),
+        file(optimizer=LarsOptions(momentum=0.5)),
+        file(places=[[1, 1, 1], [2, 1, 1]]),  # two hosts
+        file(places=[[1, 1, 1], [1, 2, 1]]),  # of two kinds
+        file(places=[[1, 2, 1], [1, 2, 1]]),  # of another kind, or with other versions
+        file(places=[[1, 1, 2], [1, 1, 2]]),  # with other algorithms of NCCL or Horovod
+        file(size=4, places=[[1, 1, 1], [1, 1, 1], [2, 1, 1], [2, 1, 1]]),
+        file(size=4, places=[[1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1, 1]]),  # unlike on the hosts
+    ]
+    assert len({*same, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE"]
+)
+def test_variables_that_choose_an_algorithm_are_in_the_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    without = verdict_cache.places(NoComm(), {})
+    monkeypatch.setenv("HOME", "/elsewhere")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", "/proc/self/fd/9")
+    assert verdict_cache.places(NoComm(), {}) == without
+    monkeypatch.setenv(name, "1")
+    assert verdict_cache.places(NoComm(), {}) != without
+
+
+def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    assert verdict_cache.known_pass(file) is None
+    file.write_text("{")
+    assert verdict_cache.known_pass(file) is None
+    world = World(0, 2, 0, torch.device("cpu"))
+    file.write_text(strategy_check._verdict("ddp", world, "", passed=False).model_dump_json())
+    assert verdict_cache.known_pass(file) is None
+    file.write_text(strategy_check._verdict("ddp", world, "", passed=True).model_dump_json())
+    assert verdict_cache.known_pass(file) is not None
+
+
+@pytest.mark.parametrize("module", [parallel, verdict_cache, optim, order, schedules, strategies])
+def test_all_code_that_decides_a_verdict_is_in_the_key(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each file of `parallel` with its pipelines, of `optim` and of the gate, and three others."""
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
+    world = World(0, 2, 0, torch.device("cpu"))
+    cache = verdict_cache.VerdictCache(DdpOptions(), world, NoComm(), PLACES)
+    original = Path(str(module.__file__))
+    copy = tmp_path / original.parent.name
+    shutil.copytree(original.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(module, "__file__", str(copy / original.name))
+    whole = module in (parallel, verdict_cache, optim)
+    files = sorted(copy.rglob("*.py")) if whole else [copy / original.name]
+    names = [file.relative_to(copy).as_posix() for file in files]
+    assert (len(names) > 3) == whole
+    assert ("pipeline/engine.py" in names) == (module is parallel)
+    before = cache.file(SETTINGS)
+    missed = []
+    for file, name in zip(files, names, strict=True):
+        text = file.read_bytes()
+        file.write_bytes(text + b"# changed\n")
+        if cache.file(SETTINGS) == before:
+            missed.append(name)
+        file.write_bytes(text)
+    assert missed == []
+    assert cache.file(SETTINGS) == before

@@ -1,0 +1,147 @@
+"""Ranks of a training script on workers that share a store: real processes, here one thread each
+in place of Ray's workers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from raysuite.cluster.guard import FOLDER
+from raysuite.orchestrate.script_ranks import run_rank
+from raysuite.orchestrate.stopping import request_stop
+from raysuite.plan import make_plans
+from raysuite.records import (
+    EpochFinished,
+    Results,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ScriptMeasured,
+)
+from raysuite.spec.document import Document
+from raysuite.train.stopping import Stop
+
+pytestmark = [pytest.mark.integration]
+
+TRAIN = """
+import os, sys, time, torch
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+assert os.environ["LOCAL_RANK"] == "0" and os.environ["GROUP_RANK"] == str(rank)
+assert sys.argv[1:] == ["--nodes", "2"]
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(400, 4))
+def steps(n):
+    for place, (x,) in enumerate(torch.utils.data.DataLoader(data, 4)):
+        if place == n:
+            return
+        model(x).sum().backward()
+        optimizer.step()
+steps(20)
+"""
+
+
+def ran(
+    folder: Path,
+    body: str = "",
+    stop: Callable[[Results], None] = lambda results: None,
+    **keys: Any,
+) -> tuple[Results, dict[type, Any]]:
+    """Results and Records, by their kind, of a script with two ranks on two nodes."""
+    script = folder / "train.py"
+    script.write_text(f"{TRAIN}\n{body}\n")
+    data = {
+        "name": "own",
+        "script": {"command": [str(script), "--nodes", "{nodes}"], **keys},
+        "resources": {"workers": 2, "device": "cpu"},
+        "measure": {"warmup_steps": 2},
+    }
+    (plan,) = make_plans(Document(data, "spec.yaml"), 0)
+    results = Results(folder / "results")
+    results.folder.mkdir()
+    request_stop(results.folder, None)
+    served = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(rank: int) -> None:
+        store = PrefixStore("run", TCPStore("127.0.0.1", served.port))
+        place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        words = {key: str(value) for key, value in (place | {"GROUP_RANK": rank}).items()}
+        run_rank(plan, words, f"node{rank}", results, store)
+
+    workers = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    stop(results)
+    for worker in workers:
+        worker.join()
+    assert not left(str(script))
+    return results, {type(record): record for record in results.records(plan.run_id)}
+
+
+def left(word: str) -> list[int]:
+    """Processes with a word on their command line."""
+    import psutil
+
+    found = psutil.process_iter(["cmdline"])
+    return [each.pid for each in found if word in (each.info["cmdline"] or [])]
+
+
+def test_ranks_on_two_nodes_are_measured_as_one_run(tmp_path: Path) -> None:
+    assert FOLDER not in os.environ
+    results, found = ran(tmp_path)
+    assert RunFailed not in found, found[RunFailed]
+    measured = found[ScriptMeasured]
+    assert (measured.steps, measured.samples_per_step) == (20, 8)
+    assert len(measured.hosts) == 2
+    starts = measured.start_seconds
+    assert all(len(each) == 2 and min(each) >= 0 for each in starts.values())
+    assert min(starts["imports"]) > 0
+    slowest = max(sum(each) for each in zip(*starts.values(), strict=True))
+    assert slowest == pytest.approx(found[RunFinished].first_step_seconds)
+    assert found[EpochFinished].elapsed_seconds < found[RunFinished].seconds
+    folder = results.journal_file(measured.run_id).parent
+    assert {file.name for file in folder.glob("*.log")} == {"rank-0.log", "rank-1.log"}
+
+
+PROBLEMS = {
+    "raises": (
+        "if rank: raise RuntimeError('no such\\nthing')\ndist.barrier()",
+        "rank 1: RuntimeError: no such",
+    ),
+    "killed": ("if rank: os.kill(os.getpid(), 9)\ndist.barrier()", "rank 1 ended with SIGKILL"),
+    "exits": ("if not rank: sys.exit(7)\ntime.sleep(600)", "rank 0: SystemExit: 7"),
+    "hangs": (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL)\n"
+        "time.sleep(600 if rank else 0)",
+        "no rank took a step for 20 s",
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_rank_that_goes_wrong_ends_all_clearly(problem: str, tmp_path: Path) -> None:
+    body, words = PROBLEMS[problem]
+    began = time.monotonic()
+    _, found = ran(tmp_path, body, stall_s=20 if problem == "hangs" else 600)
+    assert words in found[RunFailed].message
+    assert time.monotonic() - began < 120
+
+
+@pytest.mark.thorough
+def test_a_run_that_is_stopped_has_no_end_and_no_orphan(tmp_path: Path) -> None:
+    def stop(results: Results) -> None:
+        time.sleep(8)
+        request_stop(results.folder, Stop("interrupted"))
+
+    _, found = ran(tmp_path, "time.sleep(600)", stop)
+    assert set(found) == {RunStarted}

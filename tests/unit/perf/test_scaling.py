@@ -1,0 +1,150 @@
+"""Throughput on few workers -> on many: against laws that the tests write down themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.perf import scaling
+from raysuite.perf.scaling import Point, fit, forecast, left_out, read_figures
+
+FEW = (4, 8, 16, 32, 64)
+
+
+def measured(law: Callable[[int, int], float], noise: float = 0.01) -> list[Point]:
+    """Weak scaling with four workers on a node; `law` is the time of a step."""
+    random = np.random.default_rng(3)
+    return [
+        Point(w, w // 4, w / law(w, w // 4) * math.exp(noise * random.standard_normal()))
+        for w in FEW
+    ]
+
+
+@pytest.fixture(scope="module")
+def by_tree() -> tuple[Callable[[int, int], float], list[Point]]:
+    def law(workers: int, nodes: int) -> float:
+        return 0.2 * (1 + 0.06 * math.log2(nodes))
+
+    return law, measured(law)
+
+
+def test_a_law_is_extrapolated_with_intervals_that_grow_with_the_distance(by_tree) -> None:
+    law, points = by_tree
+    found = fit(points)
+    widths = []
+    for workers in (128, 256, 1024):
+        made = found.predict(workers, workers // 4)
+        truth = workers / law(workers, workers // 4)
+        assert made.low < truth < made.high
+        assert made.value == pytest.approx(truth, rel=0.08)
+        widths.append(math.log(made.high / made.low))
+    assert widths[0] < widths[1] < widths[2]
+    assert "shared" in found.untold
+    assert not {"computation", "beside"} & set(found.untold)
+
+
+def test_the_largest_size_is_predicted_from_the_others(by_tree) -> None:
+    law, points = by_tree
+    largest, made = left_out(points) or pytest.fail("not validated")
+    assert largest == points[-1]
+    assert made.value == pytest.approx(64 / law(64, 16), rel=0.06)
+    assert left_out(points[:2]) is None
+    changed = [*points[:-1], points[-1]._replace(throughput=1.0)]
+    assert left_out(changed) == (changed[-1], made)
+
+
+def test_with_a_fixed_batch_computation_shrinks_and_communication_stays() -> None:
+    def law(workers: int) -> float:
+        return 1024 / workers * 0.01 + 0.4 * (1 - 4 / workers)
+
+    points = [Point(w, w // 4, 1024 / law(w), 1024) for w in (4, 8, 16, 32)]
+    made = fit(points).predict(64, 16, 1024)
+    assert made.value == pytest.approx(1024 / law(64), rel=0.1)
+    assert forecast("ddp", points, [64]).places[0].throughput == made
+    as_if_weak = fit([each._replace(batch=0.0) for each in points]).predict(64, 16)
+    assert abs(math.log(as_if_weak.value / made.value)) > 0.1
+
+
+def test_a_nodes_workers_have_no_term_of_the_network() -> None:
+    points = [Point(w, 1, w / (1 + 0.3 * (1 - 1 / w))) for w in (1, 2, 4)]
+    found = fit(points)
+    assert found.terms == ("computation", "beside", "slowest")
+    assert found.predict(8, 1).value == pytest.approx(8 / (1 + 0.3 * 7 / 8), rel=0.08)
+
+
+def test_the_sampler_draws_the_distribution_it_is_given() -> None:
+    spread = np.array([[1.0, 0.8], [0.8, 2.0]])
+    inverse = np.linalg.inv(spread)
+
+    def density(draws: np.ndarray) -> np.ndarray:
+        apart = draws - np.array([3.0, -1.0])
+        return -0.5 * np.einsum("ni,ij,nj->n", apart, inverse, apart)
+
+    random = np.random.default_rng(0)
+    found = scaling._drawn(density, random.standard_normal((scaling.WALKERS, 2)), random)
+    assert found.mean(axis=0) == pytest.approx([3.0, -1.0], abs=0.1)
+    assert np.cov(found.T) == pytest.approx(spread, abs=0.25)
+
+
+def test_the_drift_is_a_random_walk_over_doublings() -> None:
+    points = [Point(2, 1, 1.0), Point(4, 1, 1.0), Point(16, 4, 1.0)]
+    found = scaling._covariance(points, np.array([0.5]), np.array([0.25]))[0]
+    assert found.tolist() == [[0.25, 0, 0], [0, 0.75, 0.5], [0, 0.5, 1.75]]
+
+
+def test_a_forecast_names_efficiency_error_and_what_was_assumed(by_tree) -> None:
+    law, points = by_tree
+    made = forecast("ddp", points, [128])
+    (place,) = made.places
+    assert (place.workers, place.nodes) == (128, 32)
+    assert place.efficiency.value == pytest.approx(law(4, 1) / law(128, 32), rel=0.06)
+    assert place.throughput.value / place.efficiency.value == pytest.approx(
+        128 * points[0].throughput / 4
+    )
+    assert made.error is not None
+    assert f"64 workers are predicted from fewer with an error of {made.error:+.1%}" in made.words
+    assert "a shared file system" in made.words
+    assert "not validated" in forecast("ddp", points[:2], [128]).words
+
+
+def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
+    file = tmp_path / "figures.csv"
+    file.write_text("workers,throughput,loader\n4,10,dali\n8,19,dali\n4,9,native\n")
+    found = read_figures(file, workers_per_node=4)
+    assert found == {
+        "dali": [Point(4, 1, 10.0), Point(8, 2, 19.0)],
+        "native": [Point(4, 1, 9.0)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workers,speed\n4,1\n", "no column throughput"),
+        ("workers,throughput\n4,1\n", "no column nodes"),
+        ("workers,nodes,throughput\n4,1,x\n8,2,5\n2,4,5\n4,1,-1\n", "line 2, line 4, line 5"),
+        ("", "no column throughput and none workers"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_every_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "figures.csv"
+    file.write_text(text)
+    with pytest.raises(UserError, match=said):
+        read_figures(file)
+
+
+@pytest.mark.thorough
+def test_the_page_of_published_figures_is_what_its_script_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    benchmarks = Path(scaling.__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(benchmarks))
+    import prediction_scale_out
+
+    written = (benchmarks / "results" / "prediction_scale_out.md").read_text("utf-8")
+    assert prediction_scale_out.page() == written
