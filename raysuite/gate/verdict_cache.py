@@ -9,6 +9,7 @@ import socket
 import zlib
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     return gathered
 
 
+@cache  # a process has the code that it began with
 def _code() -> str:
     """A digest of all of raysuite's code: no verdict outlives a change of any of it, as most of it
     can have a part in a step."""

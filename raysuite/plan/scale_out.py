@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import NamedTuple
 
 from raysuite.perf.scaling import Point, read_figures
+from raysuite.report.against import FOLDER, published
 
-FOLDER = Path(str(files("raysuite.report"))) / "published"
 AACH_PER_NODE = 4
 
 
@@ -30,14 +27,14 @@ class Reached(NamedTuple):
 @cache
 def aach2023() -> dict[str, list[Point]]:
     """Aach et al. 2023, Table 2, by network and loader. All GPUs compute the same in a step, so
-    that their share of computation, times GPUs, is the throughput but for a constant."""
+    that their share of computation, in percent, times GPUs is the throughput but for a constant."""
     found: dict[str, list[Point]] = {}
-    with (FOLDER / "aach2023_table2.csv").open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            gpus = int(row["gpus"])
-            made = gpus * float(row["computation_percent"])
-            name = f"{row['model']} · {row['loader']} · Aach et al. 2023"
-            found.setdefault(name, []).append(Point(gpus, gpus // AACH_PER_NODE, made))
+    for each in published("aach2023").values:
+        if each.quantity == "share_computation" and each.workers and each.value:
+            name = f"{each.model} · {each.loader} · Aach et al. 2023"
+            made = each.workers * 100 * each.value
+            point = Point(each.workers, each.workers // AACH_PER_NODE, made)
+            found.setdefault(name, []).append(point)
     return found
 
 

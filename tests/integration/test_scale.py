@@ -28,6 +28,7 @@ from raysuite.records import (
     ScriptMeasured,
 )
 from raysuite.spec.document import Document
+from tests import stepping
 from tests.require import require
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -248,18 +249,7 @@ def test_explain_names_the_rank_that_others_wait_for(
 
 # What goes wrong.
 
-STEPS = """
-import sys, time, torch
-model = torch.nn.Linear(4, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.randn(400, 4))
-def steps(n):
-    for place, (x,) in enumerate(torch.utils.data.DataLoader(data, 4)):
-        if place == n:
-            return
-        model(x).sum().backward()
-        optimizer.step()
-"""
+STEPS = f"import sys, time, torch\nmodel = torch.nn.Linear(4, 2)\n{stepping.STEPS}"
 PROBLEMS = {
     "never steps": ("print('done')", "no step of a torch optimiser"),
     "ends early": ("steps(3)", "3 steps"),

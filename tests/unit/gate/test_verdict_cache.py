@@ -92,12 +92,18 @@ def test_all_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
     world = World(0, 2, 0, torch.device("cpu"))
     cache = verdict_cache.VerdictCache(DdpOptions(), world, NoComm(), PLACES)
+
+    def key() -> Path:
+        """As in a process that begins now."""
+        verdict_cache._code.cache_clear()
+        return cache.file(SETTINGS)
+
     copy = tmp_path / "raysuite"
     original = Path(raysuite.__file__).parent
     shutil.copytree(original, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    before = cache.file(SETTINGS)
+    before = key()
     monkeypatch.setattr(raysuite, "__file__", str(copy / "__init__.py"))
-    assert cache.file(SETTINGS) == before
+    assert key() == before
     last = {file.parent: file for file in copy.rglob("*.py")}
     files = {*last.values(), *copy.glob("*.py")}
     names = {file.relative_to(copy).parts[0] for file in files}
@@ -106,9 +112,11 @@ def test_all_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for file in files:
         text = file.read_bytes()
         file.write_bytes(text + b"# changed\n")
-        if cache.file(SETTINGS) == before:
+        if key() == before:
             missed.append(file)
         file.write_bytes(text)
     assert missed == []
     last[copy / "gate"].rename(copy / "gate" / "renamed.py")
-    assert cache.file(SETTINGS) != before
+    assert key() != before
+    monkeypatch.undo()
+    verdict_cache._code.cache_clear()

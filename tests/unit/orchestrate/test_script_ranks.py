@@ -27,10 +27,11 @@ from raysuite.records import (
 )
 from raysuite.spec.document import Document
 from raysuite.train.stopping import Stop
+from tests.stepping import STEPS
 
 pytestmark = [pytest.mark.integration]
 
-TRAIN = """
+TRAIN = f"""
 import os, sys, time, torch
 import torch.distributed as dist
 rank = int(os.environ["RANK"])
@@ -38,14 +39,7 @@ assert os.environ["LOCAL_RANK"] == "0" and os.environ["GROUP_RANK"] == str(rank)
 assert sys.argv[1:] == ["--nodes", "2"]
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.randn(400, 4))
-def steps(n):
-    for place, (x,) in enumerate(torch.utils.data.DataLoader(data, 4)):
-        if place == n:
-            return
-        model(x).sum().backward()
-        optimizer.step()
+{STEPS}
 steps(20)
 """
 
