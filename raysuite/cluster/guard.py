@@ -3,8 +3,9 @@
 It stands between a process and the command that this starts, and watches its own standard input,
 which that process holds. A number there asks the command to end: SIGTERM, and SIGKILL after so many
 seconds. The end of the input is the end of that process, maybe by SIGKILL: the command is killed at
-once. In any case everything that came of the command is ended with it, as found by a variable that
-names FOLDER. Its exit code, and when it ended, by the monotonic clock, are in FOLDER/exit.json.
+once. In any case everything that came of the command is ended with it: what descends from it, which
+the guard adopts, and what has a variable that names FOLDER. Its exit code, and when it ended, by
+the monotonic clock, are in FOLDER/exit.json.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raysuite.cluster.process import end_with_parent, kill_found, with_variable
+import psutil
+
+from raysuite.cluster.process import adopt_orphans, end_with_parent, kill_found, with_variable
 
 FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 """Variable by which processes of a run are found, whoever started them."""
@@ -84,6 +87,7 @@ def main(words: Sequence[str]) -> None:
     """Run the command behind `--`, guarded."""
     folder = Path(words[0])
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    adopt_orphans()
     process = subprocess.Popen(
         words[2:],
         env=os.environ | {FOLDER: str(folder)},
@@ -93,20 +97,41 @@ def main(words: Sequence[str]) -> None:
     )
     over = threading.Event()
 
+    def end(number: signal.Signals) -> None:
+        if not over.is_set():
+            os.kill(process.pid, number)
+
     def listen() -> None:
         if grace := os.read(0, 64):
-            process.terminate()
+            end(signal.SIGTERM)
             over.wait(float(grace))
-        process.kill()
+        end(signal.SIGKILL)
 
     threading.Thread(target=listen, daemon=True).start()
-    found = Exit(process.wait(), time.perf_counter())
+    code = _reaped(process.pid)
+    found = Exit(code, time.perf_counter())
     over.set()
     partial = folder / f"{_REPORT}.partial"
     partial.write_text(json.dumps(found._asdict()), "utf-8")
     partial.replace(folder / _REPORT)
-    kill_found(lambda: with_variable(FOLDER, str(folder)))
+    kill_found(lambda: [*_descendants(), *with_variable(FOLDER, str(folder))])
     os._exit(0)  # the thread may still read
+
+
+def _reaped(pid: int) -> int:
+    """Wait for a child, and take the ends of adopted processes meanwhile; its exit code."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _descendants() -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process().children(recursive=True)
+        if each.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 if __name__ == "__main__":

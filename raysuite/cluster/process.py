@@ -125,6 +125,7 @@ def _left_behind(temp: str) -> list[psutil.Process]:
 
 
 _SET_PDEATHSIG = 1
+_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -132,6 +133,12 @@ def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
     """In a child, before it runs: a signal once its parent is gone. Linux alone can do that."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Be the parent of the own descendants that lose theirs. Linux alone can do that."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager

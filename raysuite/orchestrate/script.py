@@ -25,10 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysuite.cluster import private
-from raysuite.cluster.guard import FOLDER, GRACE_S
+from raysuite.cluster import guard, private
 from raysuite.cluster.ports import held_port
-from raysuite.cluster.process import end_with_parent, kill_found, with_variable
 from raysuite.files import write_whole
 from raysuite.measure.environment import environment
 from raysuite.measure.script import rank_file
@@ -71,7 +69,7 @@ class ScriptRuns:
     def halt(self) -> None:
         """End the run under way, and begin no other; return once that is so."""
         self._halted.set()
-        self._over.wait(2 * GRACE_S)
+        self._over.wait(2 * guard.GRACE_S)
 
     def _is_ending(self) -> bool:
         return self._halted.is_set() or requested_stop(self._results.folder) is not None
@@ -135,22 +133,21 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
     with private.temporary_folder("rs-script-") as scratch:
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
         with kept_outputs(outputs) as (kept, stream), held_port() as port:
-            process = subprocess.Popen(
+            process = guard.start(
                 [*_launcher(plan.workers, port), *script.words(names)],
-                env=variables(plan, results, scratch, names) | {FOLDER: str(scratch)},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is the driver's to handle
-                preexec_fn=end_with_parent,
+                scratch,
+                stream,
+                variables(plan, results, scratch, names),
             )
             stalled = _wait(process, scratch, plan, ending)
-            _end(process, scratch)
+            if process.poll() is None:
+                guard.ask(process)  # torch's launcher hands it on to its ranks
+            code = guard.ended(process, scratch).code
         logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
     tails = list(kept.values())
     root = _ROOT_CAUSE.search(tails[-1].decode(errors="replace"))
     died = {int(root[1]): (int(root[2]), 0.0)} if root else {}
-    return Ended(logs, tails, process.returncode, died, stalled)
+    return Ended(logs, tails, code, died, stalled)
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
@@ -361,13 +358,3 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
         finally:
             closed.set()
             reader.join()
-
-
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Have no process of a run left."""
-    if process.poll() is None:
-        process.terminate()  # torch's launcher hands it on to its ranks
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    kill_found(lambda: with_variable(FOLDER, str(folder)))
-    process.wait()

@@ -89,7 +89,7 @@ class Row:
     relative: Ratio | None = None
     """Throughput / throughput of that row."""
     own_scaling: str = ""
-    """Of a script: strong, weak or own, by the batches of its series."""
+    """Of a script: strong, weak, own or unknown, by the batches of its series."""
     differs_in_work: bool = False
     """Whether a script trains other parameters here than in its baseline: there is no speed-up."""
     break_even: Ratio | None = None
@@ -152,7 +152,7 @@ class Row:
     @property
     def scaling(self) -> str:
         """`strong` where the global batch is fixed, `weak` where that of a worker is; of a script
-        as measured, and `own` where it is neither."""
+        as measured, `own` where it is neither, and `unknown` without its samples of a step."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -327,10 +327,13 @@ def _global_batch(runs: Sequence[RunFigures]) -> int:
 
 
 def _scaling(row: Row, rows: Sequence[Row]) -> str:
-    """Of a script's series: strong, where all batches are equal, weak, where a worker's are."""
+    """Of a script's series: strong, where all batches are equal, weak, where a worker's are;
+    unknown where the samples of a step are."""
     if not script_name(row.runs[0].plan):
         return ""
-    series = [each for each in rows if each.series_key == row.series_key]
+    series = [each for each in rows if each.series_key == row.series_key and each.throughput]
+    if not all(each.global_batch for each in series):
+        return "unknown"
     if len({each.global_batch for each in series}) == 1:
         return "strong"
     return "weak" if len({each.global_batch / each.workers for each in series}) == 1 else "own"

@@ -208,12 +208,12 @@ def test_seeded_defects_have_no_throughput(defect: str, tmp_path: Path) -> None:
 
 AMDAHL = """
 import os, sys, time, torch
-serial, work, uneven = float(sys.argv[1]), 0.06, float(sys.argv[2])
+serial, work, uneven = float(sys.argv[1]), 0.3, float(sys.argv[2])
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.distributed.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.randn(60 * 8, 4))
+data = torch.utils.data.TensorDataset(torch.randn(30 * 8, 4))
 for (x,) in torch.utils.data.DataLoader(data, 8 // ranks):
     # a sleep is computation that other processes do not slow down
     time.sleep(work * (serial + (1 - serial) / ranks) * (1 + uneven * (rank == 1)))

@@ -43,11 +43,20 @@ def until(condition: Callable[[], object]) -> None:
 def test_the_end_of_a_command_is_reported_and_ends_what_it_started(
     code: str, ends: int, tmp_path: Path
 ) -> None:
+    # one that no variable names, and whose parent is gone
+    nameless = f"{600 + os.getpid() / 1e7:.7f}"
+    orphan = f"import subprocess; subprocess.Popen(['sleep', '{nameless}'], env={{}})"
+    child = f"{CHILD}subprocess.run([sys.executable, '-c', {orphan!r}], start_new_session=True); "
     with (tmp_path / "output").open("wb") as output:
-        words = [sys.executable, "-c", CHILD + code]
+        words = [sys.executable, "-c", child + code]
         began = guard.start(words, tmp_path, output.fileno(), os.environ)
         found = guard.ended(began, tmp_path)
     assert found.code == ends
+    assert not [
+        each
+        for each in psutil.process_iter(["cmdline"])
+        if nameless in (each.info["cmdline"] or [])
+    ]
     assert 0 <= time.perf_counter() - found.at < GONE_S
     assert left(tmp_path) == []
 

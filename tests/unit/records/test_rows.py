@@ -478,6 +478,7 @@ def test_a_script_scales_as_its_steps_were_measured(tmp_path, samples, scaling):
 def test_the_samples_of_a_scripts_step_are_rounded_or_not_known(tmp_path):
     rows = of_script(tmp_path, (31.6, None, 64.0))
     assert [row.global_batch for row in rows] == [32, 0, 64]
+    assert {row.scaling for row in rows} == {"unknown"}
     bare = make_rows([replace(run, script=None) for row in rows for run in row.runs])
     assert [row.global_batch for row in bare] == [0, 0, 0]
 
