@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 from typing import Any, Literal
 
 from raysuite.errors import some
@@ -31,6 +31,8 @@ from raysuite.records.schema import (
     TimeShares,
 )
 
+_SAMPLES, _TOKENS = 3, 4
+"""Columns of `RankLog.rows`."""
 _PAUSE = 2.0
 """In median steps: the least that a script pauses before a step which is then left out."""
 
@@ -81,6 +83,8 @@ class RankLog:
                     log.end = content
         launched = log.begin.get("launched", 0.0)
         log.rows = [[end - launched, *rest] for end, *rest in log.rows]
+        for column in (_SAMPLES, _TOKENS):
+            _count_where_trained(log.rows, column)
         if log.power:
             log.power["at"] -= launched
         if "marks" in log.end:
@@ -91,6 +95,26 @@ class RankLog:
     def marks(self) -> dict[str, float]:
         found: dict[str, float] = self.end.get("marks", {})
         return found
+
+
+def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
+    """Count what was read in the step that trains it, where a loader reads ahead.
+
+    Such as Accelerate's, to know which batch is the last: the first step of a pass over it then
+    has read more than the others, and the last one so much less.
+    """
+    read = [row[column] for row in rows]
+    if not read or None in read:
+        return
+    typical = median_low(read)
+    ahead, held = read[0] - typical, False
+    for row in rows if ahead > 0 else ():
+        if not held and row[column] >= typical + ahead:
+            row[column] -= ahead
+            held = True
+        elif held and row[column] <= typical - ahead:
+            row[column] += ahead
+            held = False
 
 
 @dataclass(frozen=True)
@@ -169,8 +193,8 @@ def script_records(
     """The Records of a script that ended well. `given`: samples of a step, from the user."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
-    samples = given * count if given is not None else _total(logs, steps, 3) or None
-    tokens = _total(logs, steps, 4) or None
+    samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
+    tokens = _total(logs, steps, _TOKENS) or None
     source: Literal["given", "loader", "mark", ""] = ""
     if samples is not None:
         source = "given" if given is not None else marked  # type: ignore[assignment]
@@ -483,7 +507,7 @@ def _same_samples(
         ranks.setdefault(own, []).append(str(rank))
     same = next((each for own, each in ranks.items() if len(each) > 1 and any(own)), [])
     listed = f"ranks {some(same, 4)} train on the same samples"
-    read = _total(logs, steps, 3)
+    read = _total(logs, steps, _SAMPLES)
     different = math.inf if read is None else read / len(steps.counted) * len(ranks) / len(logs)
     if not any(map(any, ranks)):
         notes.append("samples are not compared, as no tensors of a DataLoader were read")
@@ -525,7 +549,7 @@ def _loss_error(
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])
-    read, hashes = _total(logs, steps, 3), _first_samples(logs)
+    read, hashes = _total(logs, steps, _SAMPLES), _first_samples(logs)
     reason = ""
     if not own:
         reason = "the script calls no backward of one number"

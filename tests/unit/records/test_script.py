@@ -102,6 +102,26 @@ def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> Non
     assert len(RankLog.read(file).rows) == 1
 
 
+@pytest.mark.parametrize(
+    ("read", "trained"),
+    [
+        # two passes of five batches, four a step but the last: one is read ahead
+        ([20, 16, 16, 16, 9, 20, 16, 16, 16, 9], [16, 16, 16, 16, 13] * 2),
+        ([8, 4, 4, 0, 8, 4, 4, 0], [4] * 8),
+        ([20, 16, 16, 16], [16] * 4),  # ended inside a pass
+        ([16, 16, 16, 9, 16, 16, 16, 9], [16, 16, 16, 9] * 2),
+        ([8, 8, 16, 16, 16], [8, 8, 16, 16, 16]),  # the batch grows
+        ([8, None, 8], [8, None, 8]),
+    ],
+)
+def test_samples_count_in_the_step_that_trains_them(
+    read: list[int | None], trained: list[int | None]
+) -> None:
+    rows = [[n, None, 0, samples, None, False, 0] for n, samples in enumerate(read)]
+    log = RankLog.parsed(json.dumps({"kind": "steps", "rows": rows}) + "\n")
+    assert [row[3] for row in log.rows] == trained
+
+
 def test_moments_of_hosts_with_other_clocks_are_since_the_launch() -> None:
     def text(clock: float) -> str:
         lines = [
