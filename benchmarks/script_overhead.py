@@ -3,11 +3,11 @@
     make bench            (or: python benchmarks/script_overhead.py [PAIRS])
 
 Both sides start the same script of plain DDP by torch's launcher with 2 workers, one thread each,
-and run at the same time on the same cores: the kernel gives each its slices of milliseconds in
-turn, so that what else the machine does affects both alike. Compared as the ratio of each pair:
-CPU seconds of the whole run, from the launch to its end, of all its processes and of what raysuite
-does beside them; and seconds of the training, by the script's own timer. Written to
-benchmarks/results/script_overhead.json and .md.
+and run at the same time, each rank on the core of the other side's: the kernel gives each its
+slices of milliseconds in turn, so that what else the machine does affects both alike. Compared as
+the ratio of each pair: CPU seconds of the whole run, from the launch to its end, of all its
+processes and of what raysuite does beside them; and seconds of the training, by the script's own
+timer. Written to benchmarks/results/script_overhead.json and .md.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from raysuite.plan import make_plans
 from raysuite.records import Results, ScriptMeasured
 from raysuite.spec import parse_document
 
-BATCH, STEPS = 32, 6400
+BATCH, STEPS = 32, 2560
 SCRIPT = f"""
-import json, sys, time, torch
+import json, os, sys, time, torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
+os.sched_setaffinity(0, {{dist.get_rank()}})  # as each rank of the other side
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(4096, 3, 16, 16), torch.randint(10, (4096,)))
+data = TensorDataset(torch.randn(4096, 3, 32, 32), torch.randint(10, (4096,)))
 sampler = DistributedSampler(data)
 loader = DataLoader(data, {BATCH}, sampler=sampler)
 model = DistributedDataParallel(nn.Sequential(
     nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-    nn.Flatten(), nn.Linear(512, 10),
+    nn.Flatten(), nn.Linear(2048, 10),
 ))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 began = time.perf_counter()
@@ -154,7 +155,7 @@ def _markdown(result: dict[str, Any]) -> str:
             "",
             "The run of a script of plain DDP with raysuite's hooks, as `raysuite scale` starts "
             f"it, over {result['off']}; {result['cpu']['n']} pairs whose two runs share the same "
-            f"cores at the same time; {STEPS} steps, {WORKERS} workers, {BATCH} images of 16 x 16 "
+            f"cores at the same time; {STEPS} steps, {WORKERS} workers, {BATCH} images of 32 x 32 "
             "pixels each, one thread each. The whole run is from the launch to its end, with the "
             "journal.",
             "",
