@@ -16,10 +16,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -50,9 +49,19 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports(path: Path, module_level: bool) -> list[tuple[str, int]]:
     """Dotted names that a file imports, with lines, but for what only a type checker sees."""
-    pending: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    return list(imported(path, module_level))
+
+
+def imported(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
+    pending: list[ast.AST] = [tree(path)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -71,44 +80,46 @@ def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
         pending += ast.iter_child_nodes(node)
 
 
-def too_high(path: Path) -> list[str]:
-    package = package_of(path)
-    wrong = []
-    for name, line in imports(path, module_level=False):
-        other = top(name.removeprefix("raysuite."))
-        if top(name) != "raysuite" or other not in LAYERS or other == package:
-            continue
-        allowed = LAYERS[other] < LAYERS[package] or LAYERS[other] == LAYERS[package] in (0, 3)
-        if not allowed:
-            wrong.append(f"line {line}: {package} imports {name}")
-    return wrong
+def too_high(path: Path, name: str) -> bool:
+    """Whether a file may not import that name."""
+    package, other = package_of(path), top(name.removeprefix("raysuite."))
+    if top(name) != "raysuite" or other not in LAYERS or other == package:
+        return False
+    return LAYERS[other] > LAYERS[package] or (
+        LAYERS[other] == LAYERS[package] and LAYERS[other] not in (0, 3)
+    )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_down(path: Path) -> None:
-    assert package_of(path) in LAYERS, f"{package_of(path)} has no layer"
-    assert too_high(path) == []
+def test_every_package_has_a_layer() -> None:
+    assert {*map(package_of, FILES)} - {*LAYERS} == set()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if package_of(path) in LIGHT_PACKAGES],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_light_packages_load_nothing_heavy(path: Path) -> None:
-    found = [(name, line) for name, line in imports(path, True) if top(name) in HEAVY]
-    assert found == []
+def test_imports_go_down() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in FILES
+        for name, line in imports(path, module_level=False)
+        if too_high(path, name)
+    ] == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if LAYERS.get(package_of(path)) == 0],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_layer_0_needs_little(path: Path) -> None:
+def test_light_packages_load_nothing_heavy() -> None:
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in FILES
+        for name, line in imports(path, module_level=True)
+        if package_of(path) in LIGHT_PACKAGES and top(name) in HEAVY
+    ] == []
+
+
+def test_layer_0_needs_little() -> None:
     allowed = LAYER_0_NEEDS | {"raysuite"} | sys.stdlib_module_names
-    found = [(name, line) for name, line in imports(path, True) if top(name) not in allowed]
-    assert found == []
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in FILES
+        for name, line in imports(path, module_level=True)
+        if LAYERS[package_of(path)] == 0 and top(name) not in allowed
+    ] == []
 
 
 def is_private_to_ray(name: str) -> bool:
@@ -164,7 +175,7 @@ def test_no_code_compares_with_a_strategys_name() -> None:
         f"{path.relative_to(ROOT)}:{each.lineno}"
         for path in FILES
         if package_of(path) not in ("spec", "parallel", "images")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Compare | ast.match_case)
         for each in ast.walk(node if isinstance(node, ast.Compare) else node.pattern)
         if isinstance(each, ast.Constant) and each.value in set(STRATEGY_OPTIONS)

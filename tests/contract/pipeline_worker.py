@@ -313,11 +313,11 @@ def flaws(options: PipelineOptions, workers: int) -> list[str]:
     return found
 
 
-def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
+def refused(options: PipelineOptions, world: World, seeded: list[str]) -> dict[str, bool]:
     """Flaw -> whether the gate lets it pass."""
     found = {}
     options = options.examined()  # the gate would start a strategy of its own, without the flaw
-    for flaw in flaws(options, world.size):
+    for flaw in seeded:
         strategy = Defect(options, flaw)
         strategy.start(world)
         found[flaw] = strategy_check.examine(options, world, strategy).passed
@@ -376,8 +376,8 @@ def main(request: dict[str, Any], file: Path) -> None:
         for network in request["networks"]:
             folder = file.parent / f"{file.name}-{name}-{network}"
             found[f"{name} {network}"] = compared(options, network, world, folder)
-        if request["gate"]:
-            found[f"{name} gate"] = refused(options, world)
+        if name in request["gate"]:
+            found[f"{name} gate"] = refused(options, world, request["gate"][name])
             found[f"{name} 16 bits"] = in_16_bits(options, world)
     write(found, file, world.rank)
 

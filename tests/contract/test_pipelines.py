@@ -67,9 +67,22 @@ LAUNCHES: list[tuple[Launch, bool]] = [
 ]
 
 
+EVERY_FLAW = ("1f1b", "pipedream", "2bw")
+"""The pipelines that CI gives to the gate with every flaw; the others run the same passes in
+another order, and are given to it as they are."""
+
+
+def seeded(launch: Launch, name: str) -> list[str]:
+    """The flaws of a pipeline of a launch, of which "none" has to pass."""
+    every = flaws(PipelineOptions.model_validate(launch[2][name]), launch[0])
+    in_ci = launch == LAUNCHES[0][0]
+    return every if name in EVERY_FLAW or not in_ci else ["none"]
+
+
 def found(launch: Launch, key: str) -> list[dict[str, Any]]:
     workers, networks, options = launch
-    request = {"pipelines": options, "networks": networks, "gate": networks[0] == "resnet20"}
+    gate = {name: seeded(launch, name) for name in options if networks[0] == "resnet20"}
+    request = {"pipelines": options, "networks": networks, "gate": gate}
     limit_s = 240 if workers == 2 else 1100
     return [
         each[key] for each in found_by("pipeline", workers, "pipeline_worker", request, limit_s)
@@ -136,7 +149,7 @@ def test_the_gate_passes_it_and_refuses_every_defect(
         # the running statistics are each copy's own, and the gate does not compare them
         passes.add("BatchNorm frozen")
     for each in found(launch, f"{name} gate"):
-        assert each == {flaw: flaw in passes for flaw in flaws(options, launch[0])}
+        assert each == {flaw: flaw in passes for flaw in seeded(launch, name)}
     for each in found(launch, f"{name} 16 bits"):
         assert not any(each.values()), each
 
@@ -167,7 +180,7 @@ name: runs
 model: resnet20
 data: digits
 strategy: pipeline
-training: {epochs: 1, global_batch: 256}
+training: {epochs: 1, global_batch: 480}
 measure: {warmup_steps: 0}
 resources: {workers: 2, device: cpu}
 matrix:

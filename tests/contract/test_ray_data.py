@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -123,19 +120,3 @@ def test_a_bad_image_deep_in_the_epoch_is_named_once_what_was_before_it_came(
     assert len(got) == 10
     assert len(list(loader.batches(slices(2)))) == 2
     loader.close()
-
-
-def test_without_a_running_ray_it_says_what_to_do(digits, tmp_path):
-    (tmp_path / "digits").write_bytes(pickle.dumps(digits))
-    program = """
-import pickle, sys, torch
-from raysuite.data import make_loader
-from raysuite.spec.loaders import NativeOptions, RayDataOptions
-from tests.unit.tasks.conftest import plan_of
-prepared = pickle.load(open(sys.argv[1], "rb"))
-make_loader(prepared, "train", RayDataOptions(), torch.device("cpu"))
-"""
-    words = [sys.executable, "-c", program, str(tmp_path / "digits")]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert "a running Ray" in ended.stderr
-    assert "raysuite run" in ended.stderr

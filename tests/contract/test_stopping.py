@@ -25,16 +25,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 ROUNDING = {"horovod": 1e-6, "deepspeed": 1e-6}
 """Relative distance from a run left alone; 0 of the others."""
-QUICK = ("ddp", "horovod", "deepspeed")
+IN_CI = ("ddp", "horovod", "deepspeed-1", "deepspeed-3")
 CASES = [
-    pytest.param(name, marks=[] if value["name"] in QUICK else [pytest.mark.thorough])
-    for name, value in VARIANTS.items()
+    pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.thorough]) for name in VARIANTS
 ]
 
 
 def found_for(variant: str) -> list[dict[str, Any]]:
     framework = VARIANTS[variant]["name"]
-    request = {name: value for name, value in VARIANTS.items() if value["name"] == framework}
+    request = {
+        name: value
+        for name, value in VARIANTS.items()
+        if value["name"] == framework and (name in IN_CI) == (variant in IN_CI)
+    }
     return [found[variant] for found in found_by(framework, RANKS, "stopping_worker", request)]
 
 

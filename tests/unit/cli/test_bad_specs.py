@@ -98,12 +98,6 @@ def test_a_leading_zero_is_no_octal_number(tmp_path: Path) -> None:
     assert read_document(write(tmp_path, "seed: 010"), ["repeats=011"]).data["seed"] == 10
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["plan", str(tmp_path / "none.yaml")])
-    assert result.exit_code == 2
-    assert "none.yaml: cannot be" in result.stderr
-
-
 @pytest.mark.integration
 def test_the_same_through_the_real_entry(tmp_path: Path) -> None:
     file = write(tmp_path, "strategy: horovd")

@@ -100,28 +100,3 @@ def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path, monkeypatch):
         "12 timings of 3 s each on digits folder: 36.0 s, and the starts",
     ]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["digitz"], "did you mean 'digits'"),
-        (["image_folder"], "image_folder needs `path`"),
-        (["digits", "--format", "idx"], "read as 'idx'"),
-        (["digits", "--augment", "mixup"], "data.augment: given was 'mixup'"),
-        (["digits", "--threads", "0"], "--threads: given was '0'"),
-        (["digits", "--processes", "two"], "--processes: given was 'two'"),
-        (["digits", "--loader", "nativ"], "called 'nativ'"),
-        (["digits", "--loader", "{name: native"], "is not YAML"),
-        (["digits", "--loader", "{name: dali, thread: 1}"], "thread: unknown key"),
-        (["no.yaml"], "no.yaml: cannot be read"),
-        (["digits", "--out", "/proc/nowhere"], "be written to"),
-        (["mnist", "--path", "/nowhere"], "/nowhere"),
-    ],
-)
-def test_what_is_wrong_is_said_at_once(arguments, words):
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.output
-    assert result.stdout == ""

@@ -70,12 +70,6 @@ def test_the_plan_shows_what_is_open(spec: str) -> None:
     assert {plan[key] for plan in plans for key in open_keys} == {None}
 
 
-def test_a_mistake_is_told_before_anything_starts(spec: str) -> None:
-    result = invoke("bench", "batch", spec, "training.global_batch=auto")
-    assert result.exit_code == 2
-    assert "accumulate: auto" in result.stderr
-
-
 def test_the_table_says_what_fits_and_what_is_fastest() -> None:
     def tried(size: int, speed: float | None = None, **more: object) -> BatchTried:
         stage = "alone" if speed is None else "together"

@@ -164,11 +164,6 @@ def test_exit_codes(
     assert result.stderr == text
 
 
-def test_bad_arguments_exit_with_2() -> None:
-    assert CliRunner().invoke(app, ["plan"]).exit_code == 2
-    assert CliRunner().invoke(app, ["plann"]).exit_code == 2
-
-
 def test_the_working_folder_is_searched_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,28 +181,6 @@ def test_a_report_without_pictures(tmp_path: Path) -> None:
     run("report", str(results.folder), "--no-pictures")
     assert (results.folder / "report.html").exists()
     assert not (results.folder / "plots").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["report", "RESULTS", "--out", "FILE"], "is a file; give a folder"),
-        (["report", "RESULTS", "--out", "FILE/below"], "is a file; give a folder elsewhere"),
-        (["history", "RESULTS", "--html", "FOLDER"], "is a folder; give a file"),
-        (["calibrate", "RESULTS", "--out", "FOLDER"], "is a folder; give a file"),
-        (["evaluate", "RESULTS", "--out", "FILE/below"], "is a file; give a file elsewhere"),
-        (["history", "nowhere"], "no results below nowhere"),
-        (["predict", QUICKSTART, "--calibration", QUICKSTART], "machine: Field required"),
-    ],
-)
-def test_wrong_places_are_told(tmp_path: Path, words: list[str], said: str) -> None:
-    results = write_results(tmp_path)
-    places = {"RESULTS": results.folder, "FILE": tmp_path / "file", "FOLDER": tmp_path}
-    places["FILE"].touch()
-    places["FILE/below"] = places["FILE"] / "below"
-    done = CliRunner().invoke(app, [str(places.get(word, word)) for word in words])
-    assert done.exit_code == 2, done.output
-    assert said in done.stderr
 
 
 def test_damaged_plans_are_told(tmp_path: Path) -> None:

@@ -90,23 +90,6 @@ def test_a_script_finds_apptainer_where_this_shell_does(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["up", "--nodes", "2"], "this machine"),
-        (["up", "--name", "../x"], "cannot be called"),
-        (["up", "--site", "nowhere"], "'nowhere'"),
-        (["env"], "no cluster"),
-        (["down", "mine"], "called 'mine'"),
-        (["down", "mine", "--all"], "one of them"),
-    ],
-)
-def test_mistakes_are_told(words: list[str], said: str) -> None:
-    done = CLI.invoke(app, ["cluster", *words])
-    assert done.exit_code == 2
-    assert said in done.output
-
-
-@pytest.mark.parametrize(
     ("site", "program"),
     [("python: /nope/python", "/nope/python"), ("image: /nope/raysuite.sif", "apptainer")],
 )

@@ -33,32 +33,6 @@ from tests.fake_results import TWELVE_ROWS, write_results
 SPEC = Path("x y.yaml")
 
 
-@pytest.mark.parametrize("verb", ["run", "sweep"])
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "--resume-from RESULTS"),
-        (["--dry-run"], "no SPEC was given"),
-        (["x.yaml", "--resume-from", "results", "--dry-run"], "leave SPEC and KEY=VALUE out"),
-        (["x.yaml", "--resume-from", "results"], "leave SPEC and KEY=VALUE out"),
-        (["--resume", "--resume-from", "results"], "one of them"),
-        (["x.yaml", "repeats=2", "--resume"], "leave KEY=VALUE out"),
-        (["x.yaml", "--retry-failed"], "--retry-failed goes with --resume or --resume-from"),
-        (["--resume-from", "nowhere"], "nowhere is not there"),
-        (["x.yaml", "--address", "http://10.0.0.1:8265"], "-- raysuite VERB"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(
-    verb: str, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    done = CliRunner().invoke(app, [verb, *words])
-    assert done.exit_code == 2
-    assert message.replace("VERB", verb) in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_dry_run_of_what_is_resumed_shows_what_is_left(tmp_path: Path) -> None:
     results = write_results(tmp_path)
     plans = results.plans()

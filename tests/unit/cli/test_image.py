@@ -44,23 +44,3 @@ def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) 
     assert len(commands) == 2
     assert "--build-arg mirror=http://m.example/debian" in commands[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
-
-
-def test_a_mistake_is_one_message(tmp_path: Path) -> None:
-    done = image("build", tmp_path / "r.sif", "--extras", "mpi")
-    assert done.exit_code == 2
-    assert "extra 'mpi'; valid" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_image_that_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
-    (tmp_path / "r.sif").touch()
-    done = image("build", tmp_path / "r.sif", "--mirror", "http://m.example/debian")
-    assert done.exit_code == 2
-    assert "replace it with --force" in done.stderr
-
-
-def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = image("verify", tmp_path / "none.sif")
-    assert done.exit_code == 2
-    assert "build one" in done.stderr

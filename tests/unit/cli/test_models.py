@@ -63,24 +63,3 @@ def test_your_own() -> None:
     assert (found["image_size"], found["channels"], found["classes"]) == (8, 1, 10)
     assert found["models"][0]["parameters"] == 80 + 1290
     assert found["models"][0]["family"] == "own"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["resnt18"], "did you mean resnet18"),
-        (["a:b:c"], "'a:b:c'"),
-        (["no_such_module:Net"], "no module named 'no_such_module'"),
-        (["alexnet", "--size", "32"], "63 pixels or more"),
-        (["vgg11", "--size", "8", "--stem", "large"], "nothing of 8"),
-        (["resnet18", "--stem", "tall"], "--stem: given was 'tall'"),
-        (["tests.tiny_model:Tiny", "--size", "16"], "images of 3 x 16 x 16"),
-        (["resnet18", "--size", "0"], "--size"),
-    ],
-)
-def test_what_cannot_be_counted(arguments: list[str], words: str) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "Traceback" not in result.output
-    assert result.stdout == ""

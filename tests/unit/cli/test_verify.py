@@ -117,27 +117,6 @@ def test_ones_own_network(asked: list[Request], monkeypatch: pytest.MonkeyPatch)
     assert "error network" in " ".join(result.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--strategy", "dpd"], "'ddp'"),
-        (["--strategy", "{name: ddp, buckets: 1}"], "unknown key"),
-        (["--strategy", "{name: ddp"], "not valid YAML"),
-        (["--strategy", "single"], "one process"),
-        (["--data", "digits"], "--model"),
-        (["--model", "reznet50"], "did you mean"),
-        (["--precision", "fp8"], "fp32, bf16, fp16"),
-        (["--clip-norm", "-1"], "greater than 0"),
-        (["--strategy", "{name: deepspeed, zero_stage: 0, offload: optimizer}"], "zero_stage 1"),
-    ],
-)
-def test_mistakes(asked: list[Request], arguments: list[str], said: str) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert asked == []
-
-
 def test_a_launch_holds_horovod_once() -> None:
     strategies = [DdpOptions(), HorovodOptions(), DdpOptions(), HorovodOptions(), DdpOptions()]
     request = Request(strategies, 2, {})

@@ -12,9 +12,9 @@ import torch
 
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
-from raysuite.errors import DataError
+from raysuite.errors import DataError, UserError
 from raysuite.nested import leaves
-from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions
+from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions, RayDataOptions
 from tests.task_sets import CASES, Samples
 from tests.unit.tasks.conftest import plan_of
 
@@ -100,3 +100,8 @@ def test_samples_that_cannot_be_stacked_are_named(tmp_path: Path) -> None:
 def test_dali_names_what_it_takes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="dali loads images alone"):
         delivered(prepared_of("regression", tmp_path), LOADER_OPTIONS["dali"]())
+
+
+def test_ray_data_without_a_running_ray_names_the_verb_that_starts_one(digits: Prepared) -> None:
+    with pytest.raises(UserError, match=r"a running Ray.*`raysuite run`"):
+        make_loader(digits, "train", RayDataOptions(), torch.device("cpu"))
