@@ -43,6 +43,7 @@ matrix: {{optimizer.lr: [{rates}]}}
 COMMANDS = {
     "plan": ("plan", "{spec}", "--json"),
     "report": ("report", "{results}"),
+    "watch": ("watch", "{results}", "--once"),
     "history": ("history", "{root}"),
     "resume": ("run", "--resume-from", "{results}", "--no-mlflow", "--quiet"),
     "sync": ("sync", "{results}"),
@@ -67,7 +68,8 @@ def copied(pattern: Results, runs: int, root: Path) -> Results:
     """Results of so many runs with the journal of `pattern`'s only run."""
     chance = random.Random(0)
     results = Results.create(root)
-    plans = [each.model_dump(mode="json") for each in make_plans(parse_document(spec_of(runs)))]
+    document = parse_document(spec_of(runs), "many.yaml")
+    plans = [each.model_dump(mode="json") for each in make_plans(document)]
     results.write_plans(plans)
     for name in ("results.id", "spec.yaml"):
         if (pattern.folder / name).exists():
