@@ -72,4 +72,3 @@ def _bound(address: str, library: Path) -> dict[str, str]:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise LibraryError(f"{library} has no effect: {said[-1] if said else 'no answer'}")
     return made
-
