@@ -109,7 +109,6 @@ def test_of_a_part_only_its_columns_and_rows_are_decoded():
     assert got.ctypes.data - got.base.ctypes.data < got.strides[0]  # no row above it
 
 
-
 @pytest.mark.parametrize("name", ["444", "422", "420", "411", "restarts", "grey", "rgb stored"])
 def test_of_sequential_jpegs_the_rows_below_are_not_decoded(name):
     header = decoders.header_of(IMAGES[name], "here")
