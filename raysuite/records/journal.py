@@ -231,6 +231,14 @@ class Results:
         except (ValueError, AttributeError) as error:
             raise _damaged(added, error) from error
 
+    def state_of_plans(self) -> list[tuple[str, int, int]]:
+        """Equal as long as no plan has been added or written."""
+        found = []
+        for file in sorted(self.folder.glob("plan*.json*")):
+            with contextlib.suppress(FileNotFoundError):  # written anew
+                found.append((file.name, file.stat().st_mtime_ns, file.stat().st_size))
+        return found
+
     def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
         """Write the RunPlans, in the order of execution."""
         before = self._added()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,11 @@ def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> N
     results, made = Results(tmp_path), [{"run_id": str(number)} for number in range(4)]
     results.write_plans(made[:2])
     before = (tmp_path / "plan.json").stat().st_ino
+    states = [results.state_of_plans()]
     for plan in made[1:]:
         results.add_plan(plan)
+        states.append(Results(tmp_path).state_of_plans())
+    assert [a == b for a, b in pairwise(states)] == [True, False, False]
     assert (tmp_path / "plan.json").stat().st_ino == before
     assert Results(tmp_path).plans() == made
     results.settle_plans()
