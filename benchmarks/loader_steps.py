@@ -85,7 +85,7 @@ def steps(prepared: Prepared, images: int, batch: int) -> dict[str, Step]:
     ways = {
         "Pillow decodes and resizes": way(reference, by_pillow, at_once),
         "libjpeg-turbo without Pillow": way(turbo, by_pillow, at_once),
-        "decoding stops below the view": way(cut_from, by_pillow, at_once),
+        "the view alone is decoded": way(cut_from, by_pillow, at_once),
         "torch resizes": way(cut_from, fit_into, at_once),
         "normalised image by image, into memory used again": way(
             cut_from, fit_into, rendering.normalise

@@ -1,13 +1,12 @@
 """What large suites cost: CPU seconds and peak memory of the commands that read every run.
 
-    python benchmarks/many_runs.py [RUNS ...]
+    python benchmarks/many_runs.py [RUNS ...] [--only COMMAND ...]
 
 One run is trained; the journals of the others are copies of its own with other losses and times,
 each drawn from a normal distribution of 2 % around the trained one's. A fifth as many variants as
 runs, five repeats each. Linear growth means that ten times the runs take ten times the seconds.
 
-Written to benchmarks/results/many_runs.json and .md, each number of runs in the place of its last
-result.
+Written to benchmarks/results/many_runs.json and .md, each figure in the place of its last one.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ matrix: {{optimizer.lr: [{rates}]}}
 COMMANDS = {
     "plan": ("plan", "{spec}", "--json"),
     "report": ("report", "{results}"),
+    "watch": ("watch", "{results}", "--once"),
     "history": ("history", "{root}"),
     "resume": ("run", "--resume-from", "{results}", "--no-mlflow", "--quiet"),
     "sync": ("sync", "{results}"),
@@ -67,7 +68,8 @@ def copied(pattern: Results, runs: int, root: Path) -> Results:
     """Results of so many runs with the journal of `pattern`'s only run."""
     chance = random.Random(0)
     results = Results.create(root)
-    plans = [each.model_dump(mode="json") for each in make_plans(parse_document(spec_of(runs)))]
+    document = parse_document(spec_of(runs), "many.yaml")
+    plans = [each.model_dump(mode="json") for each in make_plans(document)]
     results.write_plans(plans)
     for name in ("results.id", "spec.yaml"):
         if (pattern.folder / name).exists():
@@ -107,18 +109,18 @@ def measured(command: tuple[str, ...], folder: Path) -> dict[str, float]:
     return {"cpu_s": used.ru_utime + used.ru_stime, "peak_mib": used.ru_maxrss / 1024}
 
 
-def of_size(pattern: Results, runs: int, folder: Path) -> dict[str, dict[str, float]]:
-    """Each command's figures at so many runs."""
+def of_size(
+    pattern: Results, runs: int, folder: Path, asked: Collection[str]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each command that is asked for, and its figures at so many runs."""
     spec = folder / "many.yaml"
     spec.write_text(spec_of(runs))
     results = copied(pattern, runs, folder / "results" / "many")
     words = {"spec": spec, "results": results.folder, "root": folder / "results"}
-    found = {}
-    for name, command in COMMANDS.items():
-        found[name] = measured(tuple(word.format(**words) for word in command), folder)
-        print(f"{runs} runs, {name}: {found[name]['cpu_s']:.1f} CPU s, ", end="")
-        print(f"{found[name]['peak_mib']:.0f} MiB", flush=True)
-    return found
+    for name in asked:
+        found = measured(tuple(word.format(**words) for word in COMMANDS[name]), folder)
+        print(f"{runs} runs, {name}: {found['cpu_s']:.1f} CPU s, {found['peak_mib']:.0f} MiB")
+        yield name, found
 
 
 def page(kept: dict[str, Any]) -> str:
@@ -136,6 +138,7 @@ def page(kept: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="*", type=int, default=[100, 1000, 10000])
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     asked = parser.parse_args()
     kept: dict[str, Any] = {"sizes": {}}
     if FILE.exists():
@@ -146,8 +149,10 @@ def main() -> None:
         for runs in asked.runs:
             folder = Path(scratch) / str(runs)
             folder.mkdir()
-            kept["sizes"][str(runs)] = of_size(pattern, runs, folder)
-            write(FILE.stem, kept, page(kept))
+            own = kept["sizes"].setdefault(str(runs), {})
+            for name, found in of_size(pattern, runs, folder, asked.only):
+                own[name] = found
+                write(FILE.stem, kept, page(kept))
 
 
 if __name__ == "__main__":

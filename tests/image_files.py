@@ -270,14 +270,25 @@ def drawn(seed: int, side: int | None) -> tuple[str, bytes]:
     None: drawn too."""
     draws = np.random.default_rng(seed)
     width, height = (side, side) if side else draws.integers(1, 90, 2).tolist()
-    deep = _smooth(draws, width, height, 4) + draws.integers(0, draws.choice([1, 4000]), 4)
-    noise = draws.integers(0, draws.choice([2, 30 * 257]), deep.shape)
-    deep = (deep + noise).clip(0, 65535)
+    deep = _deep(draws, width, height)
     writers = [_pillow_png, _own_png, _pillow_jpeg, _turbo_jpeg, _webp, _gif, _bmp, _pillow_tiff]
     return draws.choice(np.array([*writers, _own_tiff, _own_tiff]))(draws, deep)
 
 
 _Draws = np.random.Generator
+
+
+def drawn_jpeg(draws: _Draws) -> bytes:
+    """A valid JPEG with random options, of up to 200 x 200 pixels."""
+    deep = _deep(draws, *draws.integers(1, 201, 2).tolist())
+    return draws.choice(np.array([_pillow_jpeg, _turbo_jpeg]))(draws, deep)[1]
+
+
+def _deep(draws: _Draws, width: int, height: int) -> Pixels:
+    """[H, W, 4] of 16 bits in int64: smooth shapes, some of them with noise."""
+    deep = _smooth(draws, width, height, 4) + draws.integers(0, draws.choice([1, 4000]), 4)
+    noise = draws.integers(0, draws.choice([2, 30 * 257]), deep.shape)
+    return (deep + noise).clip(0, 65535)
 
 
 def _maybe(draws: _Draws, options: dict[str, Any]) -> dict[str, Any]:

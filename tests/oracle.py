@@ -135,6 +135,8 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     found = Recount()
     by_trial: list[str | None] = []
     plans = json.loads((folder / "plan.json").read_text("utf-8"))
+    for added in folder.glob("plan-*.jsonl"):
+        plans += map(json.loads, added.read_text("utf-8").splitlines())
     for plan in plans:
         file = folder / "runs" / plan["run_id"] / "journal.jsonl"
         lines = _lines(file)

@@ -65,6 +65,14 @@ def postgres_programs() -> Path | None:
     return found[-1].parent if found else Path(elsewhere).parent if elsewhere else None
 
 
+def _jpeglib() -> bool:
+    """Whether libjpeg's header and a C compiler are there."""
+    words = ("cc", "-E", "-include", "stdio.h", "-include", "jpeglib.h", "-x", "c", "/dev/null")
+    if shutil.which(words[0]) is None:
+        return False
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 def _gpu() -> bool:
     import torch
 
@@ -78,6 +86,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "npm": lambda: shutil.which("npm") is not None,
     "lightning": _module("lightning"),
     "compiler": lambda: shutil.which("g++") is not None,
+    "jpeglib": _jpeglib,
     "slurm": lambda: shutil.which("sbatch") is not None,
     "shellcheck": lambda: shutil.which("shellcheck") is not None,
     "gpu": _gpu,

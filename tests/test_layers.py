@@ -5,7 +5,7 @@
     3  gate train
     2  plan
     1  models tasks data optim parallel measure perf cluster images track report
-    0  spec records errors files parts units lazy nested cgroups ending mark
+    0  spec records errors files parts units lazy nested cgroups compiled ending mark
 
 Packages of one layer never import each other, but for those of layer 0, and for gate and train: a
 run visits the gate, which makes its networks as training does.
@@ -29,7 +29,7 @@ PACKAGES = {
     3: "gate train",
     2: "plan",
     1: "models tasks data optim parallel measure perf cluster images track report",
-    0: "spec records errors files parts units lazy nested cgroups ending mark __init__",
+    0: "spec records errors files parts units lazy nested cgroups compiled ending mark __init__",
 }
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"

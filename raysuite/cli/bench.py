@@ -243,7 +243,7 @@ def loaders(
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
     """The data set, and the loaders of a spec. Raises UserError for what names none."""
     from raysuite.plan import expand
-    from raysuite.plan.loading import checked_data
+    from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document
 
     if Path(what).suffix not in SPEC_SUFFIXES:
@@ -258,7 +258,7 @@ def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str,
             "or choose by --format, --path and --image-size"
         )
     own = [spec.loader.model_dump(exclude_defaults=True) | {"name": spec.loader.name}
-           for spec in specs]  # fmt: skip
+           for spec in specs if spec.loader.name in NAMES]  # fmt: skip
     return next(iter(checked.values())), own
 
 

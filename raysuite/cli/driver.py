@@ -104,7 +104,7 @@ def write_report(results: Results, request: Request) -> None:
     from raysuite.cli.report import show
     from raysuite.report import build
 
-    made = build(results, further=sheets_of(results))
+    made = build(results, further=sheets_of)
     if not request.silent:
         show(made, results.folder)
     elif request.quiet:

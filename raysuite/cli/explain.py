@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from raysuite.cli.run_options import AsJson, RunResults
 
 if TYPE_CHECKING:
     from raysuite.perf.explanation import Explained
-    from raysuite.records import Results
+    from raysuite.records import Row
     from raysuite.report.tables import Sheet
 
 
@@ -58,14 +59,12 @@ def explain(
     print_sheet(sheet_of(rows))
 
 
-def sheets_of(results: Results) -> list[Sheet]:
-    """The table of a report; none where nothing has a throughput, and of a sweep, whose rows differ
-    in too much."""
+def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
+    """The table of a report; none where nothing has a throughput."""
     from raysuite.perf.explanation import explain as explained
-    from raysuite.records import make_rows, results_figures
 
-    rows = explained(make_rows(results_figures(results)))
-    return [sheet_of(rows)] if rows and results.search() is None else []
+    found = explained(rows)
+    return [sheet_of(found)] if found else []
 
 
 def sheet_of(rows: list[Explained]) -> Sheet:

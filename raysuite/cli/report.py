@@ -70,9 +70,7 @@ def report(
     from raysuite.report import build
 
     opened = Results.open(results)
-    made = build(
-        opened, out, baseline, against=against, pictures=pictures, further=sheets_of(opened)
-    )
+    made = build(opened, out, baseline, against=against, pictures=pictures, further=sheets_of)
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
         print_json(made.data() | compared)

@@ -45,9 +45,11 @@ def watch(
     opened = Results.open(results)
     print_text(f"results: {opened.folder}")
     view, known = _view(opened), set[str]()
+    seen, plans = opened.state_of_plans(), opened.plans()
     with view:
         while True:
-            plans = opened.plans()
+            if (state := opened.state_of_plans()) != seen:
+                seen, plans = state, opened.plans()
             # before the journals are read for the last time
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)

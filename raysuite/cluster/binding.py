@@ -12,15 +12,12 @@ import contextlib
 import ipaddress
 import logging
 import os
-import platform
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+from raysuite.compiled import LibraryError, build, library_in, run
+
 SOURCE = Path(__file__).with_name("bind.c")
-COMPILERS = ("cc", "gcc", "clang")
 CLOSED = {
     # pages of figures that are given to everyone who asks; -1 is no port that can be opened
     "RAY_enable_metrics_collection": "0",
@@ -29,13 +26,8 @@ CLOSED = {
 }
 """Close Ray's ports that need no token and are the same on every node."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
-_PATIENCE_S = 60.0
 
 log = logging.getLogger(__name__)
-
-
-class UnboundError(Exception):
-    """Why processes of this node listen on all of its interfaces."""
 
 
 def variables(address: str, folder: Path) -> dict[str, str]:
@@ -48,7 +40,7 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     """
     try:
         return {**CLOSED, **bound(address, folder)}
-    except UnboundError as error:
+    except LibraryError as error:
         log.warning("processes listen on all interfaces of this node: %s", error)
         return dict(CLOSED)
 
@@ -56,62 +48,27 @@ def variables(address: str, folder: Path) -> dict[str, str]:
 def bound(address: str, folder: Path) -> dict[str, str]:
     """The variables of processes that listen on `address` alone; the library is in `folder`.
 
-    Raises UnboundError where that cannot be.
+    Raises LibraryError where that cannot be.
     """
-    if (made := library_in(folder)).exists():
-        with contextlib.suppress(UnboundError):
+    if (made := library_in(folder, SOURCE)).exists():
+        with contextlib.suppress(LibraryError):
             return _bound(address, made)
-    return _bound(address, build(folder))
-
-
-def library_in(folder: Path) -> Path:
-    """Where `build` puts the library; nodes of several architectures may share the folder."""
-    return folder / f"bind-{platform.machine()}.so"
-
-
-def build(folder: Path) -> Path:
-    """The library, compiled into `folder`. Raises UnboundError, with what is missing."""
-    made = library_in(folder)
-    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
-    if compiler is None:
-        raise UnboundError(f"no C compiler here (looked for {', '.join(COMPILERS)})")
-    with tempfile.TemporaryDirectory(prefix=".bind-", dir=folder) as scratch:
-        fresh = Path(scratch) / made.name
-        words = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(fresh)]
-        done = _run([*words, str(SOURCE)], {})
-        if done.returncode != 0:
-            raise UnboundError(f"{compiler} cannot compile {SOURCE}: {done.stderr.strip()}")
-        os.replace(fresh, made)  # other nodes may be doing the same
-    return made
+    return _bound(address, build(SOURCE, folder))
 
 
 def _bound(address: str, library: Path) -> dict[str, str]:
     try:
         ipaddress.IPv4Address(address)
     except ValueError:
-        raise UnboundError(f"{address!r} is no IPv4 address") from None
+        raise LibraryError(f"{address!r} is no IPv4 address") from None
     if set(str(library)) & set(" :"):
-        raise UnboundError(f"LD_PRELOAD cannot name {str(library)!r}, for its spaces or colons")
+        raise LibraryError(f"LD_PRELOAD cannot name {str(library)!r}, for its spaces or colons")
     others = os.environ.get("LD_PRELOAD", "")
     words = [str(library), *(word for word in others.split() if word != str(library))]
     made = {"LD_PRELOAD": " ".join(words), "RAYSUITE_BIND": address}
     # a library that cannot be loaded, as from a folder mounted noexec, is ignored without a message
-    done = _run([sys.executable, "-S", "-c", _TRIAL], made)
+    done = run([sys.executable, "-S", "-c", _TRIAL], made)
     if done.returncode != 0 or done.stdout.strip() != address:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise UnboundError(f"{library} has no effect: {said[-1] if said else 'no answer'}")
+        raise LibraryError(f"{library} has no effect: {said[-1] if said else 'no answer'}")
     return made
-
-
-def _run(words: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            words,
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnboundError(str(error)) from error

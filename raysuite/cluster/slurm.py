@@ -19,6 +19,7 @@ from raysuite.cluster import binding, private
 from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.compiled import LibraryError, build
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.files import write_whole
 from raysuite.spec.base import suggest
@@ -447,8 +448,8 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(binding.UnboundError):  # each node tries, where this one cannot
-            binding.build(folder.path)
+        with contextlib.suppress(LibraryError):  # each node tries, where this one cannot
+            build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})
 

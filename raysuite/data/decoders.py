@@ -1,23 +1,33 @@
 """The crop of an image by libjpeg-turbo: the reference decoder's pixels, in less time.
 
-A JPEG is decoded from its top to the last row of the crop, directly into reused memory. Images on
-which libjpeg-turbo fails are left to the reference decoder, which can name the error.
+Of a JPEG, `crop.c` decodes the columns and rows of the crop alone, directly into reused memory. It
+is compiled on the first use, into raysuite's cache; without a C compiler or libjpeg-turbo's header,
+simplejpeg decodes all columns from the top to the last row of the crop. Images on which
+libjpeg-turbo fails are left to the reference decoder, which can name the error.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import math
 import sys
 import threading
 from functools import cache
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raysuite.compiled import LibraryError, build, library_in
 from raysuite.data.base import Sample
 from raysuite.data.header import JPEG, Header
-from raysuite.data.pixels import Part, cut_out, decode, header_of
+from raysuite.data.pixels import Part, cut_out, decode, header_of, touched
+from raysuite.spec.datasets import cache_dir
+
+log = logging.getLogger(__name__)
 
 _SEQUENTIAL = (0xC0, 0xC1)
 """Frames whose rows come from top to bottom (ITU-T T.81, table B.1), unless they have several
@@ -39,7 +49,58 @@ def cut_from(
     The pixels may be in memory that this thread's next call overwrites. Raises DataError as
     `decode`.
     """
+    crop, header = _library(), _simple(sample, channels, place)
+    if crop is not None and header is not None:
+        assert isinstance(sample, bytes)
+        found = _cropped(crop, sample, header, channels, box)
+        if found is not None:
+            return found
     return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
+
+
+_MARGIN = 2
+"""Columns at the edge of what is decoded whose chroma lacks a neighbour to be interpolated from."""
+_UNIT = 32
+"""Columns of the widest block that libjpeg-turbo decodes at once: its crop begins with a block."""
+
+
+def _cropped(
+    crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
+) -> tuple[NDArray[np.uint8], Part] | None:
+    """As `cut_from`; None where there is less work without it, and where libjpeg-turbo fails."""
+    x0, y0, x1, y1 = touched(box)
+    top, bottom = max(0, y0), min(header.height, y1)
+    left, right = max(0, x0 - _MARGIN), min(header.width, x1 + _MARGIN)
+    is_whole = top == 0 and (left, right) == (0, header.width)
+    if is_whole or top >= bottom or x0 >= header.width or x1 <= 0:
+        return None
+    edges = np.array([left, top, right, bottom], np.int32)
+    buffer = _buffer((right - left + _UNIT) * (bottom - top) * channels)
+    room = buffer.ctypes.data, buffer.size
+    if crop(data, len(data), channels, edges.ctypes.data, *room):
+        return None
+    left, columns = int(edges[0]), int(edges[2] - edges[0])
+    pixels = buffer[: (bottom - top) * columns * channels].reshape(bottom - top, columns, channels)
+    return cut_out(pixels, box, (left, top))
+
+
+@cache
+def _library() -> Any:
+    """`raysuite_crop` of crop.c; None where it cannot be compiled."""
+    source, folder = Path(__file__).with_name("crop.c"), cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            library = ctypes.CDLL(str(library_in(folder, source)))
+        except OSError:  # not compiled so far, or for another system
+            library = ctypes.CDLL(str(build(source, folder, "-ljpeg")))
+    except (OSError, LibraryError) as error:
+        log.info("JPEGs are decoded down to the last row of a crop: %s", error)
+        return None
+    crop = library.raysuite_crop
+    crop.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
+    crop.argtypes += [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    return crop
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:

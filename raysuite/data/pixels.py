@@ -149,17 +149,28 @@ def whole(pixels: NDArray[np.uint8]) -> Part:
     return (0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0]))
 
 
-def cut_out(pixels: NDArray[np.uint8], box: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them."""
+def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
+    """The whole pixels that `box` touches: first column and row, and those after the last."""
     left, top, width, height = box.tolist()
-    x0, y0 = math.floor(left), math.floor(top)
-    x1, y1 = math.ceil(left + width), math.ceil(top + height)
-    inner = pixels[max(0, y0) : y1, max(0, x0) : x1]
+    return math.floor(left), math.floor(top), math.ceil(left + width), math.ceil(top + height)
+
+
+def cut_out(
+    pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
+) -> tuple[NDArray[np.uint8], Part]:
+    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them.
+
+    `begin`: the column and the row of the image with which `pixels` begin.
+    """
+    x0, y0, x1, y1 = touched(box)
+    column, row = begin
+    inner = pixels[max(0, y0) - row : y1 - row, max(0, x0) - column : x1 - column]
     if inner.shape[:2] != (y1 - y0, x1 - x0):
         padded = np.zeros((y1 - y0, x1 - x0, pixels.shape[2]), np.uint8)
         row, column = max(0, -y0), max(0, -x0)
         padded[row : row + inner.shape[0], column : column + inner.shape[1]] = inner
         inner = padded
+    left, top, width, height = box.tolist()
     return inner, (left - x0, top - y0, left - x0 + width, top - y0 + height)
 
 

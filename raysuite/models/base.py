@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torchvision
 from torch import nn
 
 from raysuite.spec.datasets import DatasetFacts
@@ -41,6 +40,8 @@ def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
     """torchvision's model of that name, untrained unless the options set weights."""
+    import torchvision
+
     return torchvision.models.get_model(
         name, **{"weights": None, "num_classes": num_classes, **options}
     )
@@ -53,6 +54,8 @@ _WITHOUT_HEADS = {"aux_logits": False, "init_weights": True}
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
     """torchvision's builder of a model that stays as it is there, and the arguments that this data
     set asks for."""
+    import torchvision
+
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
     if name in ("googlenet", "inception_v3"):
         arguments |= _WITHOUT_HEADS

@@ -25,6 +25,7 @@ from raysuite.cluster import binding, private, ray_shortcuts, ray_start
 from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.environment import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.cluster.process import TEMP, kill_left_behind
+from raysuite.compiled import LibraryError
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 from raysuite.plan.resolve import local_gpus
@@ -96,7 +97,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
     ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
     try:
         ours |= binding.bound("127.0.0.1", folder)
-    except binding.UnboundError as error:
+    except LibraryError as error:
         log.info("torch's TCPStore and Horovod's rendezvous listen on all interfaces: %s", error)
     with _environment(ours), ray_shortcuts.single_machine():
         yield

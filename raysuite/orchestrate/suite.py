@@ -171,6 +171,7 @@ def run(
                     fewer.append(made)
                     results.add_plan(made.model_dump(mode="json"))
                     listener.added(made)
+            results.settle_plans()
             count += len(fewer)
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()

@@ -7,6 +7,7 @@ The limit of a term is the throughput that would be reached without it; computat
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -70,13 +71,16 @@ def explain(
     rows: Sequence[Row], calibration: Calibration | None = None, idle: Idle | None = None
 ) -> list[Explained]:
     """Each row that has a throughput."""
+    steps = _steps_by_batch(rows)
     return [
-        _explained(row, rows, calibration, idle or {}) for row in rows if row.throughput is not None
+        _explained(row, steps[_without_batch(row)], calibration, idle or {})
+        for row in rows
+        if row.throughput is not None
     ]
 
 
 def _explained(
-    row: Row, rows: Sequence[Row], calibration: Calibration | None, idle: Idle
+    row: Row, steps: Mapping[float, float], calibration: Calibration | None, idle: Idle
 ) -> Explained:
     assert row.throughput is not None
     run = row.timed[0]
@@ -112,7 +116,7 @@ def _explained(
             derived = _by_model(run, calibration, profiled=run.shares is not None)
         else:
             evidence.append("other rows")
-            derived = _by_peers(row, rows, shares)
+            derived = _by_peers(row, steps, shares)
         apart = apart or "exposed communication" in derived
         # of what the measured terms leave
         left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
@@ -175,13 +179,14 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
     return found
 
 
-def _by_peers(row: Row, rows: Sequence[Row], known: Mapping[Term, float]) -> dict[Term, float]:
+def _by_peers(
+    row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
+) -> dict[Term, float]:
     """Shares from rows that differ in one key: a step's overhead from another batch size, and the
     loss against the baseline with fewer workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
-    steps = _steps_by_batch(row, rows)
     own = row.global_batch / row.workers
     largest = max(steps)
     if largest > own:
@@ -193,21 +198,23 @@ def _by_peers(row: Row, rows: Sequence[Row], known: Mapping[Term, float]) -> dic
     return found
 
 
-def _steps_by_batch(row: Row, rows: Sequence[Row]) -> dict[float, float]:
-    """Images per worker -> seconds of a step, of rows that differ from this one in nothing else."""
+def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
+    """Of rows that differ in their batch alone: images per worker -> seconds of a step."""
+    found: dict[str, dict[float, float]] = {}
+    for row in rows:
+        if row.throughput is not None:
+            steps = found.setdefault(_without_batch(row), {})
+            steps[row.global_batch / row.workers] = row.global_batch / row.throughput.mean
+    return found
 
-    def without_batch(plan: Mapping[str, object]) -> object:
-        spec = dict(plan["spec"])  # type: ignore[call-overload]
-        left_out = ("global_batch", "batch_per_worker")
-        training = {key: each for key, each in spec["training"].items() if key not in left_out}
-        return {**spec, "training": training, "seed": 0, "schedule": 0, "optimizer": 0}
 
-    same = without_batch(row.runs[0].plan)
-    return {
-        each.global_batch / each.workers: each.global_batch / each.throughput.mean
-        for each in rows
-        if each.throughput is not None and without_batch(each.runs[0].plan) == same
-    }
+def _without_batch(row: Row) -> str:
+    """Equal for rows that differ in their batch, and what may follow from it, alone."""
+    spec = row.runs[0].plan["spec"]
+    left_out = ("global_batch", "batch_per_worker")
+    training = {key: each for key, each in spec["training"].items() if key not in left_out}
+    alike = {**spec, "training": training, "seed": 0, "schedule": 0, "optimizer": 0}
+    return json.dumps(alike, sort_keys=True)
 
 
 _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {

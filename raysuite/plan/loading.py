@@ -14,9 +14,9 @@ from raysuite.spec import ExperimentSpec, suggest, validate
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.document import COMMAND_LINE
-from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions
+from raysuite.spec.loaders import LOADER_OPTIONS, AutoOptions, LoaderOptions
 
-NAMES = tuple(LOADER_OPTIONS)
+NAMES = tuple(name for name in LOADER_OPTIONS if name != AutoOptions().name)
 _OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
 
 
@@ -88,9 +88,9 @@ def default_blocks(gpus: int) -> list[dict[str, Any]]:
     """All loaders, DALI on the GPU too where there is one."""
     return [
         {"name": name, **device}
-        for name, options in LOADER_OPTIONS.items()
+        for name in NAMES
         for device in ({}, {"device": "gpu"})
-        if not device or (gpus and "device" in options.model_fields)
+        if not device or (gpus and "device" in LOADER_OPTIONS[name].model_fields)
     ]
 
 

@@ -69,6 +69,18 @@ def make_plans(
     return plans
 
 
+def _with_loader(
+    spec: ExperimentSpec, label: dict[str, Any], facts: DatasetFacts
+) -> tuple[ExperimentSpec, dict[str, Any]]:
+    """The spec, and the matrix keys of its run, with the loader that `loader: auto` stands for."""
+    loader = spec.loader.chosen(spec.data, facts)
+    if loader is spec.loader:
+        return spec, label
+    block = loader.model_dump(exclude_defaults=True) | {"name": loader.name}
+    stated = label | ({"loader": block} if "loader" in label else {})
+    return spec.model_copy(update={"loader": loader}), stated
+
+
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
     """The order of a round: rotated by one after every second round, and backwards in the rounds
     between, so that no variant always runs after the same one; those that share workers, a block,
@@ -117,6 +129,7 @@ def resolve(
 
     Where the batch is still to be found by trial, they hold for the smallest one.
     """
+    spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
     accumulate, global_batch = accumulation(spec), global_batch_of(spec)
     steps = math.ceil(facts.train_samples / global_batch)

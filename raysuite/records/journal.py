@@ -2,6 +2,7 @@
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
+RESULTS/plan-CHECKSUM.jsonl            RunPlans that were added to the plan.json of that checksum
 RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
 RESULTS/decided.json                   of a sweep: what made no trial, and whether all are decided
 RESULTS/epoch-order.jsonl              of a sweep: epochs in the order in which its scheduler got
@@ -171,6 +172,10 @@ def _checksum(content: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
+def _damaged(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} is damaged ({error}); restore it from a copy, or give other results")
+
+
 class Decided(NamedTuple):
     """How far a sweep has decided its trials, beyond those that have a plan."""
 
@@ -183,6 +188,8 @@ class Decided(NamedTuple):
 class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._known: tuple[Path, set[str]] | None = None
+        """Where plans are added, and the run ids of those that are there."""
 
     @classmethod
     def create(cls, parent: Path) -> Results:
@@ -217,12 +224,39 @@ class Results:
 
     def plans(self) -> list[dict[str, Any]]:
         """The RunPlans as plain data, in the order of execution."""
-        loaded: list[dict[str, Any]] | None = self._read(PLAN)
-        return loaded or []
+        loaded: list[dict[str, Any]] = self._read(PLAN) or []
+        added = self._added()
+        try:
+            return loaded + [_unchecked(json.loads(line)) for line in read_lines(added)]
+        except (ValueError, AttributeError) as error:
+            raise _damaged(added, error) from error
+
+    def state_of_plans(self) -> list[tuple[str, int, int]]:
+        """Equal as long as no plan has been added or written."""
+        found = []
+        for file in sorted(self.folder.glob("plan*.json*")):
+            with contextlib.suppress(FileNotFoundError):  # written anew
+                found.append((file.name, file.stat().st_mtime_ns, file.stat().st_size))
+        return found
 
     def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
         """Write the RunPlans, in the order of execution."""
+        before = self._added()
         self._write(PLAN, list(plans))
+        if before != self._added():
+            before.unlink(missing_ok=True)
+
+    def _added(self) -> Path:
+        """The file of plans that were added to the present plan.json; it is new with each."""
+        content = b""
+        with contextlib.suppress(FileNotFoundError):
+            content = (self.folder / PLAN).read_bytes()
+        return self.folder / f"plan-{zlib.crc32(content):08x}.jsonl"
+
+    def settle_plans(self) -> None:
+        """Write the plans that were added into plan.json itself, where programs look for them."""
+        if self._added().exists():
+            self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
         """A sweep's `search` section, its `name`, the `spec` that it began from, and `settings`:
@@ -256,9 +290,7 @@ class Results:
         try:
             return _unchecked(json.loads(file.read_text("utf-8"))) if file.is_file() else None
         except (ValueError, AttributeError) as error:
-            raise UserError(
-                f"{file} is damaged ({error}); restore it from a copy, or give other results"
-            ) from error
+            raise _damaged(file, error) from error
 
     def _write(self, name: str, content: Any) -> None:
         """A reader never sees half a file."""
@@ -266,9 +298,14 @@ class Results:
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan after the others, unless it is there."""
-        plans = self.plans() if (self.folder / PLAN).exists() else []
-        if plan["run_id"] not in {known["run_id"] for known in plans}:
-            self.write_plans([*plans, plan])
+        if not (self.folder / PLAN).exists():
+            self.write_plans([])
+        added = self._added()
+        if self._known is None or self._known[0] != added:
+            self._known = added, {known["run_id"] for known in self.plans()}
+        if plan["run_id"] not in self._known[1]:
+            append_line(added, json.dumps(_checked(plan)).encode())
+            self._known[1].add(plan["run_id"])
 
     def add_command(self, command: str) -> None:
         """Write down a command that adds to this folder: one line each."""

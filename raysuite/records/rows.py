@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from raysuite.errors import UserError
@@ -131,18 +132,18 @@ class Row:
         """The task's primary metric after the last epoch."""
         return self.figures[f"final_{self.task.primary}"]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Of the variant; two variants may have one name, on a CPU and on a GPU."""
         return variant_key(self.runs[0].plan)
 
-    @property
+    @cached_property
     def work_key(self) -> str:
         """Equal for rows whose throughputs compare."""
         key = work_key(self.runs[0].plan)
         return key + json.dumps(self.unnamed, sort_keys=True) if self.unnamed else key
 
-    @property
+    @cached_property
     def series_key(self) -> str:
         """Equal for rows that differ in their number of workers alone, and what follows from it."""
         found = {run.batch.key if run.batch else None for run in self.runs}

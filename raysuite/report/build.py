@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -124,11 +124,15 @@ class Report:
         return "\n".join([*lines, markdown_table(rows_sheet(self.rows)), self.note, "", *sheets])
 
 
+Further = Callable[[Sequence[Row]], Sequence[Sheet]]
+"""Makes tables of rows against their own baselines; not of a sweep, whose rows differ in much."""
+
+
 def collect(
     results: Results,
     baseline: str | None = None,
     against: str | None = None,
-    further: Sequence[Sheet] = (),
+    further: Further = lambda rows: (),
 ) -> Report:
     """The report of a results folder, with `further` tables, without writing anything.
 
@@ -162,7 +166,7 @@ def collect(
         comparison=comparison,
         sweep=sweep,
         predictions=predictions,
-        further=further,
+        further=further(rows if baseline is None else make_rows(runs)) if sweep is None else (),
     )
 
 
@@ -176,7 +180,7 @@ def build(
     baseline: str | None = None,
     pictures: bool = True,
     against: str | None = None,
-    further: Sequence[Sheet] = (),
+    further: Further = lambda rows: (),
 ) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 

@@ -557,13 +557,23 @@ def _merged(
         pairs = zip(left[1], right[1], strict=False)
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
+    def near(first: float) -> Sequence[int | None]:
+        """Where a curve that coincides with one of this first value is; None: of no value."""
+        if not math.isfinite(first):
+            return [None, *{at for _, at in places}]
+        at = math.floor(first / (2 * apart or 1.0))
+        return at, at - 1, at + 1, None
+
     groups: list[tuple[str, Curve, list[int]]] = []
+    places: dict[tuple[str, int | None], list[int]] = {}
     for n, found in sorted(curves.items(), key=lambda each: -len(each[1][0])):
-        for panel, other, alike in groups:
-            if panel == panels[n] and same(other, found):
-                alike.append(n)
-                break
+        around = near(found[1][0])
+        alike = sorted(i for at in around for i in places.get((panels[n], at), ()))
+        first = next((i for i in alike if same(groups[i][1], found)), None)
+        if first is not None:
+            groups[first][2].append(n)
         else:
+            places.setdefault((panels[n], around[0]), []).append(len(groups))
             groups.append((panels[n], found, [n]))
     return sorted(groups, key=lambda each: min(each[2]))
 

@@ -7,11 +7,15 @@ a loader's name. To add one: its class here, listed in `LoaderOptions`; its file
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import Options, expand_shorthand
+
+if TYPE_CHECKING:
+    from raysuite.spec.data import DataOptions
+    from raysuite.spec.datasets import DatasetFacts
 
 Decode = Literal["exact", "scaled"]
 
@@ -41,6 +45,11 @@ class _LoaderOptions(Options):
     def on_gpu(self) -> bool:
         """Whether these options need a worker with a GPU."""
         return False
+
+    def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
+        """These options, or those that they stand for with this data set."""
+        chosen: LoaderOptions = self  # type: ignore[assignment]
+        return chosen
 
 
 class NativeOptions(_LoaderOptions):
@@ -106,10 +115,33 @@ class MemoryOptions(_LoaderOptions):
     holds_decoded = True
 
     name: Literal["memory"] = "memory"
-    threads: int = Field(default=1, ge=1)
-    """Threads per worker that crop and resize; at the start all cores decode the data set."""
+    threads: int = Field(default=1, ge=0)
+    """Threads per worker that crop and resize; 0: the worker itself does, when it needs a batch. At
+    the start all cores decode the data set."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker holds ready."""
+
+
+SMALL = 2**28
+"""Bytes of decoded images that any node has memory for."""
+_OF_ONE_SIZE = ("idx", "binary", "pickle")
+"""Formats whose images need no decoder, and have one size."""
+
+
+class AutoOptions(_LoaderOptions):
+    """`memory` where the decoded images are known to be small (MNIST, CIFAR-10, digits), else
+    `native`, both without threads; the plan states which. Samples, views and order are the same."""
+
+    implementation = NativeOptions.implementation
+    tensors = NativeOptions.tensors
+
+    name: Literal["auto"] = "auto"
+
+    def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
+        images = facts.train_samples + facts.val_samples
+        known = data.name == "digits" or data.form in _OF_ONE_SIZE
+        small = known and images * facts.image_values <= SMALL
+        return MemoryOptions(threads=0) if small else NativeOptions()
 
 
 class SyntheticOptions(_LoaderOptions):
@@ -144,7 +176,7 @@ class RayDataOptions(_LoaderOptions):
 
 
 LoaderOptions = Annotated[
-    NativeOptions | DaliOptions | MemoryOptions | RayDataOptions | SyntheticOptions,
+    AutoOptions | NativeOptions | DaliOptions | MemoryOptions | RayDataOptions | SyntheticOptions,
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]

@@ -220,6 +220,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
         LoopState.read(taken_up).check_classes(plan.dataset.class_names)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
+        results.settle_plans()
         if taken_up is None:
             remove_checkpoint(kept)
 

@@ -51,7 +51,7 @@ OPTIONS: dict[str, LoaderOptions] = {
     "dali": DaliOptions(),
     "dali-shallow": DaliOptions(prefetch=1),
     "dali-deep": DaliOptions(threads=2, prefetch=4),
-    "memory": MemoryOptions(),
+    "memory": MemoryOptions(threads=0),
     "memory-threads": MemoryOptions(threads=3, prefetch=4),
     "ray_data": RayDataOptions(),
 }

@@ -159,11 +159,16 @@ class MemoryLoader:
         self._share = NodeShare(key, decoding.size, decoding.write)
         self._images = Decoded(self._share.path, prepared.facts.channels)
         self._stack = None if prepared.resizes else self._images.stacked()
-        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="raysuite-memory")
-        self._ahead = max(options.prefetch, options.threads)
+        threads = options.threads
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="raysuite-memory")
+        self._ahead = max(options.prefetch, threads) if threads else 0
         self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
+        if not self._ahead:
+            for slice_ in self._call.each(slices):
+                yield self._normalise.batch(*self._cut(slice_), slice_)
+            return
         pending: deque[Future[_Cut]] = deque()
         coming = iter(slices)
         try:

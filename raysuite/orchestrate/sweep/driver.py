@@ -76,6 +76,7 @@ def run(
         listener = _with_events(listener, events)
         error, stop = fit(tuner, results, listener, shut_down)
     listener.poll()
+    results.settle_plans()
     if error is not None:
         raise error
     return None if source.is_done else stop

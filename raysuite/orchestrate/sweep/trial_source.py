@@ -32,7 +32,7 @@ from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
 from raysuite.records.journal import Decided
 from raysuite.records.judged import held_after, turns_of
-from raysuite.records.sweep import trials, wall_seconds
+from raysuite.records.sweep import TrialFigures, trial_figures, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
@@ -114,6 +114,7 @@ class TrialSource(Searcher):
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
+        self._ended: dict[str, TrialFigures] = {}
         self._known_nodes: Sequence[Node] = ()
         self._read_at = -math.inf
         self.stopped = False
@@ -242,7 +243,7 @@ class TrialSource(Searcher):
         """The next feasible plan; others are reported, and recorded where they have a plan."""
         if self._all_decided:
             return None
-        left_out, known = 0, trials(self._results)
+        left_out, known = 0, self._trials()
         while True:
             if self.stopped or stopping.requested_stop(self._results.folder):
                 return None
@@ -265,10 +266,23 @@ class TrialSource(Searcher):
                 continue
             if self._can_be(plan):
                 return plan
-            known = trials(self._results)
+            known = self._trials()
         self._all_decided = True
         self._write_down()
         return None
+
+    def _trials(self) -> list[TrialFigures]:
+        """Every trial that was decided; the journals of those that have ended are read once."""
+        found = []
+        for plan in self._plans:
+            trial = self._ended.get(plan.run_id)
+            if trial is None:
+                records = self._results.records(plan.run_id)
+                trial = trial_figures(plan.model_dump(mode="json"), records)
+                if trial.figures.end is not None:
+                    self._ended[plan.run_id] = trial
+            found.append(trial)
+        return found
 
     def _write_down(self) -> None:
         self._results.write_decided(Decided(self._left_out, self._all_decided))

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import VGG, MobileNetV2, ResNet
 
 from raysuite.errors import UserError
 
@@ -116,6 +115,8 @@ def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
     if inspect.ismethod(getattr(model, "layers", None)):  # not a module of that name
         return [[each] if callable(each) else list(each) for each in model.layers()]
+    from torchvision.models import VGG, MobileNetV2, ResNet  # slow: few workers need it
+
     if isinstance(model, ResNet):
         stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]
         stages = [model.layer1, model.layer2, model.layer3, model.layer4]

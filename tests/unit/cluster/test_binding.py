@@ -13,6 +13,7 @@ from raysuite.cluster import binding
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import prepare
 from raysuite.cluster.slurm import SlurmBackend
+from raysuite.compiled import build, library_in
 from raysuite.spec.site import SlurmSite
 from tests.require import require
 
@@ -101,7 +102,7 @@ def test_a_library_of_the_login_node_serves_one_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: bool
 ) -> None:
     require("compiler")
-    made = binding.build(tmp_path)
+    made = build(binding.SOURCE, tmp_path)
     if not compiler:
         monkeypatch.setenv("PATH", str(tmp_path))
     assert binding.variables(ADDRESS, tmp_path)["LD_PRELOAD"] == str(made)
@@ -114,7 +115,7 @@ def test_a_library_without_effect_is_made_again(
     require("compiler")
     if not compiler:
         monkeypatch.setenv("PATH", str(tmp_path))
-    binding.library_in(tmp_path).write_bytes(b"of another machine")
+    library_in(tmp_path, binding.SOURCE).write_bytes(b"of another machine")
     assert ("LD_PRELOAD" in binding.variables(ADDRESS, tmp_path)) == compiler
 
 
@@ -129,4 +130,4 @@ def test_the_login_node_compiles_for_a_cluster_of_slurm(
     asked = Cluster(name="a", site=SlurmSite(), nodes=1, created=1.0, working_folder="/")
     folder = prepare(asked)
     SlurmBackend().start(folder, asked, ("true",))
-    assert binding.library_in(folder.path).exists()
+    assert library_in(folder.path, binding.SOURCE).exists()

@@ -14,6 +14,8 @@ from raysuite.data.decoders import cut_from, shrunk_from
 from raysuite.data.pixels import cut_out, decode, fit
 from raysuite.data.rendering import fit_into
 from raysuite.errors import DataError
+from tests.image_files import drawn_jpeg
+from tests.require import require
 
 WIDTH, HEIGHT = 133, 115
 """No multiple of a block, nor of two."""
@@ -53,6 +55,18 @@ IMAGES = {
 }
 
 
+@pytest.fixture(params=["columns and rows", "rows", "all"])
+def decoded(request, monkeypatch):
+    """What is decoded of a JPEG: by `crop.c`, by simplejpeg, or by Pillow."""
+    if request.param == "columns and rows":
+        require("jpeglib")
+    else:
+        monkeypatch.setattr(decoders, "_library", lambda: None)
+    if request.param == "all":
+        monkeypatch.setattr(decoders, "_turbo", lambda: None)
+
+
+@pytest.mark.usefixtures("decoded")
 @pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", IMAGES)
@@ -62,6 +76,37 @@ def test_a_part_has_the_pixels_of_the_whole(name, channels, box):
     got, got_part = cut_from(IMAGES[name], channels, view, "here")
     assert np.array_equal(got, expected)
     assert got_part == part
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.thorough)])
+def test_parts_of_any_jpegs_have_the_pixels_of_the_whole(count):
+    require("jpeglib")
+    decoded, crop = 0, decoders._cropped
+    for seed in range(count):
+        draws = np.random.default_rng(seed)
+        data, channels = drawn_jpeg(draws), int(draws.choice([1, 3]))
+        whole = decode(data, channels, "here")
+        header = decoders.header_of(data, "here")
+        size = draws.uniform(1, [header.width, header.height])
+        view = np.array([*draws.uniform(-2, [header.width, header.height] - size + 2), *size])
+        if draws.integers(2):
+            view = view.round()
+        expected, part = cut_out(whole, view)
+        got, got_part = cut_from(data, channels, view, "here")
+        assert np.array_equal(got, expected), (seed, header, view)
+        assert got_part == part
+        if decoders._simple(data, channels, "here") is not None:
+            decoded += crop(decoders._library(), data, header, channels, view) is not None
+    assert decoded > count / 2
+
+
+def test_of_a_part_only_its_columns_and_rows_are_decoded():
+    require("jpeglib")
+    view = np.array([64.0, 40.0, 32.0, 30.0])
+    got, _ = cut_from(IMAGES["420"], 3, view, "here")
+    assert got.shape == (30, 32, 3)
+    assert got.strides[0] <= 3 * (32 + 32)  # with the margin, and whole blocks
+    assert got.ctypes.data - got.base.ctypes.data < got.strides[0]  # no row above it
 
 
 @pytest.mark.parametrize("name", ["444", "422", "420", "411", "restarts", "grey", "rgb stored"])
@@ -79,25 +124,26 @@ def test_a_jpeg_with_a_scan_per_channel_is_decoded_whole():
     assert decoders._height_needed(apart, header, 20) == HEIGHT
 
 
-def test_without_simplejpeg_the_pixels_are_the_same(monkeypatch):
-    monkeypatch.setattr(decoders, "_turbo", lambda: None)
-    view = np.array([5, 3, 40, 21], np.float64)
-    expected, _ = cut_out(decode(IMAGES["420"], 3, "here"), view)
-    assert np.array_equal(cut_from(IMAGES["420"], 3, view, "here")[0], expected)
+def test_without_a_compiler_nothing_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert decoders._library.__wrapped__() is None
 
 
 HALF = len(IMAGES["420"]) // 2
 FILLING = {"an end too early": b"\xff\xd9", "zeros": bytes(40)}
 
 
+@pytest.mark.usefixtures("decoded")
+@pytest.mark.parametrize("left", [0, 50])
 @pytest.mark.parametrize("bottom", [70, HEIGHT])
 @pytest.mark.parametrize("filling", FILLING)
-def test_damage_that_pillow_reads_over_gives_the_same_pixels(filling, bottom):
+def test_damage_that_pillow_reads_over_gives_the_same_pixels(filling, bottom, left):
     data = IMAGES["420"]
     spoiled = data[:HALF] + FILLING[filling] + data[HALF + len(FILLING[filling]) :]
-    view = np.array([0, 0, WIDTH, bottom], np.float64)
-    expected = decode(spoiled, 3, "here")[:bottom]
-    assert not np.array_equal(expected, decode(data, 3, "here")[:bottom])
+    view = np.array([left, 0, WIDTH - left, bottom], np.float64)
+    expected = decode(spoiled, 3, "here")[:bottom, left:]
+    assert not np.array_equal(expected, decode(data, 3, "here")[:bottom, left:])
     assert np.array_equal(cut_from(spoiled, 3, view, "here")[0], expected)
 
 

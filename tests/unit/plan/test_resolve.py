@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from raysuite.plan import RunPlan, groups, make_plans
 from raysuite.plan import resolve as resolve_module
 from raysuite.spec import parse_document
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.loaders import AutoOptions, MemoryOptions, NativeOptions
 
 BASE = """\
 name: a
@@ -96,6 +99,19 @@ def test_the_same_spec_gives_the_same_ids_and_runs_differ() -> None:
     assert len({plan.run_id for plan in first}) == 12
     changed = plans(text.replace("epochs: 2", "epochs: 3"))
     assert not {plan.run_id for plan in first} & {plan.run_id for plan in changed}
+
+
+def test_loader_auto_is_stated_in_the_plan() -> None:
+    (small,) = plans(BATCH + "loader: auto\n")
+    assert small.spec.loader == MemoryOptions(threads=0)
+    (named,) = plans(BATCH + "matrix: {loader: [auto]}\n")
+    assert named.title == "single · memory(threads=0) · 1 worker"
+    facts = DatasetFacts(60_000, 10_000, 10, channels=3, image_size=224)
+    for data in (
+        DataOptions(name="image_folder", path="x", image_size=8),
+        DataOptions(name="digits"),
+    ):
+        assert AutoOptions().chosen(data, facts) == NativeOptions()
 
 
 def test_titles() -> None:

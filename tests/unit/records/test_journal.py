@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.records import (
     EpochFinished,
@@ -101,6 +103,42 @@ def test_epochs_are_compared_with_the_plan(
     if is_damaged:
         assert (run.epochs, run.throughput, run.gate) == ((), None, "not checked")
         assert is_left(results.end_of(PLAN.run_id))
+
+
+def test_plans_are_added_without_writing_those_before_again(tmp_path: Path) -> None:
+    results, made = Results(tmp_path), [{"run_id": str(number)} for number in range(4)]
+    results.write_plans(made[:2])
+    before = (tmp_path / "plan.json").stat().st_ino
+    states = [results.state_of_plans()]
+    for plan in made[1:]:
+        results.add_plan(plan)
+        states.append(Results(tmp_path).state_of_plans())
+    assert [a == b for a, b in pairwise(states)] == [True, False, False]
+    assert (tmp_path / "plan.json").stat().st_ino == before
+    assert Results(tmp_path).plans() == made
+    results.settle_plans()
+    assert Results(tmp_path).plans() == made
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_plans_that_were_added_belong_to_one_plan_json(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.add_plan({"run_id": "0"})
+    [added] = tmp_path.glob("*.jsonl")
+    kept = added.read_bytes()
+    results.write_plans([{"run_id": "1"}])
+    added.write_bytes(kept)  # as after a power cut before it was removed
+    assert results.plans() == [{"run_id": "1"}]
+    results.add_plan({"run_id": "2"})
+    assert results.plans() == [{"run_id": "1"}, {"run_id": "2"}]
+
+
+def test_a_damaged_plan_that_was_added_is_named(tmp_path: Path) -> None:
+    Results(tmp_path).add_plan({"run_id": "0"})
+    [added] = tmp_path.glob("*.jsonl")
+    added.write_bytes(added.read_bytes().replace(b'"0"', b'"1"'))
+    with pytest.raises(UserError, match=f"{added.name} is damaged"):
+        Results(tmp_path).plans()
 
 
 def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:
