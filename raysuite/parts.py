@@ -65,6 +65,8 @@ PARTS = (
     _asked("tensorflow", "TensorFlow gradient", "tensorflow", "tensorflow"),
     _asked("jax", "JAX gradient", "jax", "jax"),
     Part("mlflow", "mlflow", "mlflow", "mlflow"),
+    _asked("tensorboard", "", "tensorboard", "tensorboard"),
+    _asked("wandb", "", "wandb", "wandb"),
     Part(
         "gpu",
         "GPU",

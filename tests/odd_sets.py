@@ -34,7 +34,7 @@ class Odd:
             image = image.astype(np.float32) if self.fault == "float" else image
             image = image[None] if self.fault == "four" else image
             label = {"label": 3, "below": -1, "half": 0.5}.get(self.fault, label)
-        return image, label
+        return {"image": image, "label": label} if self.fault == "dictionary" else (image, label)
 
 
 def speckled(image: NDArray[np.uint8], draws: np.random.Generator | None) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -581,6 +582,8 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
             "dashboard": head.dashboard,
             "mlflow": mlflow_in_words(head),
         }
+        if head.mlflow and head.mlflow_answers:
+            facts["mlflow"] = _mlflow_page(folder, head, any_runs=bool(jobs))
     seconds = folder.timings()
     if seconds:
         facts["start took"] = ", ".join(f"{what} {value:.1f} s" for what, value in seconds.items())
@@ -594,6 +597,26 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
     if jobs:
         rows = [(job.id, job.status, job.entrypoint) for job in jobs]
         out.print(table(("job", "status", "command"), rows))
+
+
+_MLFLOW_S = 10
+"""Seconds for an answer about the newest results."""
+
+
+def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
+    """Where the cluster's MLflow shows the newest results as a table; its experiments where there
+    are none, or where it does not answer in time."""
+    from raysuite.cluster.environment import client_environment
+    from raysuite.track.store import experiments_page, runs_page
+
+    page = experiments_page()
+    if any_runs:
+        patience = {"TIMEOUT": f"{_MLFLOW_S}", "MAX_RETRIES": "0"}
+        os.environ.update({f"MLFLOW_HTTP_REQUEST_{name}": each for name, each in patience.items()})
+        os.environ.update(client_environment(folder, head))
+        with suppress(Exception):  # whatever is wrong with the server, the rest is shown
+            page = runs_page(head.mlflow)
+    return f"{head.mlflow.rstrip('/')}/{page}"
 
 
 def list_clusters(

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raysuite.data.convert import Conversion, Summary
     from raysuite.data.synthesis import Made, SyntheticSet
     from raysuite.orchestrate.synthetic_data import NodeEnd
+    from raysuite.spec.data import DataOptions
 
 # The bar that the verbs on data show while they work.
 
@@ -356,8 +357,7 @@ def check(
     """
     from raysuite.data.check import check as look
 
-    targets = _targets(what, name, form)
-    reports = []
+    targets, reports = _targets(what, name, form), []
     for target in targets:
         with ExitStack() as stack:
 
@@ -393,10 +393,10 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
             raise UserError(f"--name and --format are for folders; {what} names its data set")
         blocks = [spec.data for _, spec in expand(read_document(path))]
         unique = {block.model_dump_json(): block for block in blocks}
-        return [target_of(block) for block in unique.values()]
+        return _with_files(unique.values())
     try:
         if what == "digits" and name is None and form is None and not path.exists():
-            return [target_of(DataOptions(name=what))]
+            return _with_files([DataOptions(name=what)])
         if what in NAMED and name is None:
             return [target_of(stated(None, what, form))]
         if name or form:
@@ -409,13 +409,26 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     return [detect(path.expanduser().resolve())]
 
 
+def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
+    """Those that are files or code of a user; of others a message states why none is checked."""
+    from raysuite.data.check import target_of
+
+    found = []
+    for data in blocks:
+        if data.without_files:
+            print_text(f"{data.name}: {data.without_files}; nothing to check", error=True)
+        else:
+            found.append(target_of(data))
+    return found
+
+
 def _reason(error: ValueError) -> str:
     found: Any = getattr(error, "errors", list)()
     return "; ".join(str(each["msg"]) for each in found) or str(error)
 
 
 def _print_report(report: Report, limit: int) -> None:
-    print_text(f"{report.path}: {report.form}")
+    print_text(f"{report.path}: {report.form}".removesuffix(": "))
     if report.splits:
         stdout().print(_table(report))
     wrong = [finding for finding in report.findings if not finding.note]

@@ -59,6 +59,7 @@ from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
+from raysuite.spec.experiment import track_of
 from raysuite.spec.search_check import read_search
 from raysuite.train.resuming import left_alone
 
@@ -109,6 +110,16 @@ def write_report(results: Results, request: Request) -> None:
         show(made, results.folder)
     elif request.quiet:
         print_text(str(results.folder))
+
+
+def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
+    """Write the records for the loggers beside MLflow; one that fails changes no exit code."""
+    from raysuite.track.loggers import LOGGERS, write_logger
+
+    for name in (each for each in track if each in LOGGERS):
+        summary = write_logger(results, name)
+        if not (summary.ok and silent):
+            print_text(str(summary), error=not summary.ok)
 
 
 def suite_of(results: Results, request: Request) -> Suite:
@@ -207,6 +218,11 @@ class Work(ABC, Generic[AnyRequest]):
     def publish(self, tracking: Tracking) -> None:
         """What MLflow is given at the end, beside the records."""
 
+    @property
+    @abstractmethod
+    def track(self) -> Sequence[str]:
+        """Where the records are shown, as the spec has it."""
+
     @abstractmethod
     def has_failed(self) -> bool:
         """Whether the exit code is 1."""
@@ -303,6 +319,10 @@ class SuiteWork(Work[RunRequest]):
             self.remarks = budget.settle(self.results)
         return stop
 
+    @property
+    def track(self) -> Sequence[str]:
+        return self.plans[0].spec.track
+
     def has_failed(self) -> bool:
         ends = (self.results.end_of(plan["run_id"]) for plan in self.results.plans())
         return any(isinstance(end, RunFailed) for end in ends)
@@ -394,6 +414,10 @@ class SweepWork(Work[SweepRequest]):
     def publish(self, tracking: Tracking) -> None:
         tracking.register(self.results, self.request.silent)
 
+    @property
+    def track(self) -> Sequence[str]:
+        return track_of(self.document.data)
+
     def has_failed(self) -> bool:
         return not any(trial.counts for trial in trials(self.results))
 
@@ -422,7 +446,8 @@ def drive(work: Work[Any]) -> None:
     if request.retry_failed:
         work.reset_failures()
     timings = work.timings
-    tracking = Tracking(request.tracking_uri, print_text) if request.mlflow else None
+    is_sent = request.mlflow and "mlflow" in work.track
+    tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
     # `kept` until report and MLflow have all: a driver that is killed before is resumed
     try:
@@ -463,6 +488,7 @@ def drive(work: Work[Any]) -> None:
                     work.publish(tracking)
                 if shown and not request.silent:
                     print_text(f"MLflow: {shown}")
+            write_loggers(results, work.track, request.silent)
     except KeyboardInterrupt:
         if work.opened is not None:
             print_how_to_resume(request.verb, work.opened)

@@ -1,4 +1,4 @@
-"""`raysuite register` and `raysuite sync`: MLflow's model registry, and its runs."""
+"""`raysuite register` and `raysuite sync`: MLflow's model registry, and the runs of all loggers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from raysuite.cli.run_options import (
     StoreExperiment,
     TrackingUri,
 )
+from raysuite.errors import UserError
 
 if TYPE_CHECKING:
-    pass
+    from raysuite.track import SyncSummary
+    from raysuite.track.loggers import LoggerSummary
 
 
 def register(
@@ -69,8 +71,12 @@ def sync(
     results: SeveralResults,
     tracking_uri: TrackingUri = None,
     experiment: StoreExperiment = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="mlflow, tensorboard or wandb; default: the spec's."),
+    ] = None,
 ) -> None:
-    """Write the journals of a results folder into MLflow.
+    """Write the journals of a results folder into MLflow, or for another logger.
 
     `raysuite run` does so by itself. This is for results that were made while MLflow was
     unreachable, or that come from another machine. What is there already is not written again.
@@ -80,15 +86,27 @@ def sync(
       raysuite sync results/quickstart
       raysuite sync results/*
       raysuite sync results/quickstart --tracking-uri http://mlflow.example.org:5000
+      raysuite sync results/quickstart --to tensorboard --to wandb
     """
     from raysuite.records import Results
+    from raysuite.spec.experiment import track_of
     from raysuite.track import sync as synchronize
+    from raysuite.track.loggers import LOGGERS, write_logger
 
+    valid = ("mlflow", *LOGGERS)
+    if unknown := [name for name in to or () if name not in valid]:
+        raise UserError(f"--to: given was {', '.join(unknown)}; valid are {', '.join(valid)}")
     failed = False
     for folder in results:
         opened = Results.open(folder)
-        summary = synchronize(opened, tracking_uri, experiment)
-        print_text(f"{opened.folder}: {summary}", error=not summary.ok)
-        failed = failed or not summary.ok
+        plans = opened.plans()
+        for name in to or track_of(plans[0]["spec"] if plans else {}):
+            written: SyncSummary | LoggerSummary = (
+                write_logger(opened, name)
+                if name in LOGGERS
+                else synchronize(opened, tracking_uri, experiment)
+            )
+            print_text(f"{opened.folder}: {written}", error=not written.ok)
+            failed = failed or not written.ok
     if failed:
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,9 @@ _UNKNOWN = 1
 
 
 def target_of(data: DataOptions) -> Target:
-    """The data set of a spec. Raises DataError for one that raysuite makes itself."""
+    """The data set of a spec that has files."""
     if data.own:
         return Target(data)
-    if data.form is None or data.name == "digits":
-        raise DataError(
-            f"{data.name} has no files of its own to check; valid are "
-            f"{', '.join(NAMED)}, image_folder, tfrecord, or a folder"
-        )
     names: tuple[str, ...] = ()
     if data.form == "tfrecord":
         known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
@@ -131,10 +127,15 @@ def check(
             classes={names.get(label, str(label)): n for label, n in sorted(part.labels.items())},
             sizes=dict(part.sizes),
         )
-        for split, part in splits.items()
+        for split, part in sorted(splits.items(), key=lambda each: SPLITS.index(each[0]))
     }
-    findings.sort(key=lambda each: (each.note, each))
+    findings.sort(key=lambda each: (each.note, _by_number(each.place), each))
     return Report(target.root, target.data.form or "", reports, tuple(findings))
+
+
+def _by_number(place: str) -> list[tuple[int, str]]:
+    """A key that sorts sample [2] before sample [10]."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", place)]
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:

@@ -275,11 +275,13 @@ def _join(address: str) -> None:
 def _start(folder: Path) -> None:
     """Start Ray below `folder`, for this user on this machine alone: it listens on loopback.
 
-    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161).
+    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161), which
+    raises UserError where they would not.
     """
     import ray
 
     temp = folder / "r"
+    check_temp(temp)
     for attempt in range(1, ray_start.TRIES + 1):
         try:
             with ray_shortcuts.fewest_processes(), ray_start.patience(temp):
@@ -295,7 +297,6 @@ def _start(folder: Path) -> None:
             ray.shutdown()
             kill_left_behind(str(folder))
             shutil.rmtree(temp, ignore_errors=True)
-            check_temp(temp)  # no further attempt helps there
         else:
             return
     raise RayStartError(

@@ -109,12 +109,13 @@ def lacking(plan: RunPlan) -> list[Mistake]:
             "torch.compile needs a C++ compiler on every node, and there is none here; on Debian "
             "or Ubuntu: apt-get install g++; or set it to off"
         )
-    for key, block in (
-        ("strategy", spec.strategy),
-        ("loader", spec.loader),
-        ("optimizer", spec.optimizer),
+    for key, name in (
+        ("strategy", spec.strategy.part),
+        ("loader", spec.loader.part),
+        ("optimizer", spec.optimizer.part),
+        *(("track", name) for name in spec.track),
     ):
-        if not installed(name := block.part):
+        if not installed(name):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
     if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts

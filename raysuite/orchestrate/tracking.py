@@ -64,11 +64,7 @@ class Tracking:
             self._beside.join()
         summary = sync(results, self._uri, status=status)
         self._show_once("" if summary.ok else str(summary))
-        if not (summary.ok and summary.page):
-            return ""
-        if summary.address.startswith(("http://", "https://")):
-            return f"{summary.address.rstrip('/')}/{summary.page}"
-        return "`make ui` opens the table of these runs"
+        return summary.shown
 
     def follow(self, results: Results) -> None:
         """Send what the journals gained beside the runs, one time after the other, with rests.

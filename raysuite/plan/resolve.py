@@ -196,7 +196,7 @@ def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
 
 
 def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
-    content = json.dumps([spec.model_dump(mode="json"), repeat], sort_keys=True)
+    content = json.dumps([spec.model_dump(mode="json", exclude={"track"}), repeat], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     name = f"{spec.strategy.name}-{spec.loader.name}-w{spec.resources.workers}"
     if spec.script is not None:

@@ -88,8 +88,9 @@ def key_name(key: str) -> str:
 
 
 def variant_key(plan: Plan) -> str:
-    """Equal for the repeats of one variant: the resolved spec without its seed, and the device."""
-    spec = {key: value for key, value in plan["spec"].items() if key != "seed"}
+    """Equal for the repeats of one variant: the resolved spec without its seed and what it is
+    tracked by, and the device."""
+    spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
 

@@ -283,7 +283,7 @@ def _key(row: Row) -> tuple[str, str, str, str, str, int]:
 
 
 def _row_options(row: Row) -> dict[str, Any]:
-    left_out = ("name", "description", "seed", "repeats", "matrix")
+    left_out = ("name", "description", "seed", "repeats", "matrix", "track")
     return _options(row.runs[0].plan["spec"], left_out) | {"device": row.device}
 
 
@@ -654,7 +654,7 @@ def _quantity(goal: Goal, task: TaskFacts) -> str:
 
 def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     left, right = (
-        _options(each.base, ("search", "name", "description"))
+        _options(each.base, ("search", "name", "description", "track"))
         | dict(dotted(each.search, "search."))
         for each in (ours, theirs)
     )

@@ -157,6 +157,11 @@ class DataOptions(Options):
         return self.name in TOKENS
 
     @property
+    def without_files(self) -> str:
+        """Where its samples are, of a set that no user has files of; empty of any other."""
+        return _WITHOUT_FILES.get(self.name, "")
+
+    @property
     def formats(self) -> tuple[Format, ...]:
         """The formats that this set may have on disk; the first is the default."""
         if self.name in NAMED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -50,6 +50,7 @@ NOT_IN_A_MATRIX = (
     "synthetic_data",
     "search",
     "task",
+    "track",
 )
 """Keys of the whole experiment, which no single run can have for itself."""
 
@@ -257,6 +258,23 @@ def _is_default(block: Any, default: Any) -> bool:
     return block in (whole, default)
 
 
+Logger = Literal["mlflow", "tensorboard", "wandb"]
+
+
+def _several(value: Any) -> Any:
+    """`tensorboard` means `[tensorboard]`."""
+    return [value] if isinstance(value, str) else value
+
+
+_TRACK: tuple[Logger, ...] = ("mlflow",)
+
+
+def track_of(spec: Mapping[str, Any]) -> Sequence[str]:
+    """The `track` of a spec that is data and without mistakes."""
+    found: Sequence[str] = _several(spec.get("track", _TRACK))
+    return found
+
+
 class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
@@ -289,6 +307,9 @@ class ExperimentSpec(Options):
     """The resources of a run."""
     measure: MeasureOptions = MeasureOptions()
     """What is measured, and from when on."""
+    track: Annotated[tuple[Logger, ...], BeforeValidator(_several)] = later(_TRACK)
+    """Where the records are shown beside the report: `mlflow`, `tensorboard` (event files) and
+    `wandb` (Weights & Biases, offline), any of them or none."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
     together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""

@@ -95,7 +95,7 @@ def runs_page(uri: str) -> str:
         newest = ["last_update_time DESC"]
         found = client.search_experiments(max_results=1, order_by=newest)
         if not found:
-            return f"#/experiments?{_TRAINING}"
+            return experiments_page()
         views = {key.removeprefix(VIEW) for key in found[0].tags if key.startswith(VIEW)}
         latest = client.search_runs(
             [found[0].experiment_id],
@@ -105,6 +105,11 @@ def runs_page(uri: str) -> str:
         )
     ids = [run.data.tags.get("raysuite.results", "") for run in latest]
     return view_page(found[0].experiment_id, next((each for each in ids if each in views), ""))
+
+
+def experiments_page() -> str:
+    """MLflow's list of experiments, below its pages' address."""
+    return f"#/experiments?{_TRAINING}"
 
 
 def view_page(experiment_id: str, view: str) -> str:

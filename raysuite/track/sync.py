@@ -57,10 +57,20 @@ class SyncSummary:
     def ok(self) -> bool:
         return not self.error
 
+    @property
+    def shown(self) -> str:
+        """Where MLflow shows what was written, or how; "" where nothing is."""
+        if not (self.ok and self.page):
+            return ""
+        if self.address.startswith(("http://", "https://")):
+            return f"{self.address.rstrip('/')}/{self.page}"
+        return "`make ui` opens the table of these runs"
+
     def __str__(self) -> str:
         if self.ok:
             done = f"{self.written} runs written to MLflow at {self.address}"
-            return f"{done}, experiment {self.experiment!r}; {self.unchanged} were up to date"
+            done += f", experiment {self.experiment!r}; {self.unchanged} were up to date"
+            return f"{done}\n{self.shown}" if self.shown else done
         return (
             f"MLflow at {self.address} could not be written: {self.error}\n"
             "Nothing is lost: the journals hold every record; `raysuite sync` writes them later."

@@ -244,6 +244,13 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
     yield Point("trial/epochs", trial.epochs, when, 0)
 
 
+def points_of(search: Search | None, trial: TrialFigures, folder: Path) -> list[Point]:
+    """All points of a run whose journal is in `folder`: of a sweep's trial its goals first, since
+    MLflow's comparisons begin with the first metric."""
+    goals = trial_points(search, trial) if search else ()
+    return [*goals, *run_points(trial.figures), *system_points(folder)]
+
+
 def trial_tags(trial: TrialFigures) -> dict[str, str]:
     """Its number; of a population, whose weights it took, and what it has now."""
     tags = {"raysuite.kind": "trial", TRIAL: str(trial.number)}
@@ -350,11 +357,10 @@ class Upload:
             return False
         child = self._continued(run)
         mlflow_id = child.info.run_id
-        points = [*run_points(run), *system_points(journal.parent)]
+        points = points_of(self.search, trial, journal.parent)
         params = run_params(run.plan)
         tags = run_tags(run, self.id)
-        if self.search:  # its goals first: MLflow's comparisons begin with the first metric
-            points = [*trial_points(self.search, trial), *points]
+        if self.search:
             params |= trial_params(trial.values)
             tags |= trial_tags(trial)
         had = child.data.params  # MLflow refuses a param whose value has changed

@@ -23,6 +23,7 @@ import ray
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.records import Results
 from raysuite.records.system import system_files
+from raysuite.track.folder import results_id
 from tests.marks import ALONE_MARKS
 
 pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1500)]
@@ -157,8 +158,10 @@ def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
         'eval "$(raysuite cluster env)" && ray job submit -- raysuite run tiny.yaml --quiet'
     )
     assert "succeeded" in out
-    assert list((user.folder / "results" / "tiny").glob("*/report.html"))
+    [report] = (user.folder / "results" / "tiny").glob("*/report.html")
     assert ray.is_initialized()
+    table = f"workflowType=machine_learning&viewStateShareKey={results_id(report.parent)}"
+    assert table in user.types("raysuite cluster status")
 
 
 def test_a_users_own_script_scales_in_a_job(user: User) -> None:

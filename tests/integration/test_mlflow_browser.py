@@ -20,6 +20,7 @@ from raysuite.records import Results
 from raysuite.records.sweep import trials
 from raysuite.track import sync
 from raysuite.track.register import weights_of
+from raysuite.track.store import view_page
 from tests.fake_results import write_results
 from tests.fake_sweeps import write_sweep
 from tests.integration.test_mlflow_outage import Server
@@ -102,7 +103,8 @@ def test_the_experiment_is_listed(page: Any, server: Server) -> None:
 
 
 def test_trials_are_nested_under_their_sweep(page: Any, server: Server, swept: Results) -> None:
-    show(page, server, f"experiments/{experiment(server)}/runs", "folded", "a-sweep")
+    place = view_page(experiment(server), "").removeprefix("#/")
+    show(page, server, place, "folded", "made-up-sweep a-sweep")
     assert page.get_by_text("trial 0", exact=True).count() == 0
     page.locator(".ag-row button").first.click()
     for number in range(12):

@@ -155,7 +155,7 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
         if isinstance(sample, Mapping):
             parts = f" with {', '.join(map(repr, sample))}"
-        raise DataError(f"{place} is a {type(sample).__name__}{parts}; {wanted}")
+        raise DataError(f"{place}: the sample is a {type(sample).__name__}{parts}; {wanted}")
     image, label = sample
     if isinstance(label, Mapping) or prod(np.shape(label)) != 1:
         shape = "" if isinstance(label, Mapping) else f" of shape {list(np.shape(label))}"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.cluster import _how_to_go_on, _wait, _working_folder, exports
+from raysuite.cli.cluster import _how_to_go_on, _mlflow_page, _wait, _working_folder, exports
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
@@ -143,6 +144,20 @@ def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
         "NO_PROXY": "a.org,127.0.0.1,m",
         "no_proxy": "a.org,127.0.0.1,m",
     }
+
+
+@pytest.mark.parametrize(
+    ("server", "any_runs"),
+    [("http://m:3", False), pytest.param("http://127.0.0.1:1", True, marks=pytest.mark.thorough)],
+    ids=["no runs", "no answer"],
+)
+@patch.dict(os.environ)
+def test_status_leads_to_mlflows_experiments_where_no_results_are_known(
+    server: str, any_runs: bool
+) -> None:
+    head = Head(host="a", gcs="127.0.0.1:1", dashboard="http://127.0.0.1:2", mlflow=server)
+    page = _mlflow_page(prepare(living()), head, any_runs)
+    assert page == f"{server}/#/experiments?workflowType=machine_learning"
 
 
 @given(TEXT)

@@ -149,6 +149,26 @@ def test_samples_that_are_not_the_same_each_time(fault: str, tmp_path: Path) -> 
     assert "another one" in json.loads(result.stdout)["findings"][0]["message"]
 
 
+@pytest.mark.parametrize("name", ["digits", "python_topics"])
+def test_a_set_without_files_of_a_user_has_nothing_to_check(name: str, tmp_path: Path) -> None:
+    block = f"{{name: {name}}}" if name == "digits" else f"{{name: {name}, sequence: 8}}"
+    for what in (spec(tmp_path, block), *(["digits"] if name == "digits" else [])):
+        result = check(what)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith(f"{name}: ")
+        assert not result.stdout
+
+
+def test_a_sample_that_is_no_pair_is_named_once_and_in_order_of_its_number(tmp_path: Path) -> None:
+    block = "{name: 'tests.odd_sets:Odd', image_size: 8, options: {fault: dictionary}}"
+    result = check(spec(tmp_path, block), "--json", "--workers", 1)
+    found = json.loads(result.stdout)["findings"]
+    train = [each for each in found if "train" in each["place"]]
+    assert [each["place"].rpartition("[")[2] for each in train] == [f"{i}]" for i in range(12)]
+    assert not any(each["place"] in each["message"] for each in found)
+    assert all("a dict with 'image', 'label'" in each["message"] for each in found)
+
+
 def test_ones_own_set_by_its_name() -> None:
     assert check("tests.odd_sets:Odd", "--workers", 1).exit_code == 0
     assert check("tests.odd_sets:Nowhere").exit_code == 1

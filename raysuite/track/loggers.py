@@ -1,0 +1,179 @@
+"""The points that MLflow has, as files of other loggers below the results folder.
+
+A run is written whole, in place of what was there, where its journal has grown since. To add a
+logger: its function, its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py, and,
+where it brings a package, its part in raysuite/parts.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from raysuite.parts import installed, part
+from raysuite.records import Results, make_rows
+from raysuite.records.sweep import trials
+from raysuite.track.entries import Point, run_params, title
+from raysuite.track.folder import experiment_name, locked, results_id
+from raysuite.track.sync import one_line
+from raysuite.track.upload import points_of, ratio_points, trial_params
+
+_MARK = "written"
+"""File beside a run's: the digest of what was written."""
+
+
+class Logged(NamedTuple):
+    """One run, as a logger is given it."""
+
+    run_id: str
+    name: str
+    experiment: str
+    results: str
+    """The name of the results folder."""
+    results_id: str
+    params: Mapping[str, str]
+    points: Sequence[Point]
+
+    @property
+    def finals(self) -> dict[str, float]:
+        """What is of the whole run: the points of step 0."""
+        return {point.key: point.value for point in self.points if point.step == 0}
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class LoggerSummary:
+    name: str
+    folder: Path
+    written: int = 0
+    """Runs that were new, or had grown."""
+    error: str = ""
+    """Why nothing was written; empty if all went well."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return f"{self.name}: not written to {self.folder}: {self.error}"
+        how = _HOW_TO_OPEN[self.name].format(shlex.quote(str(self.folder)))
+        return f"{self.name}: {self.written} runs written; {how}"
+
+
+def write_logger(results: Results, name: str) -> LoggerSummary:
+    """Write the runs of a results folder that have begun for the logger of that name.
+
+    Nothing is raised where that fails: the summary has the reason.
+    """
+    folder = results.folder / name
+    if not installed(name):
+        return LoggerSummary(name, folder, error=f"it is not installed; {part(name).install}")
+    try:
+        with locked(results.folder):
+            runs = _logged(results)
+            written = sum(_replace(LOGGERS[name], run, folder / run.run_id) for run in runs)
+    except Exception as error:  # whatever a logger raises, what was measured is on disk
+        return LoggerSummary(name, folder, error=one_line(error))
+    return LoggerSummary(name, folder, written)
+
+
+def _logged(results: Results) -> list[Logged]:
+    search, every = results.search(), trials(results)
+    rows = [] if search else make_rows([trial.figures for trial in every])
+    ratios = dict[str, list[Point]]()
+    for run_id, point in ratio_points(rows):
+        ratios.setdefault(run_id, []).append(point)
+    return [
+        Logged(
+            trial.run_id,
+            title(trial.figures),
+            experiment_name(results),
+            results.folder.resolve().name,
+            results_id(results.folder),
+            run_params(trial.figures.plan) | (trial_params(trial.values) if search else {}),
+            [
+                *points_of(search, trial, results.journal_file(trial.run_id).parent),
+                *ratios.get(trial.run_id, ()),
+            ],
+        )
+        for trial in every
+        if trial.figures.started is not None
+    ]
+
+
+def _replace(write: Callable[[Logged, Path], None], run: Logged, folder: Path) -> bool:
+    """Write a run; False where it is there as it is."""
+    mark = folder / _MARK
+    if mark.is_file() and mark.read_text("ascii") == run.digest:
+        return False
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
+        made = Path(scratch) / run.run_id
+        made.mkdir()
+        write(run, made)
+        (made / _MARK).write_text(run.digest, "ascii")
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    return True
+
+
+def _tensorboard(run: Logged, folder: Path) -> None:
+    """Scalars, and the run's params with its final figures as its row of the tab HPARAMS."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+        for point in run.points:
+            if point.step:
+                when = point.timestamp / 1000
+                writer.add_scalar(point.key, point.value, point.step, walltime=when)  # type: ignore[no-untyped-call]
+        writer.add_hparams(dict(run.params), run.finals, run_name=".", global_step=0)  # type: ignore[no-untyped-call]
+
+
+def _wandb(run: Logged, folder: Path) -> None:
+    """An offline run; its charts have the optimiser step or the epoch as their axis."""
+    import wandb
+
+    settings = wandb.Settings(
+        console="off",
+        silent=True,
+        disable_git=True,
+        save_code=False,
+        x_disable_meta=True,
+        x_disable_stats=True,
+    )
+    with wandb.init(
+        project=run.experiment,
+        id=f"{run.results_id[:8]}-{run.run_id}",
+        name=run.name,
+        group=run.results,
+        config=dict(run.params),
+        dir=str(folder),
+        mode="offline",
+        reinit="create_new",
+        settings=settings,
+    ) as logged:
+        stepped = [(point.key.partition("/")[0], point.step, point) for point in run.points]
+        places = sorted((each for each in stepped if each[1]), key=lambda each: each[:2])
+        for group in dict.fromkeys(group for group, _, _ in places):
+            logged.define_metric(f"{group}/*", step_metric=group)
+        for (group, step), points in groupby(places, key=lambda each: each[:2]):
+            logged.log({group: step, **{point.key: point.value for _, _, point in points}})
+        logged.summary.update(run.finals)
+
+
+LOGGERS: dict[str, Callable[[Logged, Path], None]] = {"tensorboard": _tensorboard, "wandb": _wandb}
+_HOW_TO_OPEN = {
+    "tensorboard": "show them with: tensorboard --logdir {}",
+    "wandb": "send them with: wandb sync {}/*/wandb/offline-run-*",
+}

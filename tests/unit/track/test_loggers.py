@@ -1,0 +1,179 @@
+"""The files of loggers beside MLflow, read by the loggers' own readers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.parts import part
+from raysuite.plan import make_plans
+from raysuite.records import Results
+from raysuite.records.names import variant_key
+from raysuite.records.sweep import trials
+from raysuite.spec import parse_document
+from raysuite.spec.experiment import track_of
+from raysuite.track import loggers
+from raysuite.track.loggers import Logged, write_logger
+from raysuite.track.upload import points_of
+from tests.fake_results import write_results
+from tests.fake_sweeps import write_sweep
+from tests.require import require
+
+QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def expected(results: Results, run_id: str) -> list[tuple[str, int, float]]:
+    [trial] = [each for each in trials(results) if each.run_id == run_id]
+    points = points_of(results.search(), trial, results.journal_file(run_id).parent)
+    return sorted((point.key, point.step, point.value) for point in points)
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["suite", "sweep"])
+def test_tensorboard_reads_the_steps_and_values_that_mlflow_has(tmp_path: Path, kind: str) -> None:
+    require("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    results = write_results(tmp_path / "a") if kind == "suite" else write_sweep(tmp_path / "a")
+    summary = write_logger(results, "tensorboard")
+    assert summary.ok, summary
+    ids = [trial.run_id for trial in trials(results) if trial.figures.started]
+    assert summary.written == len(ids)
+    for run_id in ids[:3]:
+        read = EventAccumulator(str(results.folder / "tensorboard" / run_id), {"scalars": 0})
+        read.Reload()
+        found = sorted(
+            (tag, event.step, event.value)
+            for tag in read.Tags()["scalars"]
+            for event in read.Scalars(tag)
+            if tag not in ("run/speed_up", "run/against_best")
+        )
+        wanted = expected(results, run_id)
+        assert [each[:2] for each in found] == [each[:2] for each in wanted]
+        values = [np.float32(each[2]) for each in wanted]  # TensorBoard's scalars are fp32
+        assert [np.float32(each[2]) for each in found] == values
+    if kind == "suite":
+        assert read.Scalars("run/speed_up")[0].value > 0
+        assert "_hparams_/session_start_info" in read.summary_metadata
+
+
+def test_only_runs_that_grew_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path / "a")
+    written: list[str] = []
+
+    def note(run: Logged, folder: Path) -> None:
+        written.append(run.run_id)
+        (folder / "points").write_text(str(len(run.points)), "ascii")
+
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", note)
+    monkeypatch.setattr(loggers, "installed", lambda name: True)
+    assert write_logger(results, "tensorboard").written == len(results.plans())
+    assert write_logger(results, "tensorboard").written == 0
+    first = written[0]
+    journal = results.journal_file(first)
+    *lines, _ = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines))  # as if it were still under way
+    written.clear()
+    assert write_logger(results, "tensorboard").written
+    assert first in written
+    assert sorted(each.name for each in (results.folder / "tensorboard").iterdir()) == sorted(
+        plan["run_id"] for plan in results.plans()
+    )
+
+
+def test_a_logger_that_fails_keeps_what_was_there_and_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path / "a")
+
+    def fail(run: Logged, folder: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", fail)
+    monkeypatch.setattr(loggers, "installed", lambda name: True)
+    summary = write_logger(results, "tensorboard")
+    assert not summary.ok
+    assert "disk full" in str(summary)
+    assert not [*(results.folder / "tensorboard").iterdir()]
+
+
+def test_a_logger_that_is_not_installed_is_reported_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path / "a")
+    monkeypatch.setattr(loggers, "installed", lambda name: False)
+    ran = CliRunner().invoke(app, ["sync", str(results.folder), "--to", "wandb"])
+    assert ran.exit_code == 1
+    assert part("wandb").install in ran.stderr
+
+
+def test_an_unknown_logger_and_folder_are_refused(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "a")
+    ran = CliRunner().invoke(app, ["sync", str(results.folder), "--to", "tensorflow"])
+    assert ran.exit_code == 2
+    assert "valid are mlflow, tensorboard, wandb" in ran.stderr
+    assert CliRunner().invoke(app, ["sync", str(tmp_path / "nope")]).exit_code == 2
+
+
+@pytest.mark.thorough
+@QUIET
+def test_weights_and_biases_gets_the_same_values_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("wandb")
+    import wandb
+
+    results = write_results(tmp_path / "a", repeats=1)
+    logged: dict[tuple[str, int], float] = {}
+    log, finals = wandb.Run.log, list[dict[str, float]]()
+
+    def watched(run: wandb.Run, values: dict[str, float]) -> None:
+        steps = {key: value for key, value in values.items() if "/" not in key}
+        [(group, step)] = steps.items()
+        for key in values.keys() - steps.keys():
+            assert key.startswith(f"{group}/")
+            logged[key, int(step)] = values[key]
+        log(run, values)
+        finals.append(dict(run.summary))
+
+    monkeypatch.setattr(wandb.Run, "log", watched)
+    [run, *_] = loggers._logged(results)
+    loggers._wandb(run, tmp_path)
+    wanted = {(key, step): value for key, step, value in expected(results, run.run_id) if step}
+    assert logged == wanted
+    [file] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    content = file.read_bytes()
+    for key, value in run.finals.items():
+        assert key.encode() in content
+        assert json.dumps(value).encode() in content
+
+
+def tracked(track: str) -> str:
+    return (
+        "name: x\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 8}\n" + track
+    )
+
+
+def test_what_tracks_a_run_changes_neither_its_id_nor_its_variant() -> None:
+    [plain], [other] = (
+        make_plans(parse_document(tracked(track), "x.yaml"))
+        for track in ("", "track: [mlflow, mlflow]\n")
+    )
+    assert plain.run_id == other.run_id
+    assert plain.spec.track == ("mlflow",)
+    first, second = (each.model_dump(mode="json") for each in (plain, other))
+    assert "track" not in first["spec"]
+    assert second["spec"]["track"] == ["mlflow", "mlflow"]
+    assert variant_key(first) == variant_key(second)
+
+
+def test_track_may_be_one_word() -> None:
+    assert track_of({"track": "wandb"}) == ["wandb"]
+    assert track_of({}) == ("mlflow",)
