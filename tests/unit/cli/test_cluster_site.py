@@ -70,7 +70,7 @@ def test_a_site_that_is_there_is_kept() -> None:
         (["a", "--set", "tyme=3"], "did you mean 'time'?"),
         (["a", "--set", "nodes=x"], "nodes: given was 'x'"),
         (["a", "--set", "nodes"], "'nodes' is not key=value"),
-        (["a", "--from", "nowhere"], "valid are juwels-booster"),
+        (["a", "--from", "nowhere"], "valid are alps-clariden"),
         (["a", "--set", "kind=cloud"], "are local, slurm"),
     ],
 )
@@ -90,10 +90,9 @@ def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
     kinds = {row["name"]: row["kind"] for row in rows}
     assert kinds == {
         "bad": "?",
-        "juwels-booster": "slurm",
-        "lab": "slurm",
+        **dict.fromkeys(("alps-clariden", "jupiter-booster", "juwels-booster"), "slurm"),
+        **dict.fromkeys(("lab", "perlmutter", "slurm-generic"), "slurm"),
         "local": "local",
-        "slurm-generic": "slurm",
     }
     assert "untested" in run("list").stdout.lower()
 
