@@ -449,24 +449,16 @@ def _working_folder() -> str:
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     """What runs on each node."""
-    site = cluster.site
-    if site.image is None:
-        return (site.python or sys.executable, *_AGENT, str(folder.path))
-    from raysuite.images.engine import exec_line
+    from raysuite.spec.engines import launched
 
-    # the home folder is there in every image
-    folders = (str(folder.path), cluster.working_folder)
-    outside = [path for path in folders if not Path(path).is_relative_to(Path.home())]
-    line = exec_line(
-        site.image,
-        binds=[*site.binds, *outside],
-        gpus=site.has_gpus,
-        rocm=site.rocm,
-        scratch=_scratch(cluster),
-    )
+    site = cluster.site
+    python = "python" if site.image else site.python or sys.executable
+    scratch = _scratch(cluster)
+    folders = (str(folder.path), cluster.working_folder, *([scratch] if scratch else []))
+    line = launched(site, (python, *_AGENT, str(folder.path)), folders)
     # a batch script has no login's PATH; a site's modules set one of their own
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
-    return (program or line[0], *line[1:], "python", *_AGENT, str(folder.path))
+    return (program or line[0], *line[1:])
 
 
 def _scratch(cluster: Cluster) -> str | None:

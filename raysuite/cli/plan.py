@@ -89,8 +89,20 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     if schedule:
         for line in _schedules(plans):
             print_text(line)
-    for line in passed_over(plans):
+    for line in (*_bindings(plans), *passed_over(plans)):
         print_line(line)
+
+
+def _bindings(plans: Sequence[RunPlan]) -> Iterator[str]:
+    """CPUs of each worker, where this host would bind them without GPUs."""
+    from raysuite.measure.topology import bound_cpus, cpu_list, read_topology
+
+    topology = read_topology()
+    for workers, binding in dict.fromkeys((x.workers, x.spec.resources.binding) for x in plans):
+        own = [bound_cpus(binding, each, workers, (), topology) for each in range(workers)]
+        if any(own):
+            cpus = " | ".join(cpu_list(each) for each in own)
+            yield f"{_count(workers, 'worker')} on this host would be bound to CPUs {cpus}"
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
@@ -25,7 +25,7 @@ class Cluster(File):
     """cluster.json: the arguments of `cluster up`."""
 
     name: str
-    site: Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
+    site: Annotated[Site, Field(discriminator="kind")]
     nodes: int
     """The smallest number of nodes with which the cluster is up."""
     most_nodes: int = 0

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from raysuite.cluster.backend import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
-from raysuite.cluster.slurm import check_slurm
+from raysuite.cluster.slurm import SlurmError, ask, check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.base import suggest
-from raysuite.spec.site import LocalSite, SlurmSite, read_site
+from raysuite.spec.engines import launched, step_options
+from raysuite.spec.site import Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
@@ -52,7 +53,7 @@ def site_file(name_or_path: str | os.PathLike[str]) -> Path:
     return files[given]
 
 
-def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
+def find_site(name_or_path: str | os.PathLike[str]) -> Site:
     """The site of that name, or in that file.
 
     Raises UserError for a name that is not known, SpecError for mistakes in the file.
@@ -76,16 +77,17 @@ _ARCHITECTURES = {
 }
 
 
-def check_site(site: LocalSite | SlurmSite, python: str) -> Iterator[Finding]:
+def check_site(site: Site, python: str) -> Iterator[Finding]:
     """All checks of a site; `python` is the interpreter where the site names none."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
         yield _shared(home())
     yield _scratch(site)
-    if site.image is not None:
+    if site.image is not None and site.engine == "apptainer" and not site.launch:
         yield _image(Path(site.image))
-        yield _apptainer(site)
-    else:
+    if site.image is not None or site.launch:
+        yield _engine(site)
+    if site.image is None:
         yield _python(site.python or python)
     for bind in site.binds:
         yield _exists("bind", bind.split(":")[0], site)
@@ -132,7 +134,7 @@ def file_system(path: Path) -> str:
     return best[1]
 
 
-def _scratch(site: LocalSite | SlurmSite) -> Finding:
+def _scratch(site: Site) -> Finding:
     folder = site.scratch
     if "$" in folder:
         return unsure("scratch", f"{folder} is expanded on each node, which must have it")
@@ -146,7 +148,7 @@ def _scratch(site: LocalSite | SlurmSite) -> Finding:
     return _exists("scratch", folder, site, writable=True)
 
 
-def _exists(what: str, path: str, site: LocalSite | SlurmSite, writable: bool = False) -> Finding:
+def _exists(what: str, path: str, site: Site, writable: bool = False) -> Finding:
     there = os.path.exists(path)
     if there and (not writable or os.access(path, os.W_OK | os.X_OK)):
         return works(what, path)
@@ -178,14 +180,24 @@ def _image(file: Path) -> Finding:
     return works("image", f"{file}, {built_for}")
 
 
-def _apptainer(site: LocalSite | SlurmSite) -> Finding:
-    found = shutil.which("apptainer")
-    if found is not None:
-        return works("apptainer", found)
+def _engine(site: Site) -> Finding:
+    """What enters the image: a program, or an option that a plugin of SLURM's gives srun."""
     fix = "load its module by the site's `modules`, or ask the site for it"
+    if step := step_options(site, ()):
+        option = step[0].partition("=")[0]
+        try:
+            there = option in ask(["srun", "--help"])
+        except SlurmError:  # it is reported by itself
+            there = False
+        note = f"srun has {option}" if there else f"`srun --help` does not name {option}"
+        return works(site.engine, note) if there else wrong(site.engine, note, "ask the site")
+    name = launched(site, (), ())[0]
+    found = shutil.which(name)
+    if found is not None:
+        return works(name, found)
     if isinstance(site, SlurmSite):
-        return unsure("apptainer", "is not on this node's PATH; the compute nodes need it", fix)
-    return wrong("apptainer", "is not on PATH", fix)
+        return unsure(name, "is not on this node's PATH; the compute nodes need it", fix)
+    return wrong(name, "is not on PATH", fix)
 
 
 def _python(python: str) -> Finding:
@@ -216,7 +228,7 @@ def _secret(file: Path) -> Finding:
     return works("mlflow", str(file))
 
 
-def _interface(name: str, site: LocalSite | SlurmSite) -> Finding:
+def _interface(name: str, site: Site) -> Finding:
     if Path("/sys/class/net", name).exists():
         return works("interface", name)
     if isinstance(site, SlurmSite):

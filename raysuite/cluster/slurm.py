@@ -23,6 +23,7 @@ from raysuite.compiled import LibraryError, build
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.files import write_whole
 from raysuite.spec.base import suggest
+from raysuite.spec.engines import step_options
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import node_range, one_line, slurm_seconds
 
@@ -300,6 +301,8 @@ def _settings(job: Job) -> str:
         "--no-kill",  # a lost node, or an agent that fails, does not end the others
         "--wait=0",
         "--kill-on-bad-exit=0",
+        *step_options(site, (job.folder, job.working_folder, site.scratch)),
+        *site.srun_lines,
     ]
     return _lines(
         [

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import raysuite
 from raysuite.errors import UserError
-from raysuite.images.engine import checked_bind, client, streamed
+from raysuite.images.engine import client, streamed
 from raysuite.images.recipe import (
     BASE,
     TOP,
@@ -34,6 +34,7 @@ from raysuite.images.recipe import (
     placeholders,
     this_architecture,
 )
+from raysuite.spec.engines import checked_bind
 
 # Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #

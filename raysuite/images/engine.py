@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysuite.ending import end_group
-from raysuite.errors import MissingPartError, RaysuiteError, UserError
+from raysuite.errors import MissingPartError, RaysuiteError
 
 if TYPE_CHECKING:
     from spython.main.base import Client
@@ -107,64 +107,3 @@ def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
         errors="replace",
         stdin=subprocess.DEVNULL,
     )
-
-
-# The argument list that runs a command inside an image; no value is interpreted by a shell.
-
-_FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
-"""Apptainer reads binds as lines of CSV, and a backslash as an escape of a colon."""
-
-_NEUTRAL = ("--env", "PYTHONPATH=", "--env", "PYTHONHOME=")
-"""A site's modules set these for the Python outside; `unset` in an image does not undo that."""
-
-
-def exec_line(
-    image: str,
-    *,
-    binds: Sequence[str] = (),
-    gpus: bool = False,
-    rocm: bool = False,
-    scratch: str | None = None,
-) -> list[str]:
-    """`apptainer exec ... IMAGE`, to which the caller appends the command and its arguments.
-
-    `rocm`: the GPUs are AMD's. `binds` are SRC, SRC:DST or
-    SRC:DST:ro. `scratch` is bound at its own path, so that paths below it mean the same inside and
-    outside. Apptainer binds the home folder and /tmp by default. Variables of the calling process
-    are passed on, and no argument holds a value, as all users of a host see arguments. Raises
-    UserError for a value that Apptainer would interpret.
-    """
-    line = ["apptainer", "--quiet", "exec", "--no-eval"]
-    if gpus:
-        line.append("--rocm" if rocm else "--nv")
-    wanted = list(binds)
-    if scratch is not None and not Path(scratch).is_relative_to("/tmp"):
-        if ":" in scratch:
-            raise UserError(f"the scratch folder {scratch!r} holds a colon; Apptainer binds none")
-        wanted.append(scratch)
-    for bind in wanted:
-        line += ["--bind", checked_bind(bind)]
-    return [*line, *_NEUTRAL, checked_image(image)]
-
-
-def checked_bind(bind: str) -> str:
-    """The bind itself. Raises UserError where it is not SRC, SRC:DST or SRC:DST:ro."""
-    parts = bind.split(":")
-    absolute = all(part.startswith("/") for part in parts[:2])
-    mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
-    if not (absolute and mode) or any(char in bind for char in _FORBIDDEN_IN_BINDS):
-        raise UserError(
-            f"given was the bind {bind!r}; it should be SRC, SRC:DST or SRC:DST:ro, of absolute "
-            "paths without commas, colons, quotes, backslashes and line ends"
-        )
-    return bind
-
-
-def checked_image(image: str) -> str:
-    """The image's path itself. Raises UserError where Apptainer would take it for an address."""
-    if not image.startswith("/") or ":" in image or "\0" in image:
-        raise UserError(
-            f"given was the image {image!r}; it should be the absolute path of a SIF file, "
-            "without colons"
-        )
-    return image

@@ -26,6 +26,7 @@ from raysuite.ending import end_group
 from raysuite.errors import RayStartError
 from raysuite.files import sqlite_uri
 from raysuite.measure.environment import cuda_mistake_here, gpus
+from raysuite.measure.topology import cpu_list, read_topology
 from raysuite.orchestrate.torchrun import Request, verify
 from raysuite.parts import PARTS, Part, installed, part
 from raysuite.spec.strategies import (
@@ -76,8 +77,18 @@ TRIED = tuple(part for part in PARTS if part.title)
 def try_parts() -> Iterator[Finding]:
     """Findings in the order of the table, each as soon as it and those before it are known."""
     yield find_compiler()
+    yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(try_part, TRIED)
+
+
+def find_binding() -> Finding:
+    """Memory nodes of this host, between which workers are shared out."""
+    topology = read_topology()
+    found = [f"{node}: CPUs {cpu_list(topology.cpus_of(node))}" for node in topology.nodes]
+    what = "workers are bound to them" if len(found) > 1 else "workers are not bound"
+    note = f"memory nodes {'; '.join(found)}; {what} (resources.binding)"
+    return Finding("CPU binding", "", State.WORKS, note, "", required=False, seconds=0.0)
 
 
 def find_compiler() -> Finding:

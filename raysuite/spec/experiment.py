@@ -207,6 +207,9 @@ class TrainingOptions(Options):
         return None
 
 
+CpuList = Annotated[str, Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
+
+
 class ResourceOptions(Options):
     """The resources of a run."""
 
@@ -216,6 +219,10 @@ class ResourceOptions(Options):
     """`auto`: GPUs where there is one for each worker, else CPUs."""
     cpus_per_worker: int = Field(default=1, ge=1)
     """CPUs, and so threads of torch, of each worker."""
+    binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
+    """CPUs that the threads and loaders of each worker may run on. `auto`: on hosts with several
+    memory nodes those next to its GPU, or an even share without GPUs; else all. A list has the
+    CPUs of each worker of a host, as the kernel writes them: [0-11, 12-23]."""
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False

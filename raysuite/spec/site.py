@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec.base import Options, suggest
+from raysuite.spec.engines import COMMAND, ENGINES, EngineName
 from raysuite.spec.site_values import (
     AbsolutePath,
     Bind,
+    Image,
     Interface,
     Line,
     Memory,
@@ -21,6 +23,7 @@ from raysuite.spec.site_values import (
     SbatchLine,
     Scratch,
     SlurmTime,
+    SrunLine,
     Text,
     environment_mistakes,
     slurm_seconds,
@@ -66,8 +69,14 @@ class _Site(Options):
     """Default: the file's own name, without .yaml."""
     description: str = ""
     """One sentence for `raysuite cluster site list`."""
-    image: AbsolutePath | None = None
-    """The Apptainer image (SIF) in which the cluster runs; none: the software of the machine."""
+    engine: EngineName = "apptainer"
+    """What runs the image; `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
+    launch: tuple[Line, ...] = ()
+    """Instead of an engine: the words that run a command on a node, {command} among them; {image},
+    and words with {binds}, of which there is one for each bind, or {mounts}, all with commas."""
+    image: Image | None = None
+    """The image in which the cluster runs, as its engine names it: for apptainer the path of a
+    SIF; none: the software of the machine."""
     binds: tuple[Bind, ...] = ()
     """Folders that are mounted into the image: SRC, SRC:DST or SRC:DST:ro, of absolute paths."""
     python: AbsolutePath | None = None
@@ -87,6 +96,47 @@ class _Site(Options):
     """Where the cluster's MLflow server keeps its figures."""
     start_timeout_seconds: int = Field(default=600, ge=10)
     """How many seconds from the start of the allocation nodes have to join."""
+
+    @field_validator("image")
+    @classmethod
+    def _is_a_path_for_apptainer(cls, image: str | None, info: ValidationInfo) -> str | None:
+        plain = info.data.get("engine") == "apptainer" and not info.data.get("launch")
+        if image and plain and not image.startswith("/"):
+            raise ValueError(
+                f"given was {image!r}; for apptainer it should be the absolute path of a SIF file, "
+                "or begin with ~/; `engine` names another engine"
+            )
+        return image
+
+    @model_validator(mode="after")
+    def _image_and_engine_belong_together(self) -> Self:
+        wrong = []
+        engine, text = ENGINES[self.engine], " ".join(self.launch)
+        plain = self.engine == "apptainer" and not self.launch
+        if self.launch and COMMAND not in self.launch:
+            wrong.append(f"launch is {list(self.launch)}; one of its words must be {COMMAND}")
+        if self.launch and (self.image is None) == ("{image}" in text):
+            wrong.append(
+                f"launch is {list(self.launch)} and image is {self.image}; "
+                "give an image where {image} stands in launch, and only there"
+            )
+        if self.image and not plain and "$" in self.scratch:
+            wrong.append(
+                f"scratch is {self.scratch} and the engine is not apptainer, which alone "
+                "binds a folder that each node names itself; name one without $"
+            )
+        if self.binds and not engine.binds and not self.launch:
+            wrong.append(
+                f"binds are given, and {self.engine} takes none: its environment file has `mounts`"
+            )
+        if engine.step and not self.launch and not isinstance(self, SlurmSite):
+            wrong.append(
+                f"engine is {self.engine}, which is an option of srun: only a site of "
+                "kind slurm has it"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
 
 
 class LocalSite(_Site):
@@ -145,13 +195,16 @@ class SlurmSite(_Site):
     """How often the cluster is started again, within the allocation, when its head has died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
     """Further lines as they are, such as `#SBATCH --mail-type=END`."""
+    srun_lines: tuple[SrunLine, ...] = ()
+    """Further options of the one `srun` that starts the cluster, such as `--mpi=cray_shasta`."""
 
-    @field_validator("sbatch_lines")
+    @field_validator("sbatch_lines", "srun_lines")
     @classmethod
-    def _leaves_ours_alone(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+    def _leaves_ours_alone(cls, lines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
-            for option in re.findall(r"\s(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in _OURS):  # sbatch takes --wra too
+            for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
+                if any(ours.startswith(option) for ours in known):  # sbatch takes --wra too
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )
@@ -200,6 +253,11 @@ _OURS = frozenset(
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
 """Options of sbatch that the cluster's start and end depend on."""
+_OURS_OF_SRUN = frozenset(
+    """--nodes --ntasks --ntasks-per-node --cpus-per-task --export --input --label --no-kill --wait
+    --kill-on-bad-exit --environment --container-image --container-mounts
+    """.split()  # noqa: SIM905
+)
 
 _KEYS = {
     "partition": ("--partition", "-p"),
@@ -214,7 +272,8 @@ _KEYS = {
 }
 """Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
 
-SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}
+Site = LocalSite | SlurmSite
+SITES: dict[str, type[Site]] = {"local": LocalSite, "slurm": SlurmSite}
 """By `kind`."""
 
 
@@ -222,7 +281,7 @@ SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slur
 # cluster's agents start without the options of experiments.
 
 
-def read_site(file: Path) -> LocalSite | SlurmSite:
+def read_site(file: Path) -> Site:
     """The site that a file describes; its name is the file's where it gives none.
 
     Raises SpecError, which names file, line and key of every mistake.
@@ -232,7 +291,7 @@ def read_site(file: Path) -> LocalSite | SlurmSite:
     return site_of(read_document(file), file.stem)
 
 
-def site_of(document: Document, name: str) -> LocalSite | SlurmSite:
+def site_of(document: Document, name: str) -> Site:
     """The site of a document, called `name` where it gives none itself.
 
     Raises SpecError, which names file, line and key of every mistake.

@@ -155,6 +155,11 @@ def secret_like(environment: Mapping[str, str]) -> list[str]:
 Text = Annotated[str, BeforeValidator(_plain_number)]
 Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
 """One line of text, not empty."""
+Image = Annotated[
+    str,
+    BeforeValidator(lambda text: os.path.expanduser(text) if str(text)[:2] == "~/" else text),
+    _matching(r"[^-].*", "a path or a name, which begins with no dash"),
+]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 """A path from the root, or from the user's home by `~/`."""
 Scratch = Annotated[
@@ -193,5 +198,8 @@ Memory = Annotated[
 ]
 SbatchLine = Annotated[
     str, _matching(r"#SBATCH -{1,2}[A-Za-z].*", "one line such as '#SBATCH --mail-type=END'")
+]
+SrunLine = Annotated[
+    str, _matching(r"--[a-z][a-z-]*(=.+)?", "one long option, such as --mpi=cray_shasta")
 ]
 SlurmTime = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_time)]

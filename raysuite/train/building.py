@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from raysuite import lazy, models, optim
 from raysuite.data import prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.base import TensorSource
+from raysuite.measure.topology import bind, bound_cpus, cpu_list, gpu_node, read_topology
 from raysuite.models.fine_tuning import load_weights
 from raysuite.nested import mapped
 from raysuite.optim.average import WeightAverage
@@ -43,6 +45,27 @@ def set_torch(plan: RunPlan) -> None:
     """Set torch's options of the whole process."""
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     torch.backends.cudnn.benchmark = plan.spec.training.cudnn_benchmark
+
+
+def bind_worker(plan: RunPlan, world: World) -> str:
+    """Bind this process to its share of the host's CPUs; the CPUs and their memory nodes as text,
+    empty where it is not bound. Raises UserError for CPUs that are not here."""
+    workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    near = []
+    if world.device.type == "cuda" and torch.cuda.device_count() >= workers:
+        near = [gpu_node(_pci(index)) for index in range(workers)]
+    topology = read_topology()
+    binding = plan.spec.resources.binding
+    cpus = bound_cpus(binding, world.local_rank, workers, near, topology)
+    if not cpus:
+        return ""
+    bind(cpus)
+    return f"{cpu_list(cpus)} (memory {cpu_list(topology.nodes_of(cpus))})"
+
+
+def _pci(index: int) -> str:
+    found = torch.cuda.get_device_properties(index)
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
 def build_model(plan: RunPlan, world: World) -> nn.Module:

@@ -31,7 +31,7 @@ from raysuite.records import (
     RunStopped,
 )
 from raysuite.records.schema import SCHEMA
-from raysuite.train.building import import_own, set_torch
+from raysuite.train.building import bind_worker, import_own, set_torch
 from raysuite.train.costs import run_costs
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
@@ -122,6 +122,7 @@ class _Attempt:
         set_torch(plan)
         # rank 0 writes the Record; a thousand ranks would ask one file server for the commit
         self._facts = environment(commits=world.rank == 0)
+        self._binding = bind_worker(plan, world)
 
     def _free(self) -> None:
         # engines hold cycles: without this, the next run in this process would begin with them
@@ -161,11 +162,13 @@ class _Attempt:
 
     def started(self, unread: str) -> RunStarted:
         loop = self._loop
+        bound = gather_plain(loop.engine.comm, self._binding) if loop else [self._binding]
         return RunStarted(
             run_id=self._plan.run_id,
             record_schema=SCHEMA,
             plan=self._plan.model_dump(mode="json"),
-            environment=self._facts,
+            # of each rank: CPUs and memory nodes that it is bound to
+            environment={**self._facts, "binding": bound if any(bound) else []},
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
             unread=unread,

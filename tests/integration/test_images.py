@@ -13,9 +13,11 @@ import pytest
 
 from raysuite.images import inspect as verify
 from raysuite.images.build import Built, Order, build
-from raysuite.images.engine import EngineError, exec_line
+from raysuite.images.engine import EngineError
 from raysuite.images.inspect import describe
 from raysuite.images.recipe import BASE, TOP, Choice, digest
+from raysuite.spec.engines import launched
+from raysuite.spec.site import LocalSite
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -115,8 +117,9 @@ def built(order: Order) -> Built:
 
 
 def inside(built: Built, *command: str, **values: str) -> str:
-    line, own = exec_line(str(built.path)), {**os.environ, **values}
-    done = subprocess.run([*line, *command], env=own, capture_output=True, text=True, timeout=120)
+    line = launched(LocalSite(image=str(built.path)), command, ())
+    own = {**os.environ, **values}
+    done = subprocess.run(line, env=own, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

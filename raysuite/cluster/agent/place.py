@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from raysuite.errors import UserError
-from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site import LocalSite, Site, SlurmSite
 
 _MEGABYTE = 2**20
 
@@ -37,7 +37,7 @@ class Place:
         return self.index == 0
 
 
-def find_place(site: LocalSite | SlurmSite, variables: Mapping[str, str] = os.environ) -> Place:
+def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
     """This process's place: from SLURM's variables, or the one node of a local cluster."""
     if isinstance(site, LocalSite):
         return Place(
@@ -109,9 +109,7 @@ def own_addresses() -> dict[str, str]:
     return found
 
 
-def find_address(
-    site: LocalSite | SlurmSite, head: str | None, variables: Mapping[str, str] = os.environ
-) -> str:
+def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
     """The address on the site's interface, else the one with the route to `head`.
 
     `head` is None on the head itself: there it is the address of the name that SLURM knows the

@@ -22,7 +22,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_those_that_come_along() -> None:
     found = {name: find_site(name) for name in site_files()}
-    assert set(found) == {"juwels-booster", "lab", "local", "slurm-generic"}
+    assert set(found) == {
+        *("alps-clariden", "jupiter-booster", "juwels-booster", "lab", "local", "perlmutter"),
+        "slurm-generic",
+    }
     assert all(site.name == name for name, site in found.items())
     assert isinstance(found["local"], LocalSite)
 

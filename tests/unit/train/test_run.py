@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import weakref
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,6 +21,7 @@ from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
 from raysuite.data.base import Batch
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced
+from raysuite.errors import UserError
 from raysuite.gate import strategy_check
 from raysuite.measure import environment
 from raysuite.optim.schedule import factor
@@ -484,3 +486,23 @@ def test_validation_reads_the_device_at_its_end_alone() -> None:
     with pytest.raises(NotImplementedError):
         validate(plan, task, world, engine, loader, None, None, watch)  # type: ignore[arg-type]
     assert sum(seen) == plan.dataset.val_samples
+
+
+def test_a_worker_runs_on_its_own_cpus_and_its_record_names_them() -> None:
+    before = os.sched_getaffinity(0)
+    plan = plan_of(resources_binding=[str(min(before))], training_epochs=1)
+    seen = [
+        (record, os.sched_getaffinity(0))
+        for record in execute(plan, World(0, 1, 0, torch.device("cpu")))
+    ]
+    started = next(record for record, _ in seen if isinstance(record, RunStarted))
+    assert started.environment["binding"] == [f"{min(before)} (memory 0)"]
+    assert {frozenset(cpus) for record, cpus in seen if isinstance(record, EpochFinished)} == {
+        frozenset({min(before)})
+    }
+    assert os.sched_getaffinity(0) == before
+
+
+def test_cpus_that_are_not_here_are_refused() -> None:
+    with pytest.raises(UserError, match="usable here are"):
+        run(plan_of(resources_binding=["99999"]))

@@ -1,0 +1,177 @@
+"""Which CPUs are next to which GPU and memory, by Linux's sysfs, and the share of each worker.
+
+(Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
+has the same for CUDA alone, behind torch's own launcher.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from raysuite.errors import UserError
+
+SYS = Path("/sys")
+Binding = Literal["auto", "none"] | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Core:
+    """The usable logical CPUs of a physical core."""
+
+    cpus: tuple[int, ...]
+    node: int
+    """Its memory node."""
+    socket: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The usable cores of a host, by memory node, and how far the nodes are from each other."""
+
+    cores: tuple[Core, ...]
+    distances: dict[int, list[int]]
+    """Of each memory node from all, in the order of their numbers, as the firmware gives them."""
+
+    @property
+    def nodes(self) -> list[int]:
+        """The memory nodes that have usable cores."""
+        return sorted({core.node for core in self.cores})
+
+    def cpus_of(self, node: int) -> list[int]:
+        return [cpu for core in self.cores if core.node == node for cpu in core.cpus]
+
+    def nodes_of(self, cpus: Collection[int]) -> list[int]:
+        return sorted({core.node for core in self.cores if set(core.cpus) & set(cpus)})
+
+
+def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Topology:
+    """The cores that this process may use, or `usable`; without sysfs all are of one node."""
+    usable = os.sched_getaffinity(0) if usable is None else usable
+    node_of, distances = dict.fromkeys(usable, 0), {}
+    for folder in (sys / "devices/system/node").glob("node[0-9]*"):
+        number = int(folder.name.removeprefix("node"))
+        node_of |= {cpu: number for cpu in read_cpus(_text(folder / "cpulist")) if cpu in node_of}
+        distances[number] = [int(each) for each in _text(folder / "distance").split()]
+    cores = {}
+    for cpu in sorted(usable):
+        folder = sys / f"devices/system/cpu/cpu{cpu}/topology"
+        siblings = read_cpus(_text(folder / "thread_siblings_list")) or [cpu]
+        mine = tuple(each for each in siblings if each in usable)
+        cores[mine] = Core(mine, node_of[cpu], int(_text(folder / "physical_package_id") or 0))
+    ordered = sorted(cores.values(), key=lambda core: (core.node, core.cpus))
+    return Topology(tuple(ordered), distances)
+
+
+def gpu_node(pci: str, sys: Path = SYS) -> int | None:
+    """The memory node of a GPU, by its PCI address such as 0000:03:00.0; None where the kernel
+    knows none."""
+    number = int(_text(sys / "bus/pci/devices" / pci.lower() / "numa_node") or -1)
+    return number if number >= 0 else None
+
+
+def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) -> list[list[int]]:
+    """CPUs of each of this host's workers; empty lists where there is less than a core for each.
+
+    `near` are the memory nodes of the workers' GPUs. The cores of a GPU's socket are split by
+    memory node: a node without a GPU goes to the nearest that has one. Without GPUs, or where a
+    node is not known, all cores are split evenly.
+    """
+    by_node = {core.node: core.socket for core in topology.cores}
+    if len(near) != workers or any(node not in by_node for node in near):
+        return _split(topology.cores, workers)
+    pools: dict[int, list[Core]] = {node: [] for node in by_node if node in near}
+    for node, socket in by_node.items():
+        own = [core for core in topology.cores if core.node == node]
+        homes = [home for home in pools if by_node[home] == socket]
+        if homes:
+            distance = dict(enumerate(topology.distances.get(node, [])))
+            nearest = min(homes, key=lambda home: (home != node, distance.get(home, 0),
+                                                   len(pools[home]), home))  # fmt: skip
+            pools[nearest] += own
+    found: list[list[int]] = [[] for _ in near]
+    for node, pool in pools.items():
+        mine = [index for index, each in enumerate(near) if each == node]
+        for index, cpus in zip(mine, _split(pool, len(mine)), strict=True):
+            found[index] = cpus
+    return found
+
+
+def _split(cores: Sequence[Core], parts: int) -> list[list[int]]:
+    if len(cores) < parts:
+        return [[] for _ in range(parts)]
+    ends = [len(cores) * part // parts for part in range(parts + 1)]
+    return [
+        sorted(cpu for core in cores[begin:end] for cpu in core.cpus)
+        for begin, end in pairwise(ends)
+    ]
+
+
+def bound_cpus(
+    binding: Binding,
+    index: int,
+    workers: int,
+    near: Sequence[int | None],
+    topology: Topology,
+) -> list[int]:
+    """The CPUs of worker `index` of this host; empty where it is not bound.
+
+    `auto` binds only where there are several memory nodes. Raises UserError for a list of CPUs that
+    is missing, or not usable here.
+    """
+    if binding == "none" or (binding == "auto" and len(topology.nodes) < 2):
+        return []
+    if binding == "auto":
+        return shares(topology, workers, near)[index]
+    if index >= len(binding):
+        raise UserError(
+            f"resources.binding has {len(binding)} lists of CPUs, and {workers} workers are on "
+            "one host; give one for each, or auto"
+        )
+    cpus = read_cpus(binding[index])
+    usable = {cpu for core in topology.cores for cpu in core.cpus}
+    if not set(cpus) <= usable:
+        raise UserError(
+            f"resources.binding names the CPUs {binding[index]}; usable here are {cpu_list(usable)}"
+        )
+    return cpus
+
+
+def bind(cpus: Collection[int]) -> None:
+    """Bind every thread of this process, and those that it starts. Memory that a thread is the
+    first to write is then on its own node (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(thread), cpus)
+
+
+def read_cpus(text: str) -> list[int]:
+    """The kernel's notation of CPUs: `0-2,8` -> 0, 1, 2, 8. Raises ValueError for anything else."""
+    found: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """The same the other way round."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except OSError:
+        return ""
