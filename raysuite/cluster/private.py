@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raysuite.cluster.process import kill_left_behind
+from raysuite.cluster.process import LOCK, kill_left_behind
 
 MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
-_LOCK = "lock"
 _WRITTEN_S = 10.0
 """How long Ray's workers, which end with their raylet, may still write into an abandoned folder."""
 
@@ -41,11 +40,11 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    fresh = folder / f"{_LOCK}.new"
+    fresh = folder / f"{LOCK}.new"
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        fresh.rename(folder / _LOCK)  # no process finds it before it is locked
+        fresh.rename(folder / LOCK)  # no process finds it before it is locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,7 +52,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def _remove_abandoned(prefix: str) -> None:
-    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
+    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{LOCK}"):
         with contextlib.suppress(OSError):  # another's, locked, or just removed
             found = lock.parent.lstat()
             if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
@@ -64,7 +63,7 @@ def _remove_abandoned(prefix: str) -> None:
                 deadline = time.monotonic() + _WRITTEN_S
                 while lock.parent.exists() and time.monotonic() < deadline:
                     kill_left_behind(str(lock.parent))  # they would make it again, open to others
-                    remove(lock.parent, _LOCK)  # which goes last: what stays is found again
+                    remove(lock.parent, LOCK)  # which goes last: what stays is found again
             finally:
                 os.close(descriptor)
 

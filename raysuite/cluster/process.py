@@ -62,6 +62,9 @@ def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
 
 TEMP = "RAY_TMPDIR"
 """Variable with a node's temporary folder, for every process that is started there."""
+LOCK = "lock"
+"""In such a folder: held by its process, and looked at by others of its user to remove the folder,
+workers of Ray among them."""
 _DIES_S = 10.0
 """For a process that was killed to be gone, and to write no more."""
 
@@ -115,7 +118,8 @@ def _left_behind(temp: str) -> list[psutil.Process]:
             continue
         with contextlib.suppress(psutil.Error):
             if words[0].startswith("ray::"):
-                works = any(file.path.startswith(inside) for file in process.open_files())
+                paths = {file.path for file in process.open_files()} - {f"{inside}{LOCK}"}
+                works = any(path.startswith(inside) for path in paths)
             else:
                 named = any(inside in word for word in words)
                 works = named and process.environ().get(TEMP) == temp

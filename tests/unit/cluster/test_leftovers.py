@@ -91,14 +91,18 @@ def test_a_process_that_ray_renamed_is_known_by_its_open_logs(temp: Path) -> Non
     words = ["ray::RuntimeEnvAgent", "600"]
     with (
         (temp / "agent.log").open("w") as log,
+        (temp / "lock").open("w") as lock,
         subprocess.Popen(words, executable="/bin/sleep", stdout=log) as agent,
         subprocess.Popen(words, executable="/bin/sleep") as elsewhere,
+        # such as a worker that removes the folder itself
+        subprocess.Popen(words, executable="/bin/sleep", stdin=lock) as remover,
     ):
         killed = process.kill_left_behind(str(temp))
-        alive = elsewhere.poll() is None
+        alive = [each.poll() is None for each in (elsewhere, remover)]
         elsewhere.kill()
+        remover.kill()
     assert killed == [agent.pid]
-    assert alive
+    assert alive == [True, True]
 
 
 def test_a_process_that_ends_meanwhile_hinders_nothing(
