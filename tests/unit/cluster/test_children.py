@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import until
 
 PROGRAM = """
 import os, sys, time
@@ -29,13 +30,6 @@ children.end_all(2.0)
 (folder / "ended").touch()
 time.sleep(600)
 """
-
-
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def begin(tmp_path: Path, shell: str) -> subprocess.Popen[bytes]:

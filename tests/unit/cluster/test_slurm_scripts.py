@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.require import require
 from tests.sbatch import Bench, read_options
+from tests.waiting import until
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch" / "4.sh"
 FOLDER = "/home/ada/.raysuite/clusters/demo"
@@ -243,23 +243,16 @@ def script(bench: Bench, **site: Any) -> str:
     return render(Job("a", SlurmSite(**site), 2, where, str(bench.path), ("agent", where)))
 
 
-def wait_for(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-
-
 def signalled(bench: Bench, text: str, number: signal.Signals, status: int) -> tuple[int, str]:
     """Start it, send the batch shell alone a signal, and let srun end with `status`."""
     go = bench.path / "go"
     bench.command("srun", f'while [[ ! -e "{go}" ]]; do sleep 0.05; done; exit {status}')
     process = bench.start(text)
     try:
-        wait_for(lambda: bench.calls("srun"))
+        until(lambda: bench.calls("srun"))
         process.send_signal(number)
         if number == signal.SIGUSR1:
-            wait_for((bench.cluster / "stop.json").exists)
+            until((bench.cluster / "stop.json").exists)
         go.touch()
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -384,7 +377,7 @@ def test_a_cluster_that_goes_on_is_queued_again_before_its_limit(bench: Bench) -
     bench.command("scontrol", f'touch "{gone}"')
     process = bench.start(script(bench, requeue=True, warn_seconds=2))
     try:
-        wait_for(lambda: bench.calls("srun"))
+        until(lambda: bench.calls("srun"))
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -439,7 +432,7 @@ def test_a_second_user_sees_no_value_of_the_sites_environment(
     assert SlurmBackend().start(folder, cluster, ("agent", "an argument")).job == "17"
     process = bench.start(folder.script.read_text("utf-8"))
     try:
-        wait_for(lambda: bench.calls("agent"))
+        until(lambda: bench.calls("agent"))
         session = ["/bin/ps", "-ww", "-o", "args=", "-s", str(process.pid)]
         seen = subprocess.check_output(session, user="nobody", text=True)
         (bench.path / "go").touch()
