@@ -51,7 +51,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_orphans_and_the_deaf_are_ended_too(tmp_path: Path) -> None:
+def test_orphans_and_processes_that_ignore_sigterm_are_ended(tmp_path: Path) -> None:
     # one daemon in a session of its own whose parent is gone, one that ignores SIGTERM
     shell = (
         '(setsid sleep 600 & echo $! >>pids) & bash -c \'trap "" TERM; echo $$ >>pids; '

@@ -273,20 +273,17 @@ def test_a_good_end_is_one_start(bench: Bench) -> None:
     assert not bench.calls("scontrol")
 
 
-def test_a_head_that_dies_is_started_again(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("restarts", "status", "said"), [(2, 0, "start 2 of 2"), (1, 9, "no start is")]
+)
+def test_a_head_that_dies_twice_is_started_again_as_often_as_the_site_has_it(
+    bench: Bench, restarts: int, status: int, said: str
+) -> None:
     bench.command("srun", "exit $((n < 2 ? 9 : 0))")
-    status, output = bench.run(script(bench, head_restarts=2))
-    assert status == 0, output
-    assert len(bench.calls("srun")) == 3
-    assert "start 2 of 2" in output
-
-
-def test_but_not_for_ever(bench: Bench) -> None:
-    bench.command("srun", "exit 9")
-    status, output = bench.run(script(bench, head_restarts=1))
-    assert status == 9
-    assert len(bench.calls("srun")) == 2
-    assert "no start is" in output
+    found, output = bench.run(script(bench, head_restarts=restarts))
+    assert found == status, output
+    assert len(bench.calls("srun")) == 1 + restarts
+    assert said in output
 
 
 @pytest.mark.parametrize("requeue", [True, False])
