@@ -50,7 +50,10 @@ def found_in(folder: Path) -> tuple[BatchFound, list[EpochFinished], dict[str, A
     return found, [each for each in records if isinstance(each, EpochFinished)], plan
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    ["ddp", "horovod", pytest.param("deepspeed", marks=pytest.mark.thorough)],
+)
 def test_what_one_rank_has_no_memory_for_is_not_taken_on_any(name: str, tmp_path: Path) -> None:
     if name != "ddp":
         require(name)

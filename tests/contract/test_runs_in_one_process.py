@@ -120,7 +120,7 @@ def test_a_run_after_any_other_is_that_run_alone(workers: int, precision: str) -
         ),
     ],
 )
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("clip_norm", [None, pytest.param(1.0, marks=pytest.mark.thorough)])
 def test_a_gradient_that_is_not_finite_ends_each_run_alike(
     precision: str, workers: int, names: list[str], clip_norm: float | None
 ) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.ports import free_port
-from tests.integration.workplace import Workplace, until
+from tests.integration.workplace import Workplace
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

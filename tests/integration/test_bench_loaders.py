@@ -8,7 +8,8 @@ import signal
 import pytest
 
 from raysuite.records.loading import FILE, LoadingBench
-from tests.integration.workplace import Workplace, until, until_ended
+from tests.integration.workplace import Workplace, until_ended
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

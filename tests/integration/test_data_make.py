@@ -11,8 +11,9 @@ import pytest
 
 from raysuite.cluster.ports import free_port
 from raysuite.data.synthesis import make, plan_synthetic_set
-from tests.integration.workplace import Workplace, until, until_ended
+from tests.integration.workplace import Workplace, until_ended
 from tests.marks import SLOW_MARKS
+from tests.waiting import until
 
 # what is resumed is tested in process too: tests/unit/data/test_synthesis_making.py
 pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]

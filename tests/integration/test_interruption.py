@@ -14,19 +14,21 @@ import psutil
 import pytest
 
 from raysuite.orchestrate.stopping import requested_stop
-from raysuite.records import EpochFinished, Record, Results, RunFailed, RunFinished, RunStarted
-from raysuite.track import sync
-from tests.integration.workplace import (
-    Command,
-    Workplace,
-    has_checkpoint,
-    name_of,
-    until,
-    until_ended,
+from raysuite.records import (
+    EpochFinished,
+    Record,
+    Results,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    RunStopped,
 )
+from raysuite.track import sync
+from tests.integration.workplace import Command, Workplace, has_checkpoint, name_of, until_ended
 from tests.json_lines import assert_json
 from tests.marks import ALONE_MARKS
 from tests.require import require
+from tests.waiting import until
 
 pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
 
@@ -135,7 +137,9 @@ def test_a_second_user_finds_every_door_closed(driverless):
     require("root")  # the fixture has looked
 
 
-def test_a_killed_driver_is_resumed_and_ctrl_c_keeps_what_has_finished(driverless, workplace):
+def test_a_killed_driver_is_resumed_and_ctrl_c_and_sigterm_keep_what_there_is(
+    driverless, workplace
+):
     before, journal = driverless
     (workplace.folder / "hold-torch-1").unlink()
     command = workplace.start("raysuite", "run", "stopped.yaml", "--resume")
@@ -170,6 +174,22 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_keeps_what_has_finished(driverles
     total = workplace.query(f"select count(*) from metrics where key = {key}")
     assert total == workplace.query(steps.format(key))
 
+    # SIGTERM: the third stops by itself, and leaves a checkpoint
+    command = workplace.start("raysuite", "run", "stopped.yaml", "--resume", "--no-mlflow")
+    workplace.held(command)
+    family = command.family()
+    to_group(command)
+    # the workers would finish before the driver has seen the signal
+    until(lambda: requested_stop(results.folder) is not None)
+    (workplace.folder / "hold-torch-2").unlink()
+    assert command.wait(120) == 75, command.stderr
+    until_ended(family, 60)  # a killed process frees its memory before it is gone
+    assert list(workplace.temporary.glob("rs-*")) == []
+    third = results.records(run_ids(results)[2])
+    assert len(starts(third)) == 2
+    assert isinstance(third[-1], RunStopped)
+    assert has_checkpoint(results, run_ids(results)[2])
+
 
 def to_group(command: Command) -> None:
     os.killpg(command.process.pid, signal.SIGTERM)
@@ -189,15 +209,8 @@ def close_terminal(command: Command) -> None:
     os.close(command.terminal)
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        to_group,
-        pytest.param(to_one_process, marks=pytest.mark.thorough),
-        pytest.param(to_every_process, marks=pytest.mark.thorough),
-        pytest.param(close_terminal, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("end", [to_group, to_one_process, to_every_process, close_terminal])
 def test_a_run_that_is_told_to_end_leaves_a_checkpoint(driverless, workplace, end):
     undisturbed, _ = driverless
     name = end.__name__

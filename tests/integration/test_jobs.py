@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.workplace import Workplace, until
+from tests.integration.workplace import Workplace
 from tests.marks import ALONE_MARKS
 from tests.secrets import files_with, others_may_read, processes_with
+from tests.waiting import until
 
 pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 

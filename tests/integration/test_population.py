@@ -9,8 +9,9 @@ import pytest
 from raysuite.records import EpochFinished, Results, RunFinished, RunJudged, RunStarted, RunStopped
 from raysuite.records.judged import held_after
 from raysuite.records.sweep import TrialFigures, trials
-from tests.integration.workplace import Workplace, alive, name_of, until
+from tests.integration.workplace import Workplace, alive, name_of
 from tests.marks import ALONE_MARKS
+from tests.waiting import until
 
 pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
 

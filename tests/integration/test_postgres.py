@@ -20,9 +20,9 @@ from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import prepare
 from raysuite.cluster.ports import free_port
 from raysuite.spec.site import LocalSite, MlflowOptions
-from tests.integration.workplace import until
 from tests.require import postgres_programs, require
 from tests.secrets import files_with
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,8 +6,11 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from raysuite.cli import app
 from raysuite.records import EpochFinished, Results, RunFinished
+from raysuite.track import sync
 from tests.integration.own import Net
 from tests.integration.workplace import Command, Workplace
 from tests.json_lines import assert_records
@@ -99,9 +102,9 @@ def test_the_files_that_are_left(results):
         model.load_state_dict(torch.load(file, weights_only=True))
 
 
-def test_the_report_says_the_same_again(results, workplace):
+def test_the_report_says_the_same_again(results):
     before = json.loads((results.folder / "rows.json").read_text("utf-8"))
-    again = workplace.run("raysuite", "report", str(results.folder), "--json")
+    again = CliRunner().invoke(app, ["report", str(results.folder), "--json"])
     assert json.loads(again.stdout)["rows"] == before["rows"]
 
 
@@ -123,7 +126,7 @@ def test_mlflow_holds_all_of_it_once(results, workplace):
         return [workplace.query(f"select count(*) from {table}")[0][0] for table in TABLES]
 
     once = sizes()
-    workplace.run("raysuite", "sync", str(results.folder))
+    assert sync(results, f"sqlite:///{workplace.folder}/mlflow.db").ok
     assert sizes() == once
 
 

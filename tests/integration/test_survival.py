@@ -24,14 +24,9 @@ from raysuite.records import (
     RunStopped,
     read_journal,
 )
-from tests.integration.workplace import (
-    Command,
-    Workplace,
-    has_checkpoint,
-    until,
-    until_ended,
-)
+from tests.integration.workplace import Command, Workplace, has_checkpoint, until_ended
 from tests.marks import ALONE_MARKS
+from tests.waiting import until
 
 pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 

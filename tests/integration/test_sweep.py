@@ -23,11 +23,11 @@ from tests.integration.workplace import (
     alive,
     has_checkpoint,
     name_of,
-    until,
     until_ended,
 )
 from tests.marks import ALONE_MARKS
 from tests.require import require
+from tests.waiting import until
 
 pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1200)]
 

@@ -23,8 +23,8 @@ import pytest
 from raysuite.files import sqlite_uri
 from raysuite.track.store import Store, artifacts_folder
 from tests.integration.test_report_browser import ARGUMENTS
-from tests.integration.workplace import until
 from tests.require import chromium, require
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 

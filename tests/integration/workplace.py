@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.records import Results
 from raysuite.records.journal import recorded_epochs
 from raysuite.train.checkpoint import latest_checkpoint
+from tests.waiting import TIMEOUT_S, until
 
 ROOT = Path(__file__).parents[2]
-# generous: these machines have few cores, and share them
-TIMEOUT_S = 400
 
 
 class Command:
@@ -149,14 +148,6 @@ class Workplace:
         for command in self._commands:
             command.end()
         shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-    """Wait for it; fail where it does not come true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def until_ended(processes: Iterable[psutil.Process], timeout_s: float = TIMEOUT_S) -> None:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import until
 
 PROGRAM = """
 import os, sys, time
@@ -29,13 +30,6 @@ children.end_all(2.0)
 (folder / "ended").touch()
 time.sleep(600)
 """
-
-
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def begin(tmp_path: Path, shell: str) -> subprocess.Popen[bytes]:
@@ -57,7 +51,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_orphans_and_the_deaf_are_ended_too(tmp_path: Path) -> None:
+def test_orphans_and_processes_that_ignore_sigterm_are_ended(tmp_path: Path) -> None:
     # one daemon in a session of its own whose parent is gone, one that ignores SIGTERM
     shell = (
         '(setsid sleep 600 & echo $! >>pids) & bash -c \'trap "" TERM; echo $$ >>pids; '

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ import pytest
 
 from raysuite.cluster import guard
 from raysuite.cluster.process import with_variable
+from tests.waiting import until
 
 CHILD = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True); "
 STUBBORN = (
@@ -27,13 +27,6 @@ GONE_S = 30.0
 
 def left(folder: Path) -> list[psutil.Process]:
     return with_variable(guard.FOLDER, str(folder))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + GONE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from raysuite.cluster import ray_start
 from raysuite.cluster.ray_shortcuts import SHORTCUTS
 from raysuite.cluster.ray_start import NO_SERVER, patience, raylet_lives, reason
 from raysuite.errors import RayStartError
+from tests.waiting import until
 
 FATAL = (
     """\
@@ -32,7 +32,7 @@ status.has_value() Timed out waiting for file /tmp/x/metrics_agent_port_e5
 def raylet(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     program = shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
     process = subprocess.Popen([program, "60"])
-    _until(raylet_lives)
+    until(raylet_lives)
     yield process
     process.kill()
     process.wait()
@@ -51,7 +51,7 @@ def test_a_raylet_that_has_ended_is_seen(raylet: subprocess.Popen[bytes], reaped
     raylet.kill()
     if reaped:
         raylet.wait()
-    _until(lambda: not raylet_lives())
+    until(lambda: not raylet_lives())
 
 
 def test_another_child_is_no_raylet() -> None:
@@ -131,7 +131,7 @@ def test_ports_are_written_without_shortcuts_too(
     with patience(tmp_path):
         for name, port in NO_SERVER.items():
             file = session / f"{name}_e5"
-            _until(file.exists)
+            until(file.exists)
             assert file.read_text() == str(port)
     process.communicate()
 
@@ -158,13 +158,6 @@ def test_a_raylet_that_ends_is_a_failed_start_with_its_reason(
     threading.Timer(0.2, raylet.kill).start()
     with patience(tmp_path), pytest.raises(RayStartError, match=r"^raylet: Timed out waiting"):
         ask()
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert true()
 
 
 def test_ray_has_files_of_these_names() -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.require import require
 from tests.sbatch import Bench, read_options
+from tests.waiting import until
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch" / "4.sh"
 FOLDER = "/home/ada/.raysuite/clusters/demo"
@@ -243,23 +243,16 @@ def script(bench: Bench, **site: Any) -> str:
     return render(Job("a", SlurmSite(**site), 2, where, str(bench.path), ("agent", where)))
 
 
-def wait_for(what: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
-
-
 def signalled(bench: Bench, text: str, number: signal.Signals, status: int) -> tuple[int, str]:
     """Start it, send the batch shell alone a signal, and let srun end with `status`."""
     go = bench.path / "go"
     bench.command("srun", f'while [[ ! -e "{go}" ]]; do sleep 0.05; done; exit {status}')
     process = bench.start(text)
     try:
-        wait_for(lambda: bench.calls("srun"))
+        until(lambda: bench.calls("srun"))
         process.send_signal(number)
         if number == signal.SIGUSR1:
-            wait_for((bench.cluster / "stop.json").exists)
+            until((bench.cluster / "stop.json").exists)
         go.touch()
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -280,20 +273,17 @@ def test_a_good_end_is_one_start(bench: Bench) -> None:
     assert not bench.calls("scontrol")
 
 
-def test_a_head_that_dies_is_started_again(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("restarts", "status", "said"), [(2, 0, "start 2 of 2"), (1, 9, "no start is")]
+)
+def test_a_head_that_dies_twice_is_started_again_as_often_as_the_site_has_it(
+    bench: Bench, restarts: int, status: int, said: str
+) -> None:
     bench.command("srun", "exit $((n < 2 ? 9 : 0))")
-    status, output = bench.run(script(bench, head_restarts=2))
-    assert status == 0, output
-    assert len(bench.calls("srun")) == 3
-    assert "start 2 of 2" in output
-
-
-def test_but_not_for_ever(bench: Bench) -> None:
-    bench.command("srun", "exit 9")
-    status, output = bench.run(script(bench, head_restarts=1))
-    assert status == 9
-    assert len(bench.calls("srun")) == 2
-    assert "no start is" in output
+    found, output = bench.run(script(bench, head_restarts=restarts))
+    assert found == status, output
+    assert len(bench.calls("srun")) == 1 + restarts
+    assert said in output
 
 
 @pytest.mark.parametrize("requeue", [True, False])
@@ -384,7 +374,7 @@ def test_a_cluster_that_goes_on_is_queued_again_before_its_limit(bench: Bench) -
     bench.command("scontrol", f'touch "{gone}"')
     process = bench.start(script(bench, requeue=True, warn_seconds=2))
     try:
-        wait_for(lambda: bench.calls("srun"))
+        until(lambda: bench.calls("srun"))
         process.send_signal(signal.SIGUSR1)
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -439,7 +429,7 @@ def test_a_second_user_sees_no_value_of_the_sites_environment(
     assert SlurmBackend().start(folder, cluster, ("agent", "an argument")).job == "17"
     process = bench.start(folder.script.read_text("utf-8"))
     try:
-        wait_for(lambda: bench.calls("agent"))
+        until(lambda: bench.calls("agent"))
         session = ["/bin/ps", "-ww", "-o", "args=", "-s", str(process.pid)]
         seen = subprocess.check_output(session, user="nobody", text=True)
         (bench.path / "go").touch()
