@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from raysuite.files import write_whole
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
 from raysuite.report.against import Comparison, compare, comparison_sheets
 from raysuite.report.classes import class_sheet
-from raysuite.report.data import csv_of, csv_text, finite, row_data, run_data
+from raysuite.report.data import csv_of, csv_text, finite, json_text, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
@@ -209,8 +208,8 @@ def contents(report: Report) -> dict[str, str]:
     return {
         "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
         "rows.md": report.markdown(),
-        "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
-        "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
+        "rows.json": json_text(report.data()),
+        "provenance.json": json_text(report.provenance),
         "rows.tex": rows_latex(report.rows),
         **{name: text for sheet in _sheets(report) for name, text in sheet_files(sheet).items()},
         **(_against(report.comparison) if report.comparison else {}),
@@ -230,8 +229,7 @@ def _sheets(report: Report) -> Iterator[Sheet]:
 
 def _against(comparison: Comparison) -> dict[str, str]:
     """The comparison as data: JSON, and CSV with raw values, as in rows.csv."""
-    files = {"against.json": json.dumps(finite(comparison.data()), indent=1, ensure_ascii=False)}
-    files["against.json"] += "\n"
+    files = {"against.json": json_text(finite(comparison.data()))}
     if comparison.lines:
         files["tables/against.csv"] = csv_of(finite(line.data()) for line in comparison.lines)
     return files

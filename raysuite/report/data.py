@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
@@ -52,6 +53,19 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    """Plain data as JSON, with a line for each value, and for each item of a list."""
+    lines = []
+    for key, value in data.items():
+        if isinstance(value, list) and value:
+            items = ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in value)
+            written = f"[\n  {items}\n ]"
+        else:
+            written = json.dumps(value, ensure_ascii=False)
+        lines.append(f" {json.dumps(key, ensure_ascii=False)}: {written}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def row_data(row: Row) -> dict[str, Any]:

@@ -368,6 +368,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
+TALLEST_PX = 1600
+"""Pixels of the height of a PNG; lower ones have two for each of the page's."""
+
+
 def pictures(plot: Plot) -> dict[str, bytes]:
     """The plot by the suffix of its file, without a title: a paper has its caption."""
     import vl_convert
@@ -376,8 +380,9 @@ def pictures(plot: Plot) -> dict[str, bytes]:
     spec = plot.spec(PAPER_PX if columns == 1 else 330 * columns)
     spec["config"] = CONFIG | {"font": "Liberation Sans, Arial, Helvetica, sans-serif"}
     svg = vl_convert.vegalite_to_svg(spec).replace("currentColor", "#000")
+    height = float(svg.partition(' height="')[2].partition('"')[0])
     return {
         ".svg": svg.encode(),
         ".pdf": vl_convert.svg_to_pdf(svg),
-        ".png": vl_convert.svg_to_png(svg, scale=2),
+        ".png": vl_convert.svg_to_png(svg, scale=min(2.0, TALLEST_PX / height)),
     }

@@ -50,6 +50,15 @@ class Sheet:
     main: frozenset[str] = frozenset()
     """Titles of the columns that a phone shows; empty: all."""
 
+    @property
+    def classes(self) -> list[str]:
+        """Of each column, its classes in a page."""
+        return [
+            ("number " if title in self.numbers else "")
+            + ("extra" if self.main and title not in self.main else "")
+            for title in self.header
+        ]
+
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
