@@ -76,12 +76,13 @@ test-integration: setup
 test-lab: setup
 	$(ONE_BY_ONE) tests/lab -m 'not thorough'
 
-ASKED ?= fabric,accelerate,tensorflow,jax
-ON_REQUEST = rebuilt or fabric-2 or accelerate-2 or tensorflow-2 or keras-2 or jax-2
-test-extras: ## The frameworks of `make setup EXTRAS=...`, which it installs: 2 workers each; ASKED=fabric
+ASKED ?= fabric,accelerate,tensorflow,jax,tensorboard,wandb
+ON_REQUEST = rebuilt or fabric-2 or accelerate-2 or tensorflow-2 or keras-2 or jax-2 or loggers
+test-extras: ## The parts of `make setup EXTRAS=...`, which it installs: 2 workers each; ASKED=fabric
 	@$(MAKE) --no-print-directory setup EXTRAS=$(ASKED)
 	RAYSUITE_REQUIRE="$$RAYSUITE_REQUIRE,$(ASKED)" $(IN_STREAMS) -m 'not thorough' \
-	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py -k '$(ON_REQUEST)'
+	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py \
+	  tests/unit/track/test_loggers.py -k '$(ON_REQUEST)'
 
 test-thorough: setup ## The tests that CI has no time for
 	$(ONE_BY_ONE) tests -m thorough

@@ -89,7 +89,7 @@ def sheet_of(rows: list[Explained]) -> Sheet:
                 f"{row.binding}, {row.shares[row.binding]:.0%}",
                 without(row),
                 ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
-                row.first,
+                row.first or text.NONE,
                 row.evidence,
             )
             for row in rows

@@ -55,7 +55,7 @@ class Explained:
     binding: Term
     """The term with the largest share."""
     first: str
-    """What to try first."""
+    """What to try first; empty where the other rows are that already, or nothing is."""
     evidence: str
     """Where the shares come from."""
 
@@ -72,15 +72,22 @@ def explain(
 ) -> list[Explained]:
     """Each row that has a throughput."""
     steps = _steps_by_batch(rows)
+    most: dict[str, int] = {}
+    for row in rows:
+        most[row.series_key] = max(row.workers, most.get(row.series_key, 0))
     return [
-        _explained(row, steps[_without_batch(row)], calibration, idle or {})
+        _explained(row, steps[_without_batch(row)], most[row.series_key], calibration, idle or {})
         for row in rows
         if row.throughput is not None
     ]
 
 
 def _explained(
-    row: Row, steps: Mapping[float, float], calibration: Calibration | None, idle: Idle
+    row: Row,
+    steps: Mapping[float, float],
+    most_workers: int,
+    calibration: Calibration | None,
+    idle: Idle,
 ) -> Explained:
     assert row.throughput is not None
     run = row.timed[0]
@@ -136,7 +143,7 @@ def _explained(
         throughput=row.throughput.mean,
         shares=dict(sorted(shares.items(), key=lambda item: -item[1])),
         binding=binding,
-        first=_advice(binding, run),
+        first=_advice(binding, run, most_workers),
         evidence=", ".join(evidence),
     )
 
@@ -227,7 +234,8 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
 }
 
 
-def _advice(term: Term, run: RunFigures) -> str:
+def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
+    """`most_workers`: of all rows that differ from this one in their number of workers alone."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (
@@ -283,11 +291,15 @@ def _advice(term: Term, run: RunFigures) -> str:
             idle = (cores or 0) - run.workers * each
             if run.plan["device"] == "cpu" and cores and idle > 0:
                 are = "is" if idle == 1 else "are"
-                if (workers := cores // each) > run.workers:
+                if run.workers < (workers := cores // each) <= most_workers:
+                    return ""
+                if workers > run.workers:
                     what = f"resources.workers={workers}{alone}"
                 else:
                     what = f"resources.cpus_per_worker={cores // run.workers}"
                 return f"{idle} of {cores} processors {are} idle: try {what}"
             if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
                 return "training.precision=bf16"
+            if run.plan["device"] == "cpu" and cores:
+                return f"more than these {cores} processors, or a smaller network"
             return f"more workers{alone}, or a smaller network: nothing else takes as long"

@@ -147,6 +147,23 @@ def test_other_programs_take_the_processors() -> None:
     assert idle.first == "1 of 2 processors is idle: try resources.workers=2 with strategy=ddp"
 
 
+def test_workers_that_are_another_row_are_no_advice() -> None:
+    several = [plan for plan in plans("[[64, 1]]") if plan["spec"]["strategy"]["name"] == "ddp"]
+    assert {plan["workers"] for plan in several} == {1, 2}
+    started = RunStarted(run_id="", plan={}, environment={"cpu": {"logical_cores": 2}})
+
+    def figures(plan: Plan) -> RunFigures:
+        begun, *others = records(plan, 0.0)
+        return run_figures(plan, [begun, started, *others])
+
+    [one, two] = sorted(several, key=lambda plan: int(plan["workers"]))
+    [alone] = explain(make_rows([figures(one)]))
+    assert alone.first == "1 of 2 processors is idle: try resources.workers=2"
+    first, second = explain(make_rows([figures(one), figures(two)]))
+    assert (first.binding, first.first) == ("computation", "")
+    assert second.first
+
+
 def test_a_tiny_batch_by_rows_that_differ_in_it() -> None:
     several = [plan for plan in plans("[[2, 1], [256, 1]]") if plan["workers"] == 1]
     rows = make_rows([run_figures(plan, records(plan, 0.0)) for plan in several])

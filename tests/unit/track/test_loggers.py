@@ -122,7 +122,6 @@ def test_an_unknown_logger_and_folder_are_refused(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["sync", str(tmp_path / "nope")]).exit_code == 2
 
 
-@pytest.mark.thorough
 @QUIET
 def test_weights_and_biases_gets_the_same_values_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,15 +1,16 @@
-"""The first sync waits for a server that its cluster is still starting, and for no other."""
+"""The first sync waits for a server that its cluster is still starting; what a sync prints."""
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from raysuite.cluster.files import Head
-from raysuite.track.sync import wait_while_starting
+from raysuite.track.sync import SyncSummary, wait_while_starting
 
 URL = "http://10.0.0.1:30000"
 
@@ -59,3 +60,11 @@ def test_there_is_nothing_to_wait_for(
 
     monkeypatch.setattr("time.sleep", no_sleep)
     wait_while_starting(URL)
+
+
+def test_a_sync_leads_to_the_table_of_what_it_wrote() -> None:
+    done = SyncSummary("http://mlflow:5000/", "x", 2, page="#/experiments/1/runs")
+    assert str(done).splitlines()[-1] == "http://mlflow:5000/#/experiments/1/runs"
+    assert "make ui" in str(replace(done, address="sqlite:///mlflow.db"))
+    assert "#" not in str(replace(done, error="no answer"))
+    assert str(replace(done, page="")).count("\n") == 0
