@@ -71,7 +71,7 @@ def test_a_site_that_is_there_is_kept() -> None:
         (["a", "--set", "nodes=x"], "nodes: given was 'x'"),
         (["a", "--set", "nodes"], "'nodes' is not key=value"),
         (["a", "--from", "nowhere"], "valid are alps-clariden"),
-        (["a", "--set", "kind=cloud"], "are local, slurm"),
+        (["a", "--set", "kind=cloud"], "are local, slurm, hosts"),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_written(
@@ -93,6 +93,7 @@ def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
         **dict.fromkeys(("alps-clariden", "jupiter-booster", "juwels-booster"), "slurm"),
         **dict.fromkeys(("lab", "perlmutter", "slurm-generic"), "slurm"),
         "local": "local",
+        "polaris": "hosts",
     }
     assert "untested" in run("list").stdout.lower()
 
