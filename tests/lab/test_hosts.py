@@ -32,7 +32,8 @@ start_timeout_seconds: 900
 SSHD = """\
 mkdir -p /run/sshd /tmp/sshd && chmod 755 /run/sshd
 ssh-keygen -q -t ed25519 -N "" -f /tmp/sshd/key
-/usr/sbin/sshd -o HostKey=/tmp/sshd/key -o UsePAM=no -o PidFile=/tmp/sshd/pid -o PasswordAuthentication=no
+/usr/sbin/sshd -o HostKey=/tmp/sshd/key -o UsePAM=no -o PidFile=/tmp/sshd/pid \\
+  -o PasswordAuthentication=no
 """
 KEYS = """\
 set -e
