@@ -478,6 +478,18 @@ def up(
     print_text(_how_to_go_on(cluster, wait), error=not wait)
 
 
+def bring_up(site: str, nodes: str | None, name: str) -> ClusterFolder:
+    """Start a cluster, and wait until it is up."""
+    from raysuite.cluster.client import start
+    from raysuite.cluster.folder import folder_of
+
+    cluster = _requested(site, nodes, name, None)
+    command = _command(cluster, folder_of(name))
+    folder = start(cluster, command, False, lambda text: print_text(text, error=True))
+    _wait(folder)
+    return folder
+
+
 def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str | None) -> Cluster:
     from raysuite.cluster.files import Cluster
     from raysuite.cluster.hosts import find_hosts
