@@ -33,9 +33,10 @@ def check_nodes(folder: Path) -> list[NodeFigures]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    size, actor = len(alive), ray.remote(Probe)
+    size = len(alive)
+    actor: Any = ray.remote(Probe)  # Ray's methods of actors are made at run time
     probes = [
-        actor.options(  # type: ignore[attr-defined]
+        actor.options(
             num_cpus=1,
             num_gpus=min(1, node["Resources"].get("GPU", 0)),
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
