@@ -56,6 +56,7 @@ VERBS = {
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",
     "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
+    "check": "Run a small fixed suite on a site, and compare its throughput with earlier checks.",
     "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
     "image": "Build and verify Apptainer images.",
 }

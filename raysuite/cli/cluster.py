@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
-from raysuite.cli.run_options import AsJson, DryRun, group
+from raysuite.cli.run_options import Address, AsJson, DryRun, group
 from raysuite.cluster.backend import State
 from raysuite.errors import RaysuiteError, SpecError, UserError
 from raysuite.files import write_whole
@@ -352,6 +352,66 @@ def doctor(
         raise typer.Exit(1)
 
 
+# `raysuite cluster check`: the nodes that are slow.
+
+
+def check(
+    address: Address = None,
+    results: Annotated[
+        Path | None, typer.Option(help="The file to write; default: a new one in RAYSUITE_HOME.")
+    ] = None,
+    disk: Annotated[Path, typer.Option(help="A folder on the disk whose reading is timed.")] = Path(
+        "."
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Measure every node of a cluster for some seconds, and name those that are slow.
+
+    A product of matrices, a copy in memory, a file that is read, exchanges with other nodes, and
+    an all-reduce of all. Exits with 1 where a node is slow: far below the median of at least three.
+
+    \b
+    Examples:
+      ray job submit -- raysuite cluster check
+      raysuite cluster check --address 10.0.0.1:6379 --json
+    """
+    from raysuite.cluster.folder import home
+    from raysuite.orchestrate.cluster import connect
+    from raysuite.orchestrate.node_check import check_nodes
+    from raysuite.records.nodes import CHECKS, FEWEST, slow_nodes, write_checks
+
+    with connect(address):
+        rows = check_nodes(disk.resolve())
+    file = results or home() / "checks" / f"{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_checks(file, rows)
+    slow = slow_nodes(rows)
+    if as_json:
+        found = [{**asdict(each), "share": each.share} for each in slow]
+        print_json({"nodes": [row.model_dump() for row in rows], "slow": found, "file": str(file)})
+    else:
+        columns = ("node", *(f"{each.title} {each.unit}" for each in CHECKS.values()))
+        lines = [
+            (row.host, *(f"{row.figures[x]:.4g}" if x in row.figures else "-" for x in CHECKS))
+            for row in rows
+        ]
+        stdout().print(table(columns, lines))
+        carried = sorted({name for row in rows for name in row.transports})
+        if carried:
+            print_text(f"all-reduce of all: {rows[0].all_reduce_s:.4g} s, by {'; '.join(carried)}")
+        for each in slow:
+            what = CHECKS[each.check]
+            print_text(
+                f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
+                f"below the median {each.median:.4g}"
+            )
+        if len(rows) < FEWEST:
+            print_text(f"of {len(rows)} nodes none is named; {FEWEST} are needed")
+        print_text(f"kept in {file}")
+    if slow:
+        raise typer.Exit(1)
+
+
 # `raysuite cluster up`: start a cluster and wait until all of it is there.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
@@ -367,6 +427,10 @@ def up(
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="The cluster's name; default: the site's.")
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|A,B", help="Hosts of a site of kind hosts, or their file."),
     ] = None,
     resume: Annotated[
         bool, typer.Option(help="Resume the suites that the last one of that name left.")
@@ -387,13 +451,14 @@ def up(
       raysuite cluster up
       raysuite cluster up --site mysite --nodes 4
       raysuite cluster up --site mysite --nodes 4 --dry-run
+      raysuite cluster up --site myhosts --hosts $PBS_NODEFILE
     """
     from raysuite.cluster.client import start, status_of
     from raysuite.cluster.folder import folder_of
     from raysuite.cluster.sites import secrets_in
     from raysuite.spec.site_values import secret_like
 
-    cluster = _requested(site, nodes, name)
+    cluster = _requested(site, nodes, name, hosts)
     if names := secret_like(cluster.site.environment):
         print_text(f"warning: environment: {'; '.join(secrets_in(names))}", error=True)
     folder = folder_of(cluster.name)
@@ -414,24 +479,45 @@ def up(
     print_text(_how_to_go_on(cluster, wait), error=not wait)
 
 
-def _requested(site_name: str, nodes: str | None, name: str | None) -> Cluster:
+def bring_up(site: str, nodes: str | None, name: str) -> ClusterFolder:
+    """Start a cluster, and wait until it is up."""
+    from raysuite.cluster.client import start
+    from raysuite.cluster.folder import folder_of
+
+    cluster = _requested(site, nodes, name, None)
+    command = _command(cluster, folder_of(name))
+    folder = start(cluster, command, False, lambda text: print_text(text, error=True))
+    _wait(folder)
+    return folder
+
+
+def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str | None) -> Cluster:
     from raysuite.cluster.files import Cluster
+    from raysuite.cluster.hosts import find_hosts
     from raysuite.cluster.sites import find_site
-    from raysuite.spec.site import LocalSite
+    from raysuite.spec.site import HostsSite, LocalSite, SlurmSite
     from raysuite.spec.site_values import node_range
 
     site = find_site(site_name)
+    found = find_hosts(site, hosts, os.environ) if isinstance(site, HostsSite) else {}
+    if hosts and not found:
+        raise UserError(f"--hosts: the site {site.name!r} is of kind {site.kind}, which takes none")
+    usual = site.nodes if isinstance(site, SlurmSite) else max(1, len(found))
     try:
-        least, most = node_range(nodes or (1 if isinstance(site, LocalSite) else site.nodes))
+        least, most = node_range(nodes or usual)
     except ValueError as error:
         raise UserError(f"--nodes: {error}") from error
     if isinstance(site, LocalSite) and most > 1:
         raise UserError(f"given were {nodes} nodes; the site {site.name!r} is this machine alone")
+    if found and most > len(found):
+        raise UserError(f"given were {nodes} nodes; there are {len(found)}: {', '.join(found)}")
     return Cluster(
         name=name or site.name,
         site=site,
         nodes=least,
-        most_nodes=most if most > least else 0,
+        most_nodes=most if most > least and not found else 0,
+        hosts=tuple(found)[:least],
+        host_indices=tuple(found.values())[:least],
         created=time.time(),
         working_folder=_working_folder(),
     )
@@ -453,9 +539,12 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 
     site = cluster.site
     python = "python" if site.image else site.python or sys.executable
+    mine = (python, *_AGENT, str(folder.path))
     scratch = _scratch(cluster)
     folders = (str(folder.path), cluster.working_folder, *([scratch] if scratch else []))
-    line = launched(site, (python, *_AGENT, str(folder.path)), folders)
+    line = launched(site, mine, folders)
+    if cluster.backend == "hosts":
+        return (sys.executable, "-P", "-m", "raysuite.cluster.hosts", str(folder.path), *line)
     # a batch script has no login's PATH; a site's modules set one of their own
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
     return (program or line[0], *line[1:])
@@ -476,6 +565,10 @@ def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> 
 
     if cluster.backend == "local":
         return shlex.join(command)
+    if cluster.backend == "hosts":
+        from raysuite.cluster.hosts import launch_lines
+
+        return "\n".join(map(shlex.join, launch_lines(cluster, command[5:], "START")))
     return script(folder, cluster, command).rstrip("\n")
 
 
@@ -753,6 +846,6 @@ def _printer(name: str) -> Callable[[str], None]:
 
 
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
-cluster = group(about, up, env, status, list_clusters, logs, down, doctor)
+cluster = group(about, up, env, status, check, list_clusters, logs, down, doctor)
 about = "Describe the machines on which clusters are started."
 cluster.add_typer(group(about, new, list_sites, show), name="site")

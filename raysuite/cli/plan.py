@@ -12,6 +12,7 @@ from raysuite.cli.console import print_json, print_line, print_table, print_text
 from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile
 
 if TYPE_CHECKING:
+    from raysuite.measure.topology import Topology
     from raysuite.plan import RunPlan
     from raysuite.spec.schedules import Operation, Schedule
 
@@ -65,6 +66,7 @@ def plan(
 
 def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:
     """Print runs with their numbers."""
+    from raysuite.measure.topology import read_topology
     from raysuite.plan import passed_over
 
     if as_json:
@@ -89,17 +91,19 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
     if schedule:
         for line in _schedules(plans):
             print_text(line)
-    for line in (*_bindings(plans), *passed_over(plans)):
+    for line in (*bindings(plans, read_topology()), *passed_over(plans)):
         print_line(line)
 
 
-def _bindings(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """CPUs of each worker, where this host would bind them without GPUs."""
-    from raysuite.measure.topology import bound_cpus, cpu_list, read_topology
+def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
+    """CPUs of each worker where this host would bind them by itself; those of GPUs are known on
+    the nodes alone."""
+    from raysuite.measure.topology import bound_cpus, cpu_list
 
-    topology = read_topology()
-    for workers, binding in dict.fromkeys((x.workers, x.spec.resources.binding) for x in plans):
-        own = [bound_cpus(binding, each, workers, (), topology) for each in range(workers)]
+    found = {each.workers: None for each in plans if each.device == "cpu"
+             and each.spec.resources.binding == "auto"}  # fmt: skip
+    for workers in found:
+        own = [bound_cpus("auto", each, workers, (), topology) for each in range(workers)]
         if any(own):
             cpus = " | ".join(cpu_list(each) for each in own)
             yield f"{_count(workers, 'worker')} on this host would be bound to CPUs {cpus}"

@@ -21,6 +21,7 @@ from raysuite.cluster.backend import Backend, JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
+from raysuite.cluster.hosts import HostsBackend
 from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.slurm import SlurmBackend, host_names
 from raysuite.errors import RaysuiteError, UserError
@@ -233,9 +234,16 @@ State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "sta
 """`waiting`: for an allocation; `stale`: gone without a word, as after a power cut."""
 
 
+_BACKENDS: dict[str, Callable[[], Backend]] = {
+    "local": LocalBackend,
+    "slurm": SlurmBackend,
+    "hosts": HostsBackend,
+}
+
+
 def backend_of(cluster: Cluster) -> Backend:
     """The backend that runs this cluster's site."""
-    return SlurmBackend() if cluster.backend == "slurm" else LocalBackend()
+    return _BACKENDS[cluster.backend]()
 
 
 def state_of(cluster: Cluster) -> JobState:
@@ -364,7 +372,7 @@ def all_status() -> list[Status]:
 def check_here(status: Status) -> None:
     """Raise UserError for a local cluster that may be running on another host."""
     cluster = status.cluster
-    if cluster.backend == "local" and status.state == "unknown":
+    if cluster.is_process and status.state == "unknown":
         raise UserError(
             f"the cluster {cluster.name!r} runs on {cluster.host}; go there, or start one of "
             "another name here; once that host is gone for good, "
@@ -443,7 +451,7 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
     """Whether a cluster on another host has ended; SLURM's may start again after that."""
     ended = first is not None and first.state in ("ended", "failed")
-    return cluster.backend == "local" and (ended or folder.over.exists())
+    return cluster.is_process and (ended or folder.over.exists())
 
 
 def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
@@ -497,6 +505,7 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
+            folder.end.touch(0o600)  # agents that outlived what had started them
             backend.kill(cluster)  # whatever its state was taken for
         try:
             left = _left(folder, status, tell)
@@ -562,7 +571,7 @@ def _gone(folder: ClusterFolder, cluster: Cluster, patience_s: float) -> bool:
 def _left(folder: ClusterFolder, status: Status, tell: Callable[[str], None]) -> list[str]:
     cluster = status.cluster
     if status.lives and (state := state_of(cluster)).phase != "gone":
-        return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
+        return [f"the job {cluster.job} is {state.state or 'still there'} {state.reason}"]
     if cluster.backend == "local":
         folder.over.touch(0o600)  # an agent that was killed could not notify other hosts
     return clear_local(folder, cluster, tell)

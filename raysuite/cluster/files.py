@@ -34,6 +34,10 @@ class Cluster(File):
     """Seconds since 1970."""
     working_folder: str
     """Where `cluster up` was called; jobs start there."""
+    hosts: tuple[str, ...] = ()
+    """Of a site of kind hosts, the head first."""
+    host_indices: tuple[int, ...] = ()
+    """Where each is in the scheduler's list, from 0, which may name a host several times."""
     job: str = ""
     """SLURM's job id, or the process id of a local agent; empty until it is known."""
     slurm_cluster: str = ""
@@ -46,8 +50,13 @@ class Cluster(File):
     """Where a local agent runs: another host that shares the folder cannot see its process."""
 
     @property
-    def backend(self) -> Literal["local", "slurm"]:
+    def backend(self) -> Literal["local", "slurm", "hosts"]:
         return self.site.kind
+
+    @property
+    def is_process(self) -> bool:
+        """Whether a process of one host is its job: another host cannot see whether it lives."""
+        return self.backend != "slurm"
 
 
 class Head(File):

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from raysuite.cluster.backend import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
+from raysuite.cluster.hosts import check_hosts
 from raysuite.cluster.slurm import SlurmError, ask, check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.base import suggest
 from raysuite.spec.engines import launched, step_options
-from raysuite.spec.site import Site, SlurmSite, read_site
+from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
@@ -81,6 +82,9 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
     """All checks of a site; `python` is the interpreter where the site names none."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
+    if isinstance(site, HostsSite):
+        yield from check_hosts(site)
+    if not isinstance(site, LocalSite):
         yield _shared(home())
     yield _scratch(site)
     if site.image is not None and site.engine == "apptainer" and not site.launch:
@@ -153,7 +157,7 @@ def _exists(what: str, path: str, site: Site, writable: bool = False) -> Finding
     if there and (not writable or os.access(path, os.W_OK | os.X_OK)):
         return works(what, path)
     note = f"{path} {'cannot be written' if there else 'is not there'}"
-    if isinstance(site, SlurmSite):
+    if not isinstance(site, LocalSite):
         return unsure(what, f"{note} on this node", "the compute nodes must have it")
     return wrong(what, note, f"make it, or give another `{what}`")
 
@@ -195,7 +199,7 @@ def _engine(site: Site) -> Finding:
     found = shutil.which(name)
     if found is not None:
         return works(name, found)
-    if isinstance(site, SlurmSite):
+    if not isinstance(site, LocalSite):
         return unsure(name, "is not on this node's PATH; the compute nodes need it", fix)
     return wrong(name, "is not on PATH", fix)
 
@@ -231,6 +235,6 @@ def _secret(file: Path) -> Finding:
 def _interface(name: str, site: Site) -> Finding:
     if Path("/sys/class/net", name).exists():
         return works("interface", name)
-    if isinstance(site, SlurmSite):
+    if not isinstance(site, LocalSite):
         return unsure("interface", f"this node has no {name}", "the compute nodes must have it")
     return wrong("interface", f"there is no {name}", "`ip link` lists those that there are")

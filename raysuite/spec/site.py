@@ -1,4 +1,4 @@
-"""Site: a machine, or a SLURM cluster, on which raysuite starts a Ray cluster."""
+"""Site: a machine, a SLURM cluster or hosts, on which raysuite starts a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from raysuite.spec.engines import COMMAND, ENGINES, EngineName
 from raysuite.spec.site_values import (
     AbsolutePath,
     Bind,
+    HostName,
     Image,
     Interface,
     Line,
@@ -109,7 +110,7 @@ class _Site(Options):
         return image
 
     @model_validator(mode="after")
-    def _image_and_engine_belong_together(self) -> Self:
+    def _keys_belong_together(self) -> Self:
         wrong = []
         engine, text = ENGINES[self.engine], " ".join(self.launch)
         plain = self.engine == "apptainer" and not self.launch
@@ -133,6 +134,12 @@ class _Site(Options):
             wrong.append(
                 f"engine is {self.engine}, which is an option of srun: only a site of "
                 "kind slurm has it"
+            )
+        time, warn_seconds = getattr(self, "time", None), getattr(self, "warn_seconds", 0)
+        if time is not None and slurm_seconds(time) <= warn_seconds:
+            wrong.append(
+                f"time is {time} and warn_seconds is {warn_seconds}; the warning must come after "
+                "the start: make time longer or warn_seconds smaller"
             )
         if wrong:
             raise ValueError("; ".join(wrong))
@@ -236,14 +243,73 @@ class SlurmSite(_Site):
                 ]
         if self.gpu_type is not None and not self.gpus_per_node:
             wrong.append("gpu_type is given without gpus_per_node; give both, or leave it out")
-        if self.time is not None and slurm_seconds(self.time) <= self.warn_seconds:
-            wrong.append(
-                f"time is {self.time} and warn_seconds is {self.warn_seconds}; the warning must "
-                "come after the start: make time longer or warn_seconds smaller"
-            )
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
+
+
+LAUNCHERS: dict[str, tuple[str, ...]] = {
+    # a shell at the other end reads what ssh is given: {line} is the command, quoted
+    "ssh": ("ssh", "-n", "-o", "BatchMode=yes", "{host}", "exec {line}"),
+    # help.altair.com/2024.1.0/PBS Professional/PBSReferenceGuide, pbsdsh: lines of the host file
+    "pbsdsh": ("pbsdsh", "-n", "{index}", "--", COMMAND),
+    # www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-blaunch
+    "blaunch": ("blaunch", "{host}", COMMAND),
+    # flux-framework.readthedocs.io, flux-run(1)
+    "flux": ("flux", "run", "--nodes=1", "--ntasks=1", "--requires=host:{host}", COMMAND),
+    # docs.open-mpi.org, mpirun(1)
+    "mpirun": ("mpirun", "--host", "{host}", "-n", "1", COMMAND),
+    # docs.alcf.anl.gov/polaris/running-jobs: mpiexec of HPE's PALS
+    "mpiexec": ("mpiexec", "-n", "1", "--ppn", "1", "--hosts", "{host}", COMMAND),
+}
+"""What starts a command on one host of an allocation."""
+
+
+class HostsSite(_Site):
+    """Hosts of an allocation that the user has already, of whatever scheduler."""
+
+    kind: Literal["hosts"] = "hosts"
+    hosts: tuple[HostName, ...] = ()
+    """The hosts; the first is the head. Default: the file below, else the scheduler's list in the
+    environment of `cluster up` ($PBS_NODEFILE, $LSB_DJOB_HOSTFILE, $LSB_HOSTS)."""
+    hosts_file: AbsolutePath | None = None
+    """A file with a host on each line; what follows the name is ignored."""
+    launcher: str | tuple[Line, ...] = "ssh"
+    """What starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec; or words, with
+    {command}, or {line} where a shell reads it, and {host}, or {index} in the list."""
+    cpus_per_node: int | None = Field(default=None, ge=1)
+    """CPUs that Ray gives out on each; default: those of the host."""
+    gpus_per_node: int | None = Field(default=None, ge=0)
+    """GPUs that Ray gives out on each; default: those of the host."""
+    time: SlurmTime | None = None
+    """How long the allocation lasts from `cluster up` on; default: until it is taken down."""
+    warn_seconds: int = Field(default=120, ge=1, le=65535)
+    """How long before the time limit the runs are asked to write a checkpoint and stop."""
+    head_restarts: int = Field(default=2, ge=0)
+    """How often the cluster is started again when its head has died."""
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.gpus_per_node)
+
+    @field_validator("launcher")
+    @classmethod
+    def _starts_a_command(cls, launcher: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(launcher, str):
+            if launcher not in LAUNCHERS:
+                raise ValueError(f"given was {launcher!r}; {suggest(launcher, LAUNCHERS)}")
+            return launcher
+        text = " ".join(launcher)
+        if (COMMAND in launcher) == ("{line}" in text) or not re.search(r"{host}|{index}", text):
+            raise ValueError(
+                f"given was {list(launcher)}; one word must be {COMMAND}, or hold {{line}} where a "
+                "shell reads it, and {host} or {index} must be in a word"
+            )
+        return launcher
+
+    @property
+    def launcher_words(self) -> tuple[str, ...]:
+        return LAUNCHERS[self.launcher] if isinstance(self.launcher, str) else self.launcher
 
 
 _OURS = frozenset(
@@ -272,8 +338,12 @@ _KEYS = {
 }
 """Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
 
-Site = LocalSite | SlurmSite
-SITES: dict[str, type[Site]] = {"local": LocalSite, "slurm": SlurmSite}
+Site = LocalSite | SlurmSite | HostsSite
+SITES: dict[str, type[Site]] = {
+    "local": LocalSite,
+    "slurm": SlurmSite,
+    "hosts": HostsSite,
+}
 """By `kind`."""
 
 

@@ -173,6 +173,9 @@ Scratch = Annotated[
 """A path that each node expands: `$NAME` and `${NAME}` alone, never run by a shell."""
 NodeCount = Annotated[int | str, AfterValidator(_nodes)]
 """`4`, or `2-4`."""
+HostName = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "the name or IPv4 address of a host")
+]
 Interface = Annotated[
     str,
     _matching(

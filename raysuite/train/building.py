@@ -64,7 +64,7 @@ def bind_worker(plan: RunPlan, world: World) -> str:
 
 
 def _pci(index: int) -> str:
-    found = torch.cuda.get_device_properties(index)
+    found: Any = torch.cuda.get_device_properties(index)  # torch's stubs lack these three
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

@@ -112,9 +112,9 @@ def processes(lab: LabPlace, user: str) -> list[psutil.Process]:
     return [each for each in found if each.info["uids"] and each.info["uids"].real == uid]
 
 
-def bring_up(lab: LabPlace, user: str, name: str) -> dict[str, str]:
+def bring_up(lab: LabPlace, user: str, name: str, site: str = SITE) -> dict[str, str]:
     """Bring up a user's cluster; the variables that name it."""
-    for file, text in (("site.yaml", SITE), ("tiny.yaml", SPEC), ("own.py", OWN)):
+    for file, text in (("site.yaml", site), ("tiny.yaml", SPEC), ("own.py", OWN)):
         lab.run("tee", file, text_in=text, user=user)
     up = ("raysuite", "cluster", "up", "--site", "./site.yaml", "--name", name)
     lab.run(*up, user=user, timeout_s=1000)

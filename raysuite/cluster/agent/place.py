@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import psutil
 
+from raysuite.cluster.hosts import PLACE
 from raysuite.errors import UserError
-from raysuite.spec.site import LocalSite, Site, SlurmSite
+from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite
 
 _MEGABYTE = 2**20
 
@@ -38,7 +39,7 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """This process's place: from SLURM's variables, or the one node of a local cluster."""
+    """This process's place: by SLURM's variables, by its launcher, or alone in a local cluster."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
@@ -47,6 +48,19 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
             incarnation=f"pid-{os.getpid()}",
             cpus=site.cpus,
             gpus=site.gpus,
+            memory=None,
+        )
+    if isinstance(site, HostsSite):
+        index, _, start = variables.get(PLACE, "").partition(":")
+        if not index.isdecimal():
+            raise UserError(f"{PLACE} is not set: `raysuite cluster up` starts the agents of hosts")
+        return Place(
+            host=_file_name(platform.node()),
+            index=int(index),
+            attempt=0,
+            incarnation=start,
+            cpus=site.cpus_per_node,
+            gpus=site.gpus_per_node,
             memory=None,
         )
     cpus = _number(variables, "SLURM_CPUS_ON_NODE")

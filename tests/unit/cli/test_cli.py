@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 
 from raysuite import __version__
 from raysuite.cli import VERBS, _Verbs, app, load_all, main
+from raysuite.cli.plan import bindings
 from raysuite.errors import GateError, UserError
+from raysuite.measure.topology import Core, Topology
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
 from tests.fake_results import write_results
@@ -50,6 +52,16 @@ def test_plan_on_gpus() -> None:
     text = run("plan", QUICKSTART, "--gpus", "2", *given)
     assert "2 x 1 GPU + 1 CPU" in text
     assert "2 runs in 1 group of warm workers; at most 2 CPUs and 2 GPUs at a time" in text
+
+
+def test_plan_shows_the_cpus_of_workers_where_there_are_several_memory_nodes() -> None:
+    cores = tuple(Core((cpu, cpu + 4), cpu // 2, 0) for cpu in range(4))
+    plans = make_plans(read_document(Path(QUICKSTART)), gpus=0)
+    (line,) = bindings(plans, Topology(cores, {}))
+    assert line == "2 workers on this host would be bound to CPUs 0-1,4-5 | 2-3,6-7"
+    assert list(bindings(plans, Topology(cores[:2], {}))) == []
+    bound = read_document(Path(QUICKSTART), ["resources.binding=['0-1', '999']"])
+    assert list(bindings(make_plans(bound, gpus=0), Topology(cores, {}))) == []
 
 
 def test_plan_as_json_is_the_plans() -> None:

@@ -72,6 +72,7 @@ def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
         **dict.fromkeys(("alps-clariden", "jupiter-booster", "juwels-booster"), "slurm"),
         **dict.fromkeys(("lab", "perlmutter", "slurm-generic"), "slurm"),
         "local": "local",
+        "polaris": "hosts",
     }
     assert "untested" in run("list").stdout.lower()
 

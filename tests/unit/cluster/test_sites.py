@@ -8,7 +8,7 @@ import pytest
 
 from raysuite.cluster.sites import find_site, site_files
 from raysuite.errors import UserError
-from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site import SITES, LocalSite, SlurmSite
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -24,7 +24,7 @@ def test_those_that_come_along() -> None:
     found = {name: find_site(name) for name in site_files()}
     assert set(found) == {
         *("alps-clariden", "jupiter-booster", "juwels-booster", "lab", "local", "perlmutter"),
-        "slurm-generic",
+        *("polaris", "slurm-generic"),
     }
     assert all(site.name == name for name, site in found.items())
     assert isinstance(found["local"], LocalSite)
@@ -62,5 +62,5 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
 
 def test_the_page_on_sites_explains_every_key() -> None:
     page = (CHECKOUT / "docs" / "how-to" / "sites.md").read_text("utf-8")
-    keys = {*LocalSite.model_fields, *SlurmSite.model_fields}
+    keys = {key for kind in SITES.values() for key in kind.model_fields}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []

@@ -1,0 +1,142 @@
+"""`raysuite check`: does a site compute as fast as it did before?"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysuite.cli.cluster import bring_up
+from raysuite.cli.console import print_json, print_text
+from raysuite.cli.run_options import AsJson
+from raysuite.errors import RunError
+from raysuite.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from raysuite.cluster.client import Status
+    from raysuite.cluster.folder import ClusterFolder
+
+_MOST_GPUS = 16
+"""The digits are too few for larger global batches."""
+
+
+def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
+    """The spec: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on digits.
+
+    A change of it needs another name: variants are compared by theirs.
+    """
+    workers = min(gpus, _MOST_GPUS) or min(cpus, 2 * nodes)
+    large = {
+        "model": {"name": "resnet50", "options": {"stem": "large"}},
+        "data": {"name": "digits", "image_size": 224, "channels": 3},
+        "loader": "synthetic",
+        "training": {"epochs": 4 * workers, "global_batch": 64 * workers, "precision": "bf16"},
+    }
+    small = {
+        "model": "resnet20",
+        "data": {"name": "digits", "image_size": 16},
+        "training": {"epochs": 4, "global_batch": 240},
+    }
+    return {
+        "name": "check",
+        **(large if gpus else small),
+        "strategy": "ddp",
+        "repeats": 3,
+        "resources": {"workers": workers, "device": "gpu" if gpus else "cpu"},
+    }
+
+
+def check(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="A site's name, or its file.")],
+    nodes: Annotated[str | None, typer.Option(help="Nodes; default: the site's.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=1, help="Share below the reference that is still right.")
+    ] = 0.1,
+    expected: Annotated[
+        float | None,
+        typer.Option(help="Throughput of each worker that is known from elsewhere, in images/s."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a small fixed suite on a site, and compare its throughput with earlier checks.
+
+    Starts a cluster of its own, measures every node, trains by ddp, and ends the cluster. Prints a
+    line `check: NAME = VALUE UNIT (REFERENCE) ok|wrong` for each figure, for programs that look for
+    patterns. Exits with 1 where a throughput is below the reference by more than the tolerance, or
+    a node is slow.
+
+    \b
+    Examples:
+      raysuite check mysite
+      raysuite check mysite --nodes 4 --expected 980
+    """
+    import yaml
+
+    from raysuite.cluster.folder import home
+    from raysuite.records import Results
+    from raysuite.records.nodes import read_checks, slow_nodes
+    from raysuite.records.verdicts import FILE, earlier_checks, judge, site_check
+
+    began = time.time()
+    with _cluster(site, nodes) as (folder, status):
+        above = home() / "checks" / status.cluster.site.name
+        own = above / time.strftime("%Y%m%d-%H%M%S", time.localtime(began))
+        own.mkdir(parents=True)
+        alive = status.alive
+        gpus, cpus = (int(alive.gpus), int(alive.cpus)) if alive else (0, 1)
+        suite = suite_of(gpus, cpus, status.alive_count)
+        write_whole(own / "check.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
+        nodes_file = own / "nodes.jsonl"
+        measure = ["raysuite", "cluster", "check", "--results", str(nodes_file)]
+        train = ["raysuite", "run", str(own / "check.yaml"), "--results", str(own), "--quiet"]
+        _job(folder, status, f"{shlex.join(measure)} || [ $? = 1 ]; {shlex.join(train)}")
+    now = site_check(Results.open(own), began)
+    slow = slow_nodes(read_checks(nodes_file)) if nodes_file.exists() else []
+    verdicts = judge(now, earlier_checks(above, now), slow, tolerance, expected)
+    write_whole(own / FILE, now.model_dump_json(indent=1).encode())
+    right = all(each.ok for each in verdicts)
+    if as_json:
+        found: dict[str, Any] = {"site": status.cluster.site.name, "ok": right, "folder": str(own)}
+        print_json(found | {"figures": [each.model_dump() for each in verdicts]})
+    else:
+        for each in verdicts:
+            beside = "" if each.reference is None else f"{each.reference:.4g}, "
+            print_text(
+                f"check: {each.what} = {each.value:.4g} ({beside}{each.source}) "
+                f"{'ok' if each.ok else 'wrong'}"
+            )
+        print_text(f"check: {'ok' if right else 'wrong'}; kept in {own}")
+    if not right:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _cluster(site: str, nodes: str | None) -> Iterator[tuple[ClusterFolder, Status]]:
+    """A cluster that is up, and that is ended with the context."""
+    from raysuite.cluster.client import down, status_of
+
+    folder = bring_up(site, nodes, f"check-{Path(site).stem}")
+    try:
+        yield folder, status_of(folder)
+    finally:
+        for line in down(folder, grace_s=0.0):
+            print_text(line, error=True)
+
+
+def _job(folder: ClusterFolder, status: Status, command: str) -> None:
+    """Run a command on the cluster, and print what it prints to stderr. Raises RunError."""
+    from raysuite.orchestrate.jobs import JobServer
+
+    assert status.head is not None
+    server = JobServer(status.head.dashboard, folder.token_file)
+    name = server.submit(f"bash -c {shlex.quote(command)}")
+    for text in server.follow(name):
+        print_text(text.rstrip("\n"), error=True)
+    if (job := server.job(name)).code:
+        raise RunError(f"the check's job ended with {job.code}: {job.message}; its output is above")

@@ -1,0 +1,217 @@
+"""Hosts of an allocation that the user has already: their list, and an agent on each.
+
+`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
+cluster by its site's launcher, and does what the batch script does on SLURM: it starts all of them
+again where the head has died, and gives the warning before a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
+from raysuite.cluster.files import Cluster, Head, Stop
+from raysuite.cluster.folder import ClusterFolder, home
+from raysuite.cluster.local import LocalBackend
+from raysuite.ending import end_group
+from raysuite.errors import UserError
+from raysuite.spec.engines import COMMAND
+from raysuite.spec.site import HostsSite
+from raysuite.spec.site_values import slurm_seconds
+
+PLACE = "RAYSUITE_PLACE"
+"""Variable of an agent: the number of its host, a colon, and the name of this start."""
+_LISTS = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+"""Variables with the path of a scheduler's list."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
+    """Each host once, in order -> where the list has it first, counted from 0.
+
+    `given` is a file, or names with commas. Raises UserError where there is no list, or one with
+    something else in it.
+    """
+    file = next((variables[name] for name in _LISTS if variables.get(name)), None)
+    lines: Sequence[str]
+    if given is not None:
+        lines = _lines(given) if "/" in given or Path(given).exists() else given.split(",")
+    elif site.hosts:
+        lines = site.hosts
+    elif site.hosts_file or file:
+        lines = _lines(site.hosts_file or file or "")
+    else:
+        lines = variables.get("LSB_HOSTS", "").split()
+    found: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        name = re.split(r"[\s:,]", line.strip())[0]
+        if not _NAME.fullmatch(name):
+            raise UserError(f"{line!r} in the list of hosts does not begin with a host's name")
+        found.setdefault(name, index)
+    if not found:
+        raise UserError(
+            "there is no list of hosts: give --hosts A,B or --hosts FILE, set `hosts` in the site, "
+            f"or call this in an allocation that sets {', '.join(_LISTS)} or LSB_HOSTS"
+        )
+    return found
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        text = Path(file).read_text("utf-8")
+    except OSError as error:
+        raise UserError(f"the list of hosts {file} cannot be read: {error.strerror}") from error
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
+    """The launcher's words for each host; only the shell behind {line} reads quoted ones."""
+    assert isinstance(cluster.site, HostsSite)
+    found = []
+    for number, (host, index) in enumerate(zip(cluster.hosts, cluster.host_indices, strict=True)):
+        mine = ("env", f"{PLACE}={number}:{start}", *command)
+        values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
+        words: list[str] = []
+        for word in cluster.site.launcher_words:
+            parts = re.split(r"({host}|{index}|{line})", word)  # no value is searched for others
+            words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
+        found.append(words)
+    return found
+
+
+class HostsBackend(LocalBackend):
+    """The process below is the job."""
+
+    ask_s = (0.5, 2.0)
+
+    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        found = super().states(clusters)
+        return [
+            replace(state, hosts=(), nodes=len(cluster.hosts)) if state.hosts else state
+            for cluster, state in zip(clusters, found, strict=True)
+        ]
+
+
+_LOOK_S = 0.5
+_ENDS_S = 60.0
+"""For agents to end by themselves; then their launchers are ended."""
+
+
+class Keeper:
+    """Starts the agents, and watches the head's."""
+
+    def __init__(self, folder: ClusterFolder, cluster: Cluster, command: Sequence[str]) -> None:
+        assert isinstance(cluster.site, HostsSite)
+        self._folder, self._cluster, self._command = folder, cluster, command
+        self._site = cluster.site
+        self._ended = self._warned = False
+        limit = slurm_seconds(self._site.time) if self._site.time else float("inf")
+        self._warning = time.time() + limit - self._site.warn_seconds
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._end)
+        signal.signal(signal.SIGUSR1, self._warn)
+
+    def _end(self, *_: object) -> None:
+        self._ended = True
+
+    def _warn(self, *_: object) -> None:
+        self._warned = True
+
+    def run(self) -> int:
+        """Until the cluster has ended; the exit status of its last head."""
+        for restart in range(self._site.head_restarts + 1):
+            status = self._start(f"{os.getpid()}-{restart}")
+            if status == 0 or self._ended or self._folder.stop() or self._folder.end.exists():
+                return 0
+            print(f"raysuite: the cluster ended with status {status}; start {restart}", flush=True)
+        return status
+
+    def _start(self, start: str) -> int:
+        folder = self._folder
+        folder.over.unlink(missing_ok=True)
+        folder.forget(Head)
+        launchers = [
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+            for words in launch_lines(self._cluster, self._command, start)
+        ]
+        while launchers[0].poll() is None and not self._ended:
+            time.sleep(_LOOK_S)
+            if (self._warned or time.time() > self._warning) and folder.stop() is None:
+                deadline = time.time() + self._site.warn_seconds
+                folder.write(Stop(reason="time_limit", deadline=deadline))
+        asked = self._ended or folder.end.exists()
+        folder.end.touch(0o600)  # agents whose launcher was lost look for it
+        deadline = time.monotonic() + _ENDS_S
+        while any(each.poll() is None for each in launchers) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        for each in launchers:
+            if each.poll() is None:
+                end_group(each, _LOOK_S)
+        folder.over.touch(0o600)
+        if not asked:
+            folder.end.unlink(missing_ok=True)
+        return launchers[0].returncode or 0
+
+
+def main(arguments: list[str]) -> int:
+    """Keep the cluster of the folder until it has ended."""
+    os.umask(0o077)
+    folder = ClusterFolder(Path(arguments[0]))
+    return Keeper(folder, folder.cluster(), arguments[1:]).run()
+
+
+_TRIED = 4
+_PATIENCE_S = 20.0
+
+
+def check_hosts(site: HostsSite) -> Iterator[Finding]:
+    """The launcher, the list, and whether some of its hosts see the folder of clusters."""
+    program = site.launcher_words[0]
+    if shutil.which(program) is None:
+        yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")
+        return
+    yield works("launcher", program)
+    try:
+        found = find_hosts(site, None, os.environ)
+    except UserError as error:
+        yield unsure("hosts", str(error))
+        return
+    yield works("hosts", ", ".join(found))
+    names = list(found)[:_TRIED]
+    cluster = Cluster(
+        name="doctor",
+        site=site,
+        nodes=len(names),
+        created=0.0,
+        working_folder=str(home()),
+        hosts=tuple(names),
+        host_indices=tuple(found.values())[:_TRIED],
+    )
+    lines = launch_lines(cluster, ["test", "-w", str(home())], "")
+    for name, words in zip(names, lines, strict=True):
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            )
+            note = "" if done.returncode == 0 else f"{done.stderr.strip()} ({done.returncode})"
+        except subprocess.TimeoutExpired:
+            note = f"no answer within {_PATIENCE_S:.0f} s"
+        if note:
+            fix = f"it must be reached by {program}, and {home()} be there: set RAYSUITE_HOME"
+            yield wrong(name, note, fix)
+        else:
+            yield works(name, f"sees {home()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

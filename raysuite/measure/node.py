@@ -1,0 +1,67 @@
+"""How fast this node computes, copies and reads: each figure in about half a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+_SECONDS = 0.4
+_FILE_BYTES = 64 * 2**20
+
+
+def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
+    """GFLOP/s of a product of matrices, GB/s of a copy in memory, and MB/s of a file in `folder`
+    that was read anew."""
+    size = 4096 if device.type == "cuda" else 512
+    left, right = (torch.rand(size, size, device=device) for _ in range(2))
+    source = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
+    target = torch.empty_like(source)
+    copied = 2 * source.numel() * source.element_size()
+    found = {
+        "matrix": 2 * size**3 / _mean_s(lambda: torch.mm(left, right), device) / 1e9,
+        "memory": copied / _mean_s(lambda: target.copy_(source), device) / 1e9,
+    }
+    with contextlib.suppress(OSError):  # a full disk has no figure
+        found["disk"] = _FILE_BYTES / _read_s(folder) / 1e6
+    return found
+
+
+def _mean_s(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, in the mean over the window: what disturbs the node shall be seen."""
+    for _ in range(3):
+        work()
+    _wait(device)
+    calls, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < _SECONDS or not calls:
+        work()
+        _wait(device)
+        calls += 1
+    return passed / calls
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _read_s(folder: Path) -> float:
+    """Seconds to read a new file, whose pages the kernel was asked to drop; the best of three."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
+        file.write(os.urandom(_FILE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        best = float("inf")
+        for _ in range(3):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            began = time.perf_counter()
+            with Path(file.name).open("rb", buffering=0) as opened:
+                while opened.read(2**22):
+                    pass
+            best = min(best, time.perf_counter() - began)
+    return best

@@ -1,0 +1,95 @@
+"""Nodes before a training: what was measured on each, and which of them are slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from raysuite.files import write_whole
+from raysuite.records.base import checked_line, content_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure of a node; larger is better."""
+
+    title: str
+    unit: str
+
+
+CHECKS = {
+    "matrix": Check("matrix product", "GFLOP/s"),
+    "memory": Check("memory", "GB/s"),
+    "disk": Check("disk read", "MB/s"),
+    "pairs": Check("exchange with another node", "MB/s"),
+}
+
+
+class NodeFigures(BaseModel):
+    """A line of a check's file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    when: float
+    """Seconds since 1970."""
+    figures: dict[str, float]
+    """By CHECKS; what could not be measured is left out."""
+    all_reduce_s: float
+    """Of the global all-reduce, the same on all nodes."""
+    transports: list[str]
+    """What carried the exchange, as `measure.transport` names it."""
+
+
+def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
+    write_whole(file, b"".join(checked_line(row) + b"\n" for row in rows))
+
+
+def read_checks(file: Path) -> list[NodeFigures]:
+    lines = file.read_bytes().splitlines()
+    return [NodeFigures.model_validate_json(content_of(line)) for line in lines]
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A figure of a node that is far below the others'."""
+
+    host: str
+    check: str
+    value: float
+    median: float
+
+    @property
+    def share(self) -> float:
+        """How far it is below the median, from 0 to 1."""
+        return 1 - self.value / self.median
+
+
+FEWEST = 3
+"""Nodes below which none is named: of two that differ, either may be the slow one."""
+_DEVIATIONS = 5.0
+_LEAST_SHARE = 0.04
+"""Of the median: nodes that are alike spread by some percent, also where the median absolute
+deviation of a few of them is smaller by chance."""
+_TO_SIGMA = 1.4826
+"""Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
+1993, Journal of the American Statistical Association 88:424, section 1)."""
+
+
+def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
+    """Figures below the median of all nodes by more than five robust standard deviations, each at
+    least 4 % of the median; none of fewer than three nodes."""
+    found = []
+    for check in CHECKS:
+        values = {row.host: row.figures[check] for row in rows if check in row.figures}
+        if len(values) < FEWEST:
+            continue
+        median = statistics.median(values.values())
+        spread = _TO_SIGMA * statistics.median(abs(each - median) for each in values.values())
+        bound = median - _DEVIATIONS * max(spread, _LEAST_SHARE * median)
+        found += [Slow(host, check, each, median) for host, each in values.items() if each < bound]
+    return found

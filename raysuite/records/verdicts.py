@@ -1,0 +1,101 @@
+"""A site's verdict: the throughputs of a fixed suite beside those of its earlier checks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from raysuite.records.derive import results_figures
+from raysuite.records.history import hardware_of
+from raysuite.records.journal import Results
+from raysuite.records.nodes import Slow
+from raysuite.records.rows import make_rows
+
+FILE = "check.json"
+
+
+class SiteCheck(BaseModel):
+    """What one check measured."""
+
+    model_config = ConfigDict(frozen=True)
+
+    when: float
+    """Seconds since 1970."""
+    hardware: str
+    workers: int
+    throughputs: dict[str, float]
+    """By variant, of all workers together."""
+    failed: list[str] = []
+    """Variants without a throughput."""
+
+
+class Verdict(BaseModel):
+    """One line of the verdict."""
+
+    model_config = ConfigDict(frozen=True)
+
+    what: str
+    value: float
+    reference: float | None = None
+    """What it is compared with; None where there is nothing yet."""
+    source: str = ""
+    ok: bool = True
+
+
+def site_check(results: Results, when: float) -> SiteCheck:
+    """The figures of a suite's results. All of its runs have the same number of workers."""
+    rows = make_rows(results_figures(results))
+    started = [run.started for row in rows for run in row.runs if run.started is not None]
+    speeds = {row.name: row.throughput for row in rows}
+    return SiteCheck(
+        when=when,
+        hardware=hardware_of(started[0].environment) if started else "",
+        workers=max((int(plan["workers"]) for plan in results.plans()), default=0),
+        throughputs={name: speed.mean for name, speed in speeds.items() if speed is not None},
+        failed=[name for name, speed in speeds.items() if speed is None],
+    )
+
+
+def earlier_checks(folder: Path, now: SiteCheck) -> list[SiteCheck]:
+    """Those below a site's folder that were of the same hardware and workers, and before `now`."""
+    found = []
+    for file in sorted(folder.glob(f"*/{FILE}")):
+        check = SiteCheck.model_validate(json.loads(file.read_bytes()))
+        if (check.hardware, check.workers) == (now.hardware, now.workers) and check.when < now.when:
+            found.append(check)
+    return found
+
+
+def judge(
+    now: SiteCheck,
+    earlier: Sequence[SiteCheck],
+    slow: Iterable[Slow],
+    tolerance: float,
+    expected: float | None,
+) -> list[Verdict]:
+    """Each figure that counts; `expected` is the throughput of one worker from elsewhere.
+
+    A throughput is wrong below (1 - tolerance) of the median of earlier checks, or of `expected`.
+    """
+    found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
+    for name, value in now.throughputs.items():
+        before = [each.throughputs[name] for each in earlier if name in each.throughputs]
+        references: list[tuple[float | None, str]] = []
+        if expected is not None:
+            references.append((expected * now.workers, "expected"))
+        if before or expected is None:
+            source = f"median of {len(before)} earlier checks" if before else "the first check"
+            references.append((statistics.median(before) if before else None, source))
+        for reference, source in references:
+            ok = reference is None or value >= (1 - tolerance) * reference
+            found.append(Verdict(what=name, value=value, reference=reference, source=source, ok=ok))
+    found += [
+        Verdict(what=f"{each.host} {each.check}", value=each.value, reference=each.median,
+                source="median of the nodes", ok=False)
+        for each in slow
+    ]  # fmt: skip
+    return found
