@@ -204,22 +204,27 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
     """Write what each rank has of its own in mid-epoch: every rank calls it."""
     buffers = {name: value.cpu() for name, value in _buffers(models)}
     state = {"draws": draws(world.device), "buffers": buffers}
-    torch.save(state, _rank_file(folder, world))
+    torch.save(state, _rank_file(folder, world.rank))
 
 
-def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Restore the buffers that `save_rank` wrote, and return the random state."""
-    state = read_state(_rank_file(folder, world))
+def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor] | None:
+    """Restore the buffers that `save_rank` wrote, and return the random state.
+
+    A rank that there was not when they were written takes the buffers of rank 0, and has no random
+    state: None.
+    """
+    own = _rank_file(folder, world.rank)
+    state = read_state(own if own.exists() else _rank_file(folder, 0))
     with torch.no_grad():
         for name, buffer in _buffers(models):
             if name in state["buffers"]:  # a stage of a pipeline may hold others than before
                 buffer.copy_(state["buffers"][name])
     found: dict[str, Tensor] = state["draws"]
-    return found
+    return found if own.exists() else None
 
 
-def _rank_file(folder: Path, world: World) -> Path:
-    return folder / f"rank-{world.rank}.pt"
+def _rank_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.pt"
 
 
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:

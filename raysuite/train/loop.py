@@ -235,9 +235,9 @@ class TrainingLoop:
             self._began = when
 
     def restore_draws(self) -> None:
-        """Before the first step of an epoch, or the first after a checkpoint in its midst."""
-        if self.so_far.steps:
-            assert self._draws is not None, "load() read them"
+        """Before the first step of an epoch, or the first after a checkpoint in its midst, of which
+        a rank that is new has none."""
+        if self.so_far.steps and self._draws is not None:
             restore_draws(self.world.device, self._draws)
         else:
             seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
