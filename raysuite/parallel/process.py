@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from raysuite.measure.topology import bind
 from raysuite.parallel.comm import leave_torch_group
 
 _PACKAGES = ("torch", "numpy")
@@ -39,7 +38,6 @@ def _attribute(owner: object, name: str) -> tuple[Callable[[], Any], Callable[[A
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (lambda: dict(os.environ), _set_environment),
     (torch.get_num_threads, torch.set_num_threads),
-    (lambda: os.sched_getaffinity(0), bind),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),

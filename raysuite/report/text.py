@@ -106,13 +106,15 @@ def mean(value: Stat | None, write: Writer = number) -> str:
 
 
 def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
-    """`1.87 [1.80, 1.94]`; without an interval where there is none."""
+    """`1.87 [1.80, 1.94]`; without an interval where there is none, or where it says nothing."""
     if value is None:
         return NONE
     if 0 < abs(value.value) < 0.095:  # `0.0009`, not `0.00`
         write = "{:.2g}".format
     if value.low is None or value.high is None:
         return write(value.value)
+    if value.high > HOPELESS * value.value > 0:
+        return f"{write(value.value)} (repeats differ too much)"
     return f"{write(value.value)} [{write(value.low)}, {write(value.high)}]"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
@@ -16,6 +17,7 @@ from raysuite.gate import strategy_check
 from raysuite.gate.small_network import same_on_all_ranks
 from raysuite.measure.environment import environment
 from raysuite.measure.memory import PeakMemory
+from raysuite.measure.topology import bind
 from raysuite.measure.transport import Transport
 from raysuite.parallel import joined
 from raysuite.parallel.base import World
@@ -122,6 +124,7 @@ class _Attempt:
         set_torch(plan)
         # rank 0 writes the Record; a thousand ranks would ask one file server for the commit
         self._facts = environment(commits=world.rank == 0)
+        group.callback(bind, os.sched_getaffinity(0))
         self._binding = bind_worker(plan, world)
 
     def _free(self) -> None:

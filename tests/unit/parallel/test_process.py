@@ -38,7 +38,7 @@ def state() -> list[Any]:
         *(torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
         *(torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, np.geterr()),
         *(torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
-        *(torch.get_deterministic_debug_mode(), dist.is_initialized(), os.sched_getaffinity(0)),
+        *(torch.get_deterministic_debug_mode(), dist.is_initialized()),
     ]
 
 
@@ -66,7 +66,6 @@ def test_what_a_block_changes_is_undone(monkeypatch: pytest.MonkeyPatch) -> None
         os.environ.update(CHANGED="after", ADDED="after")
         del os.environ["REMOVED"]
         torch.set_num_threads(torch.get_num_threads() + 1)
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         torch.set_default_dtype(torch.float64)
         torch.set_float32_matmul_precision("medium")
         torch.set_deterministic_debug_mode(1)

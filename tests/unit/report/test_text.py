@@ -35,6 +35,8 @@ def test_ratio():
     assert text.ratio(Ratio(1.874, None, None)) == "1.87"
     assert text.ratio(Ratio(0.00091, 0.0008, 0.00102)) == "0.00091 [0.0008, 0.001]"
     assert text.ratio(None) == "–"
+    assert text.ratio(Ratio(0.89, 0.0, 16787.57)) == "0.89 (repeats differ too much)"
+    assert text.ratio(Ratio(0.5, 0.1, 5.0)) == "0.50 [0.10, 5.00]"
 
 
 def test_options_that_all_names_of_a_block_have_are_left_out():
