@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from typing import NamedTuple
 
 from raysuite.parts import installed, part
@@ -132,12 +133,13 @@ def _tensorboard(run: Logged, folder: Path) -> None:
     """Scalars, and the run's params with its final figures as its row of the tab HPARAMS."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+    writing: Any = SummaryWriter  # has no types
+    with writing(str(folder)) as writer:
         for point in run.points:
             if point.step:
                 when = point.timestamp / 1000
-                writer.add_scalar(point.key, point.value, point.step, walltime=when)  # type: ignore[no-untyped-call]
-        writer.add_hparams(dict(run.params), run.finals, run_name=".", global_step=0)  # type: ignore[no-untyped-call]
+                writer.add_scalar(point.key, point.value, point.step, walltime=when)
+        writer.add_hparams(dict(run.params), run.finals, run_name=".", global_step=0)
 
 
 def _wandb(run: Logged, folder: Path) -> None:
