@@ -178,55 +178,39 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_and_sigterm_keep_what_there_is(
     command = workplace.start("raysuite", "run", "stopped.yaml", "--resume", "--no-mlflow")
     workplace.held(command)
     family = command.family()
-    to_group(command)
-    # the workers would finish before the driver has seen the signal
-    until(lambda: requested_stop(results.folder) is not None)
-    (workplace.folder / "hold-torch-2").unlink()
-    assert command.wait(120) == 75, command.stderr
-    until_ended(family, 60)  # a killed process frees its memory before it is gone
-    assert list(workplace.temporary.glob("rs-*")) == []
+    os.killpg(command.process.pid, signal.SIGTERM)
+    assert_stops(command, family, workplace, "hold-torch-2")
     third = results.records(run_ids(results)[2])
     assert len(starts(third)) == 2
     assert isinstance(third[-1], RunStopped)
     assert has_checkpoint(results, run_ids(results)[2])
 
 
-def to_group(command: Command) -> None:
-    os.killpg(command.process.pid, signal.SIGTERM)
-
-
-def to_one_process(command: Command) -> None:
-    os.kill(command.process.pid, signal.SIGTERM)
-
-
-def to_every_process(command: Command) -> None:
-    for process in command.family():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-
-
-def close_terminal(command: Command) -> None:
-    os.close(command.terminal)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("end", [to_group, to_one_process, to_every_process, close_terminal])
-def test_a_run_that_is_told_to_end_leaves_a_checkpoint(driverless, workplace, end):
-    undisturbed, _ = driverless
-    name = end.__name__
-    workplace.write(f"{name}.yaml", STOPPED.replace("stopped", name).replace("[0, 1, 2]", "[0]"))
-    workplace.write("hold-torch-0", "")
-    words = ("raysuite", "run", f"{name}.yaml", "--no-mlflow")
-    command = workplace.start(*words, terminal=end is close_terminal)
-    workplace.held(command)
-    family = command.family()
-    end(command)
+def assert_stops(
+    command: Command, family: set[psutil.Process], workplace: Workplace, hold: str
+) -> None:
+    """A command that was told to end ends with 75, and nothing is left of it."""
     # the workers would finish before the driver has seen the signal
     until(lambda: requested_stop(workplace.results().folder) is not None)
-    (workplace.folder / "hold-torch-0").unlink()
+    (workplace.folder / hold).unlink()
     assert command.wait(120) == 75, command.stderr
     until_ended(family, 60)  # a killed process frees its memory before it is gone
     assert list(workplace.temporary.glob("rs-*")) == []
+
+
+@pytest.mark.thorough
+def test_a_run_whose_terminal_is_closed_is_resumed_to_what_it_would_have_been(
+    driverless, workplace
+):
+    undisturbed, _ = driverless
+    workplace.write("closed.yaml", STOPPED.replace("stopped", "closed").replace("[0, 1, 2]", "[0]"))
+    workplace.write("hold-torch-0", "")
+    words = ("raysuite", "run", "closed.yaml", "--no-mlflow")
+    command = workplace.start(*words, terminal=True)
+    workplace.held(command)
+    family = command.family()
+    os.close(command.terminal)
+    assert_stops(command, family, workplace, "hold-torch-0")
     workplace.run(*words, "--resume")
     results = workplace.results()
     [run_id] = run_ids(results)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 import torch
 import torchvision
@@ -32,11 +35,20 @@ def children(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
 
 SHAPES = ((1, 8), (1, 28), (3, 32), (1, 224), (3, 512))
 """Channels and sides."""
-DEEP = ("resnet44", "resnet56", "resnet101", "resnet110", "resnet152")
+DEEP = (
+    *("resnet44", "resnet56", "resnet101", "resnet110", "resnet152"),
+    *("resnext101_32x8d", "resnext101_64x4d", "wide_resnet101_2"),
+)
 """More blocks of shallower ones, from whose stem and stages alone sizes can go wrong."""
 
 
-@pytest.mark.parametrize("name", sorted({*PAPERS_MODELS, *ADAPTING}))
+def networks(names: Iterable[str]) -> list[Any]:
+    """Of them, CI has those that are not DEEP."""
+    thorough = {True: [pytest.mark.thorough], False: []}
+    return [pytest.param(name, marks=thorough[name in DEEP]) for name in names]
+
+
+@pytest.mark.parametrize("name", networks(sorted({*PAPERS_MODELS, *ADAPTING})))
 @torch.no_grad()
 def test_logits_at_every_size_in_grey_and_in_colour(name: str) -> None:
     every = name in PAPERS_MODELS and name not in DEEP
@@ -53,7 +65,7 @@ def test_one_pixel_is_an_image_too(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ADAPTING)
+@pytest.mark.parametrize("name", networks(ADAPTING))
 def test_large_stems_are_torchvisions(name: str) -> None:
     def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
         return {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -48,6 +48,7 @@ def _one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
 
 
+@pytest.mark.thorough
 def test_the_largest_batch_in_one_process(tmp_path: Path) -> None:
     plan, file = wish({"batch_per_worker": "auto"}, above=50), TriedFile(tmp_path / "tried")
     assert search_batch(plan, ALONE, file) == 32
