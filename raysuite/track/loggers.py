@@ -132,12 +132,12 @@ def _tensorboard(run: Logged, folder: Path) -> None:
     """Scalars, and the run's params with its final figures as its row of the tab HPARAMS."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(folder)) as writer:
         for point in run.points:
             if point.step:
                 when = point.timestamp / 1000
-                writer.add_scalar(point.key, point.value, point.step, walltime=when)  # type: ignore[no-untyped-call]
-        writer.add_hparams(dict(run.params), run.finals, run_name=".", global_step=0)  # type: ignore[no-untyped-call]
+                writer.add_scalar(point.key, point.value, point.step, walltime=when)
+        writer.add_hparams(dict(run.params), run.finals, run_name=".", global_step=0)
 
 
 def _wandb(run: Logged, folder: Path) -> None:
