@@ -14,6 +14,7 @@ from typing import Any
 from raysuite.records import Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.names import script_name, workers_name
+from raysuite.records.rows import same_work
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
 from raysuite.report import plot as p
@@ -44,7 +45,7 @@ from raysuite.report.builders import (
     traces_of,
 )
 from raysuite.report.classes import confusion
-from raysuite.report.facets import WORK, shared, telling, written
+from raysuite.report.facets import WORK, facets, shared, telling, written
 from raysuite.report.plot import Layer, Plot, Style, Trace
 
 
@@ -76,6 +77,11 @@ FOREST = [
 _CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
 
 
+def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:
+    """Whether the rows of each group have one value of a facet."""
+    return all(len({facets(row).get(name) for row in group}) == 1 for group in groups)
+
+
 def against_best(drawing: Drawing) -> Made:
     """Ratios to the best of the same work on as many workers, the highest first, with the summary's
     intervals; None where no row is compared."""
@@ -83,7 +89,7 @@ def against_best(drawing: Drawing) -> Made:
     if not compared:
         return None
     names = telling(compared, always=("workers", *WORK))
-    across = [name for name in names if name in ("workers", *WORK)]
+    across = [name for name in names if _same_in_each(same_work(compared).values(), name)]
     within = [name for name in names if name not in across]
     ordered = sorted(compared, key=lambda row: -(row.to_best.value if row.to_best else 0.0))
     traces: list[Trace] = []

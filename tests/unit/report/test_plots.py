@@ -265,6 +265,16 @@ def test_ratios_to_the_best_are_the_first_plot_where_no_number_of_workers_varies
         assert ("slower" in series) == (row.to_best.differs_from_one and not row.is_best)
 
 
+def test_ratios_to_different_bests_are_in_different_panels(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[native, dali]", "[native]")
+    results = write_results(tmp_path, spec=f"{spec}  data.image_size: [8, 16]\n", repeats=3)
+    plot = named(collect(results), "against-best")
+    assert len(plot.panels) == 2
+    bests = [trace for trace in plot.traces if trace["kind"] == "mean" and 1.0 in trace["x"]]
+    assert {trace["panel"] for trace in bests} == set(plot.panels)
+    assert {label for trace in bests for label in trace["y"]} <= {"ddp", "horovod", "deepspeed"}
+
+
 def test_published_values_are_markers(tmp_path):
     spec = (
         TWELVE_ROWS.replace("model: resnet20", "model: resnet50")
