@@ -94,7 +94,8 @@ def check(
         write_whole(own / "check.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
         nodes_file = own / "nodes.jsonl"
         measure = ["raysuite", "cluster", "check", "--results", str(nodes_file)]
-        train = ["raysuite", "run", str(own / "check.yaml"), "--results", str(own), "--quiet"]
+        train = ["raysuite", "run", str(own / "check.yaml"), "--results", str(own)]
+        train += ["--quiet", "--no-mlflow"]  # whose server may take minutes to start
         _job(folder, status, f"{shlex.join(measure)} || [ $? = 1 ]; {shlex.join(train)}")
     now = site_check(Results.open(own), began)
     slow = slow_nodes(read_checks(nodes_file)) if nodes_file.exists() else []

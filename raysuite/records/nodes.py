@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,24 +73,30 @@ class Slow:
 FEWEST = 3
 """Nodes below which none is named: of two that differ, either may be the slow one."""
 _DEVIATIONS = 5.0
-_LEAST_SHARE = 0.04
-"""Of the median: nodes that are alike spread by some percent, also where the median absolute
-deviation of a few of them is smaller by chance."""
+_LEAST_SPREAD = 0.04
+"""Nodes that are alike spread by some percent, also where the median absolute deviation of a few of
+them is smaller by chance."""
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
 1993, Journal of the American Statistical Association 88:424, section 1)."""
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """Figures below the median of all nodes by more than five robust standard deviations, each at
-    least 4 % of the median; none of fewer than three nodes."""
+    """Figures whose logarithm is below the median of all nodes by more than five robust standard
+    deviations, each at least 0.04; none of fewer than three nodes.
+
+    Other programs make nodes slower by a factor, so that of three nodes the fastest can be as far
+    from the median as the slow one is, unless factors are compared.
+    """
     found = []
     for check in CHECKS:
-        values = {row.host: row.figures[check] for row in rows if check in row.figures}
+        values = {row.host: row.figures[check] for row in rows if row.figures.get(check, 0.0) > 0}
         if len(values) < FEWEST:
             continue
-        median = statistics.median(values.values())
-        spread = _TO_SIGMA * statistics.median(abs(each - median) for each in values.values())
-        bound = median - _DEVIATIONS * max(spread, _LEAST_SHARE * median)
-        found += [Slow(host, check, each, median) for host, each in values.items() if each < bound]
+        logs = {host: math.log(value) for host, value in values.items()}
+        median = statistics.median(logs.values())
+        spread = _TO_SIGMA * statistics.median(abs(each - median) for each in logs.values())
+        bound = median - _DEVIATIONS * max(spread, _LEAST_SPREAD)
+        middle = statistics.median(values.values())
+        found += [Slow(x, check, values[x], middle) for x, each in logs.items() if each < bound]
     return found

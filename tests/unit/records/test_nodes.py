@@ -60,3 +60,12 @@ def test_a_figure_that_a_node_lacks_is_left_out(tmp_path: Path) -> None:
     write_checks(tmp_path / "nodes.jsonl", rows)
     assert read_checks(tmp_path / "nodes.jsonl") == rows
     assert [slow.host for slow in slow_nodes(rows)] == ["n0"]
+
+
+def test_of_three_nodes_on_a_busy_machine_the_one_behind_a_slow_cable_is_named() -> None:
+    figures = [(1.48, 0.69, 762, 493), (15.6, 1.64, 1296, 719), (1.48, 0.58, 530, 4.63)]
+    rows = [
+        row.model_copy(update={"figures": dict(zip(CHECKS, map(float, each), strict=True))})
+        for row, each in zip(drawn(3, 0.0, random.Random(0)), figures, strict=True)
+    ]
+    assert [(slow.host, slow.check) for slow in slow_nodes(rows)] == [("n2", "pairs")]
