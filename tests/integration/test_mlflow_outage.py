@@ -24,7 +24,7 @@ from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Results
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
-from tests.integration.workplace import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -36,8 +36,9 @@ FOUR_RUNS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
 class Server:
     """MLflow's own, on loopback, with an SQLite database that outlives it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Path) -> None:
         self.folder = folder
+        shutil.copy(store, folder / "server.db")
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,10 +74,10 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, empty_store: Path) -> Iterator[Server]:
+    """Not started yet."""
     (tmp_path / "server").mkdir()
-    made = Server(tmp_path / "server")
-    made.start()
+    made = Server(tmp_path / "server", empty_store)
     yield made
     made.kill()
 
@@ -95,13 +96,7 @@ def test_what_it_missed_comes_later_and_once(
     whole = write_results(tmp_path / "whole", spec=FOUR_RUNS)
     results = write_results(tmp_path / "results", spec=FOUR_RUNS, missing=range(4))
     tracking = Tracking(server.uri, print_text)
-    grow(results, whole, [0])
-    tracking.sync(results)
-    assert capsys.readouterr() == ("", "")
-    assert server.query("select count(*) from runs") == [(1 + 1,)]
-
-    server.kill()
-    grow(results, whole, [1, 2])
+    grow(results, whole, [0, 1])
     tracking.sync(results)
     said = capsys.readouterr().err
     assert "not be written" in said
@@ -110,6 +105,9 @@ def test_what_it_missed_comes_later_and_once(
     assert capsys.readouterr() == ("", ""), "an outage is told once"
 
     server.start()
+    grow(results, whole, [2])
+    tracking.sync(results)
+    assert server.query("select count(*) from runs") == [(1 + 3,)]
     grow(results, whole, [3])
     tracking.sync(results)
     assert capsys.readouterr() == ("", "")
@@ -123,6 +121,7 @@ def test_what_it_missed_comes_later_and_once(
 def test_a_sweep_is_followed_beside_its_trials(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    server.start()
     whole = write_sweep(tmp_path / "whole", trials=4)
     results = write_sweep(tmp_path / "results", trials=4, missing=range(4))
     now = 0.0
