@@ -86,7 +86,7 @@ def main(plans: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as storage:
         tuner = tune.Tuner(
             # the process that drives a trial waits: the worker has the CPU
-            tune.with_resources(trial, {"CPU": 0}),
+            tune.with_resources(trial, {"CPU": 0, "driver": 1}),
             param_space={
                 "plan": tune.grid_search(list(map(json.dumps, json.loads(plans.read_text())))),
                 "storage": storage,
@@ -99,5 +99,5 @@ def main(plans: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=SIDE_BY_SIDE)
+    ray.init(num_cpus=SIDE_BY_SIDE, resources={"driver": SIDE_BY_SIDE})
     main(Path(sys.argv[1]), Path(sys.argv[2]))

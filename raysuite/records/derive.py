@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -259,7 +259,26 @@ class RunFigures:
 
 def results_figures(results: Results) -> list[RunFigures]:
     """The figures of every planned run of a results folder, in the order of execution."""
-    return [run_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
+    found: list[RunFigures] = []
+    environment: dict[str, Any] = {}
+    for plan in results.plans():
+        run = run_figures(plan, results.records(plan["run_id"]))
+        if run.started is not None:
+            started = _sharing(run.started, plan, environment)
+            run, environment = replace(run, started=started), started.environment
+        found.append(run)
+    return found
+
+
+def _sharing(started: RunStarted, plan: Plan, environment: dict[str, Any]) -> RunStarted:
+    """The same record, with what is equal in the plan and the last run's environment held once:
+    of thousands of runs it is most of the memory."""
+    own = {
+        key: environment.get(key) if value == environment.get(key) else value
+        for key, value in started.environment.items()
+    }
+    same = plan if started.plan == plan else started.plan
+    return started.model_copy(update={"environment": own, "plan": same})
 
 
 def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
