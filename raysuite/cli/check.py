@@ -67,7 +67,7 @@ def check(
     """Run a small fixed suite on a site, and compare its throughput with earlier checks.
 
     Starts a cluster of its own, measures every node, trains by ddp, and ends the cluster. Prints a
-    line `check: NAME = VALUE UNIT (REFERENCE) ok|wrong` for each figure, for programs that look for
+    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, for programs that look for
     patterns. Exits with 1 where a throughput is below the reference by more than the tolerance, or
     a node is slow.
 
