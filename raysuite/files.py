@@ -1,14 +1,16 @@
-"""Files that are never seen half written, also after a power cut, locks on them, and the URIs of
-databases."""
+"""Files that are never seen half written, also after a power cut, locks on them, the URIs of
+databases, and a digest of raysuite's own files."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -136,3 +138,13 @@ def sqlite_uri(file: Path) -> str:
     path = re.sub("[%?]", lambda found: quote(found[0]), str(file.absolute()))
     driver = "" if path == str(file.absolute()) else "+pysqlite"
     return f"sqlite{driver}:///{path}"
+
+
+@cache  # a process has the code that it began with
+def code_digest() -> str:
+    """A digest of all of raysuite's code: what is kept with it outlives no change of any of it."""
+    root, told = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        told.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode())
+        told.update(file.read_bytes())
+    return told.hexdigest()

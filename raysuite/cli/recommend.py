@@ -87,8 +87,8 @@ def recommend(
 ) -> None:
     """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
 
-    Those whose difference from the best is within the noise of a run are tied. Networks,
-    strategies and loaders that the calibration lacks are not ranked but named.
+    Those whose predictions cannot be told apart have one rank, and those of the first are tied.
+    Networks, strategies and loaders that the calibration lacks are not ranked but named.
 
     \b
     Examples:
@@ -215,6 +215,7 @@ def _data(choice: Choice) -> dict[str, Any]:
         "label": _name(choice),
         "epoch_s": choice.epoch,
         "efficiency": choice.efficiency,
+        "rank": choice.rank,
         "tied": choice.tied,
         **choice.predicted.model_dump(mode="json"),
     }
@@ -232,16 +233,19 @@ def _name(choice: Choice) -> str:
 
 def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     from raysuite.report import text
-    from raysuite.report.predictions import interval
+    from raysuite.report.predictions import interval, validations
     from raysuite.units import human_bytes
 
     figures = ["Images/s", "Epoch", "Efficiency", "Energy, J", "Memory"]
     if not any(each.predicted.joules for each in shown):
         figures.remove("Energy, J")
+    header = ("Rank", "Candidate", *figures, "Remarks")
     rows = []
     for each in shown:
         predicted, efficiency = each.predicted, each.efficiency
         cells = {
+            "Rank": str(each.rank),
+            "Candidate": _name(each),
             "Images/s": interval(predicted.throughput),
             "Epoch": interval(each.epoch, text.seconds),
             "Efficiency": text.NONE if efficiency is None else text.number(efficiency),
@@ -250,6 +254,11 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
         }
         remarks = ["tied with the best"] if each.tied and len(tied) > 1 else []
         remarks += [f"out of range: {one}" for one in predicted.outside]
-        rows.append((_name(each), *(cells[name] for name in figures), "; ".join(remarks)))
-    stdout().print(table(("Candidate", *figures, "Remarks"), rows, figures))
+        rows.append(
+            (str(each.rank), _name(each), *(cells[name] for name in figures), "; ".join(remarks))
+        )
+    header = ("Rank", "Candidate", *figures, "Remarks")
+    stdout().print(table(header, rows, ("Rank", *figures)))
     print_text(f"- {count} candidates; predicted with 90 % intervals, not measured")
+    for said in validations([each.predicted for each in shown]):
+        print_text(f"- {said}")

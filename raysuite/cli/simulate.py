@@ -48,6 +48,14 @@ def simulate(
             help="Or: how many images, samples or tokens one worker alone trains in a second.",
         ),
     ] = None,
+    storage: Annotated[
+        float | None,
+        typer.Option(
+            "--storage-per-second",
+            min=1e-9,
+            help="How many images, samples or tokens storage delivers in a second to all workers.",
+        ),
+    ] = None,
     jitter: Annotated[
         float, typer.Option(min=0, help="Relative standard deviation of a worker's computation.")
     ] = 0.0,
@@ -92,8 +100,15 @@ def simulate(
     """
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.simulator import Network
+    from raysuite.perf.validation import words
     from raysuite.plan.scale_out import reached
-    from raysuite.plan.simulation import measured_network, step_of, with_failures
+    from raysuite.plan.simulation import (
+        beside_training,
+        kind_of,
+        measured_network,
+        step_of,
+        with_failures,
+    )
 
     if (calibration is None) == (rate is None):
         raise UserError(
@@ -104,18 +119,19 @@ def simulate(
     stated = None if network is None else Network.read(network)
     lines: list[dict[str, Any]] = []
     for each in _plans(spec, overrides or [], scale, workers, found):
-        if each.schedule is not None and (jitter, straggler) != (0, 1):
+        if each.schedule is not None and (jitter, straggler, storage) != (0, 1, None):
             raise UserError(
-                "--jitter and --straggler are for data-parallel strategies; "
+                "--jitter, --straggler and --storage-per-second are for data-parallel strategies; "
                 f"{each.title} is a pipeline"
             )
         began = time.perf_counter()
         between = stated or measured_network(each, found)
-        step = step_of(each, found, rate, between, jitter, straggler)
+        step = step_of(each, found, rate, between, jitter, straggler, storage)
         took = time.perf_counter() - began
         if trace is not None and not lines:
             write_whole(trace, step.trace().encode())
         training = step.seconds * each.total_steps
+        validation, start = beside_training(each, step, found)
         line: dict[str, Any] = {
             "run": each.title,
             "workers": each.workers,
@@ -124,7 +140,9 @@ def simulate(
             "shares": step.shares,
             "idle": step.idle,
             "training_s": training,
+            "run_s": training + validation + start,
             "simulated_in_s": took,
+            "validated": words(kind_of(each, found, network)),
         }
         if rate is not None and each.schedule is None:
             worst, best = reached(each.workers)
@@ -132,7 +150,7 @@ def simulate(
             line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
             line["published"] = [part._asdict() for part in (worst, best)]
         if mtbf_hours is not None:
-            line |= with_failures(each, between, training, mtbf_hours, checkpoint_s, restart_s)
+            line |= with_failures(each, between, line["run_s"], mtbf_hours, checkpoint_s, restart_s)
         lines.append(line)
         if gantt and not as_json:
             print_text(f"{each.title}: {step.seconds * 1e3:.3f} ms")
@@ -147,7 +165,7 @@ def simulate(
 def _print(lines: Sequence[dict[str, Any]]) -> None:
     rates = [next(key for key in line if key.endswith("_per_s")) for line in lines]
     titles = {rate.removesuffix("_per_s").capitalize() for rate in rates}
-    header = ["Run", "Step", f"{' or '.join(sorted(titles))}/s", "Where the time goes", "Training"]
+    header = ["Run", "Step", f"{' or '.join(sorted(titles))}/s", "Where the time goes", "Run time"]
     failures = "expected_s" in lines[0]
     header += ["With failures", "Checkpoint every"] if failures else []
     published = any("published" in line for line in lines)
@@ -161,7 +179,7 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             f"{line['step_s'] * 1e3:,.2f} ms",
             f"{line[rate]:,.0f}",
             shares,
-            human_seconds(line["training_s"]),
+            human_seconds(line["run_s"]),
         ]
         if failures:
             expected = line["expected_s"]
@@ -179,7 +197,8 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             for part in last["published"]
         )
         print_text(f"published systems reach this part of ideal scaling: {told}")
-    print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
+    for said in dict.fromkeys(line["validated"] for line in lines):
+        print_text(f"simulated, not measured; {said}")
 
 
 def _plans(

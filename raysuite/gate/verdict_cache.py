@@ -9,15 +9,13 @@ import socket
 import zlib
 from collections import Counter
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import raysuite
 from raysuite.data import cache_dir
-from raysuite.files import write_whole
+from raysuite.files import code_digest, write_whole
 from raysuite.gate.small_network import RATES, TOLERANCE
 from raysuite.measure.environment import fingerprint
 from raysuite.parallel.base import StepSettings, World
@@ -49,17 +47,6 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     return gathered
 
 
-@cache  # a process has the code that it began with
-def _code() -> str:
-    """A digest of all of raysuite's code: no verdict outlives a change of any of it, as most of it
-    can have a part in a step."""
-    root, told = Path(raysuite.__file__).parent, hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
-        told.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode())
-        told.update(file.read_bytes())
-    return told.hexdigest()
-
-
 class VerdictCache:
     """Passed checks of a strategy, in rank 0's cache folder: one file for each set of options,
     versions, kinds of machines and code, and for each of the runs' own networks.
@@ -89,7 +76,7 @@ class VerdictCache:
             sorted({tuple(machine) for _, *machine in self._places}),
             None if optimizer is None else optimizer.model_dump(mode="json"),
             network,
-            _code(),
+            code_digest(),
         ]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysuite import lazy
 from raysuite.errors import UserError
+from raysuite.models.layers import LayerCost, kept
 from raysuite.nested import called
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from raysuite.models.base import Constructor
     from raysuite.models.costs import ModelCost
 
-__all__ = ["build", "check", "cost_of"]
+__all__ = ["build", "check", "cost_of", "layers_of"]
 
 
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
@@ -100,6 +101,24 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     except UserError:  # some constructors read what they have written, which needs memory
         with torch.random.fork_rng(devices=[]):
             return cost(build(model, facts), facts)
+
+
+def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
+    """What the layers of the model that a spec names cost, in the order of a forward pass; without
+    torch where they are known.
+
+    Raises UserError as `build` does, and where the model cannot process such samples.
+    """
+
+    def count() -> list[LayerCost]:
+        import torch
+
+        from raysuite.models.costs import layer_costs
+
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            return layer_costs(build(model, facts), facts)
+
+    return kept(model, facts, count)
 
 
 def _constructor(name: str, facts: DatasetFacts) -> Constructor:

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from raysuite.errors import UserError
 from raysuite.models.base import example
+from raysuite.models.layers import LayerCost
 from raysuite.nested import called
 from raysuite.spec.datasets import DatasetFacts
 
@@ -73,40 +74,30 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
     )
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """What one image costs in a module without modules of its own."""
-
-    name: str
-    parameters: int
-    forward_flops: int
-    """Multiply-adds, as in ModelCost."""
-    output_bytes: int
-    """In fp32."""
-
-
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The modules that compute or hold parameters, in the order of a forward pass.
+    """The modules that compute or hold parameters, in the order of a forward pass. What is computed
+    between two modules, such as attention, is the second one's; a weight that several hold is the
+    first one's.
 
-    Raises UserError where the meta device cannot run the model on such images.
+    Raises UserError where the meta device cannot run the model on such samples.
     """
-    empty, found, before = _without_numbers(model), [], [0]
+    empty, found = _without_numbers(model), list[LayerCost]()
     inputs = example(facts, _FEW, "meta")
+    counted, seen = 0, set[nn.Parameter]()
     with FlopCounterMode(display=False) as flops:
 
-        def enter(module: nn.Module, given: object) -> None:
-            before[0] = int(flops.get_total_flops())
-
         def leave(name: str, module: nn.Module, given: object, result: object) -> None:
-            done = int(flops.get_total_flops()) - before[0]
-            held = sum(each.numel() for each in module.parameters())
+            nonlocal counted
+            done, counted = int(flops.get_total_flops()) - counted, int(flops.get_total_flops())
+            own = {*module.parameters()} - seen
+            seen.update(own)
+            held = sum(each.numel() for each in own)
             size = result.numel() * 4 if isinstance(result, Tensor) else 0
             if done or held:
                 found.append(LayerCost(name, held, done // _FEW // 2, size // _FEW))
 
         for name, module in empty.named_modules():
             if not any(module.children()):
-                module.register_forward_pre_hook(enter)
                 module.register_forward_hook(partial(leave, name))
         try:
             with torch.no_grad():

@@ -109,12 +109,13 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     """How much of each term of the cost model one epoch takes on one worker: images, bytes, ...
 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
-    bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
-    of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
-    caches: on a CPU with k workers per node, each image costs (k - 1) / k of the term `neighbour`
-    in addition. With several workers there are two more terms: in each pass they agree on which
-    gradients are ready (`hook`; Sergeev and Del Balso 2018, arXiv:1802.05799, section 4), and
-    communication during a pass slows its computation (`beside`).
+    bytes from each, a gather or a reduce-scatter half of both (Patarasuk and Yuan 2009, "Bandwidth
+    optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput.
+    69:117). Workers of one node share its memory and caches: on a CPU with k workers per node, each
+    image costs (k - 1) / k of the term `neighbour` in addition. With several workers there are two
+    more terms: in each pass they agree on which gradients are ready (`hook`; Sergeev and Del Balso
+    2018, arXiv:1802.05799, section 4), and communication during a pass slows its computation
+    (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])
@@ -138,8 +139,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
         terms[f"hook/{kind}"] = steps * passes
         terms[f"beside/{kind}"] = images * (work.forward_flops or 0)
     if workers > 1 and traffic is not None:
-        buffers = math.ceil(traffic.total / fused_bytes(plan))
-        terms[f"message/{kind}"] = steps * 2.0 * (workers - 1) * buffers
+        terms[f"message/{kind}"] = steps * traffic.messages(workers, fused_bytes(plan))
         terms[f"byte/{kind}"] = steps * traffic.sent(workers)
     return terms
 

@@ -14,6 +14,7 @@ from raysuite.perf.costs import (
     replicas,
     work_name,
 )
+from raysuite.perf.validation import of_plan, words
 from raysuite.records.names import Plan, epoch_units, run_name, series_key, task_of
 from raysuite.records.predicted import Interval, RunPredicted
 
@@ -98,6 +99,7 @@ def _run(
         memory_bytes=memory,
         shares=shares,
         outside=tuple(calibration.outside(plan)),
+        validated=words(of_plan(plan)),
     )
 
 

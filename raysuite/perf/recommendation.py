@@ -36,8 +36,13 @@ class Choice:
     predicted: RunPredicted
     efficiency: float | None
     """Against the fastest candidate with one worker and the same batch; None without one."""
-    tied: bool
-    """Tied with the best one: their difference is within the noise of a run."""
+    rank: int
+    """From 1; equal for those that their predictions do not tell apart."""
+
+    @property
+    def tied(self) -> bool:
+        """With the best one: their difference is within the noise of a run."""
+        return self.rank == 1
 
     @property
     def epoch(self) -> Interval:
@@ -59,8 +64,8 @@ def rank(
     the least energy first, and last those outside the calibrated range. One whose figure is not
     known is not within its limit.
 
-    One is tied with the best where its figure is in the best one's prediction interval. A part of
-    the errors is common to all, so there may be more ties than necessary, not fewer.
+    One has the rank of the first one in whose prediction interval its figure is, as has the best
+    one. A part of the errors is common to all, so there may be more ties than necessary, not fewer.
     """
 
     def aim(each: RunPredicted) -> Interval | None:
@@ -73,7 +78,7 @@ def rank(
             batch = int(plan["global_batch"])
             alone[batch] = min(alone.get(batch, math.inf), each.epoch_seconds.value)
     found: list[Choice] = []
-    best: Interval | None = None
+    firsts: dict[int, Interval] = {}
     order = sorted(pairs, key=lambda pair: (bool(pair[1].outside), aim(pair[1]) or ()))
     for plan, each in order:
         own = aim(each)
@@ -91,6 +96,7 @@ def rank(
         needed = math.inf if each.memory_bytes is None else each.memory_bytes.high
         if needed > most_bytes:
             continue
-        best = best or own
-        found.append(Choice(plan, each, efficiency, tied=own.value <= best.high))
+        place = next((n for n, first in firsts.items() if own.value <= first.high), len(found) + 1)
+        firsts.setdefault(place, own)
+        found.append(Choice(plan, each, efficiency, place))
     return found

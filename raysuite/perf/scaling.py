@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from raysuite.errors import UserError, some
+from raysuite.perf.validation import of_scaling, words
 from raysuite.records import RunFigures
 from raysuite.records.names import series_name, work_name
 from raysuite.records.predicted import Interval
@@ -245,6 +246,7 @@ class Forecast:
             said = f"not validated: {LEAST_SIZES + 1} numbers of workers are needed for that"
         else:
             said = f"{largest} workers are predicted from fewer with an error of {self.error:+.1%}"
+        said += f". From few workers to many: {words(of_scaling(largest))}"
         if self.untold:
             told = "; ".join(TERMS[name].words for name in self.untold)
             said += f". Not told by these figures, and kept as assumed: {told}"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import groupby
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -200,6 +201,10 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
 
 # Steps
 
+OUTSIDE = -1
+STORAGE = "storage"
+"""A lane that is no worker's."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -210,6 +215,9 @@ class Layer:
     backward_s: float
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
+    unit: int = OUTSIDE
+    """Number of the unit with which its weights are gathered; those outside of all units are
+    gathered once for both passes."""
 
 
 @dataclass(frozen=True)
@@ -238,10 +246,13 @@ def data_parallel(
     update_s: float = 0.0,
     jitter: float = 0.0,
     load_s: float = 0.0,
+    storage_s: float = 0.0,
 ) -> list[Task]:
     """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
     in buckets from the last layer on, and the update. With `accumulate` > 1, all reductions come
-    with the last backward pass."""
+    with the last backward pass. Where weights are sharded, a bucket's are gathered while the layers
+    of the bucket before compute. Workers wait for the `load_s` of each micro-batch; beside the
+    step, storage delivers the next one's samples in `storage_s`."""
     workers = sum(crowd.count for crowd in crowds)
     tasks: list[Task] = []
 
@@ -249,47 +260,92 @@ def data_parallel(
         tasks.append(Task(name, lane, seconds, tuple(after), kind or "computation"))
         return len(tasks) - 1
 
-    whole = sum(layer.gradient_bytes for layer in layers)
-    gathered: tuple[int, ...] = ()
-    if reductions.gathers == "weights" and workers > 1:
-        seconds = network.all_gather(workers, whole)
-        gathered = (add("gather weights", "collectives", seconds, (), "communication"),)
-    buckets = _buckets(layers, reductions)
-    ends: list[list[int]] = [[] for _ in buckets]
+    segments = _segments(layers, reductions)
+    held: dict[int, float] = defaultdict(float)
+    for bucket, own in segments:
+        held[bucket] += sum(layer.gradient_bytes for layer in own)
     lanes = [f"{crowd.count:,} workers" for crowd in crowds]
     if len(crowds) > 1:
         lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
-    for crowd, lane in zip(crowds, lanes, strict=True):
-        factor = crowd.slowest(jitter)
-        loaded = (add("load", lane, load_s * accumulate, (), "loader"),) if load_s else ()
-        for index in range(accumulate):
-            for layer in layers:
-                add(f"forward {layer.name}", lane, factor * layer.forward_s, (*loaded, *gathered))
-            for place, bucket in enumerate(buckets):
-                for layer in bucket:
-                    done = add(f"backward {layer.name}", lane, factor * layer.backward_s)
-                if index == accumulate - 1:
-                    ends[place].append(done)
-    reduced = []
-    if workers > 1:
-        everything = [each for found in ends for each in found]
-        for place, bucket in enumerate(buckets):
-            count = reductions.compression * sum(layer.gradient_bytes for layer in bucket)
+    factors = {lane: crowd.slowest(jitter) for crowd, lane in zip(crowds, lanes, strict=True)}
+    sharded = reductions.gathers == "weights" and workers > 1
+    gathered: dict[int, int] = {}
+    done: list[list[int]] = []
+    """Of each segment that was passed: its last task in each lane."""
+    beside = 2 if reductions.overlap else 1
+
+    def gather(bucket: int, ahead: int) -> tuple[int, ...]:
+        if sharded and bucket not in gathered:
+            seconds = network.all_gather(workers, reductions.gathered_bytes * held[bucket])
+            after = done[-ahead] if len(done) >= ahead else ()
+            name = f"gather weights {bucket}"
+            gathered[bucket] = add(name, "collectives", seconds, after, "communication")
+        return (gathered[bucket],) if sharded else ()
+
+    def passed(name: str, layer: Layer, seconds: float, after: tuple[int, ...]) -> list[int]:
+        return [
+            add(f"{name} {layer.name}", lane, factor * seconds, after)
+            for lane, factor in factors.items()
+        ]
+
+    reduced: list[int] = []
+    combine = network.all_gather if sharded else network.all_reduce  # or a reduce-scatter
+
+    def reduce(bucket: int, after: Iterable[int]) -> None:
+        if workers > 1:
             times = accumulate if reductions.every_pass else 1
-            after = ends[place] if reductions.overlap else everything
-            halved = reductions.gathers == "weights"  # a reduce-scatter
-            seconds = times * (network.all_gather if halved else network.all_reduce)(workers, count)
-            name = f"reduce bucket {place}"
+            seconds = times * combine(workers, reductions.compression * held[bucket])
+            name = f"reduce bucket {bucket}"
             reduced.append(add(name, "collectives", seconds, after, "communication"))
+
+    if storage_s:
+        add("read the next batch", STORAGE, storage_s, (), "loader")
+    loads = {lane: add("load", lane, load_s * accumulate, (), "loader") for lane in lanes if load_s}
+    ends: dict[int, list[int]] = {}
+    for index in range(accumulate):
+        for bucket, own in reversed(segments):
+            after = (*loads.values(), *gather(bucket, beside))
+            done.append([passed("forward", each, each.forward_s, after) for each in own[::-1]][-1])
+        if reductions.gathers_again:
+            gathered = {bucket: task for bucket, task in gathered.items() if bucket == OUTSIDE}
+        for place, (bucket, own) in enumerate(segments):
+            after = gather(bucket, beside if place else 1)  # what was just freed
+            if index == accumulate - 1 and reductions.overlap and place:
+                _reduce_whole(segments, place - 1, ends, reduce)
+            done.append([passed("backward", each, each.backward_s, after) for each in own][-1])
+            ends[bucket] = done[-1]
+        gathered = {}
+    if reductions.overlap:
+        _reduce_whole(segments, len(segments) - 1, ends, reduce)
+    else:
+        for bucket in ends:
+            reduce(bucket, done[-1])
     updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]
     if reductions.gathers == "updated weights" and workers > 1:
-        seconds = network.all_gather(workers, whole)
+        seconds = network.all_gather(workers, sum(held.values()))
         add("gather weights", "collectives", seconds, updated[-1:], "communication")
     return tasks
 
 
-def _buckets(layers: Sequence[Layer], reductions: Reductions) -> list[list[Layer]]:
-    """Layers from the last one on, cut where their gradients fill a bucket."""
+def _reduce_whole(
+    segments: Sequence[tuple[int, Sequence[Layer]]],
+    place: int,
+    ends: dict[int, list[int]],
+    reduce: Callable[[int, Iterable[int]], None],
+) -> None:
+    """Reduce the bucket of the segment at `place` where it has no other later one."""
+    bucket = segments[place][0]
+    if all(each != bucket for each, _ in segments[place + 1 :]):
+        reduce(bucket, ends[bucket])
+
+
+def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
+    """Layers from the last one on, with the number of their bucket: cut where their gradients fill
+    a bucket, or by unit."""
+    if reductions.by_unit:
+        return [
+            (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
+        ]
     found: list[list[Layer]] = [[]]
     limit = reductions.first_bucket_bytes or reductions.bucket_bytes
     held = 0.0
@@ -299,7 +355,7 @@ def _buckets(layers: Sequence[Layer], reductions: Reductions) -> list[list[Layer
             held, limit = 0.0, reductions.bucket_bytes
         found[-1].append(layer)
         held += layer.gradient_bytes
-    return found
+    return list(enumerate(found))
 
 
 def pipeline(
@@ -405,7 +461,7 @@ class Step:
     seconds: float
     shares: dict[str, float]
     """Part of the step, of the busiest device lane: computation, overhead, loader, and what is left
-    of it: exposed communication, or a pipeline's bubble."""
+    of it: exposed communication, with storage where that takes longest, or a pipeline's bubble."""
 
     @classmethod
     def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
@@ -414,12 +470,14 @@ class Step:
         seconds = max(event.end for event in events)
         busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for event in events:
-            if event.task.kind != "communication":
+            if event.task.kind != "communication" and event.task.lane != STORAGE:
                 busy[event.task.lane][event.task.kind] += event.end - event.begin
         lane = max(busy, key=lambda name: sum(busy[name].values()))
         shares = {kind: part / seconds for kind, part in busy[lane].items()} if seconds else {}
         left = max(0.0, 1 - sum(shares.values()))
         name = "bubble and transfers" if lane.startswith("worker ") else "exposed communication"
+        if any(event.end == seconds and event.task.lane == STORAGE for event in events):
+            name = "exposed communication and storage"
         return cls(events, seconds, {**shares, name: left})
 
     @property
@@ -427,7 +485,7 @@ class Step:
         """Mean share of the time in which a device lane does nothing: a pipeline's bubble."""
         lanes: dict[str, float] = defaultdict(float)
         for event in self.events:
-            if event.task.kind != "communication":
+            if event.task.kind != "communication" and event.task.lane != STORAGE:
                 lanes[event.task.lane] += event.end - event.begin
         return 1 - sum(lanes.values()) / (len(lanes) * self.span)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from raysuite.errors import UserError
+from raysuite.models import layers_of
+from raysuite.models.layers import LayerCost
 from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import (
     best_checkpoint_interval,
@@ -20,12 +22,19 @@ from raysuite.perf.costs import (
     work_name,
 )
 from raysuite.perf.prediction import FORWARD_SHARE
-from raysuite.perf.simulator import Crowd, Layer, Link, Network, Step, data_parallel, pipeline_step
+from raysuite.perf.simulator import (
+    OUTSIDE,
+    Crowd,
+    Layer,
+    Link,
+    Network,
+    Step,
+    data_parallel,
+    pipeline_step,
+)
+from raysuite.perf.validation import Kind, of_plan
 from raysuite.plan.run_plan import RunPlan
-from raysuite.spec.strategies import DdpOptions, PipelineOptions
-
-if TYPE_CHECKING:
-    from raysuite.models.costs import LayerCost
+from raysuite.spec.strategies import DdpOptions, FsdpOptions, PipelineOptions
 
 _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}})
 
@@ -69,9 +78,13 @@ def step_of(
     network: Network,
     jitter: float = 0.0,
     straggler: float = 1.0,
+    storage: float | None = None,
 ) -> Step:
-    """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`."""
-    data, update, pace = plan.model_dump(mode="json"), 0.0, partial(_pace, plan.workers, 0.0)
+    """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`; data
+    parallelism no faster than `storage`, that delivers so many images, samples or tokens a second
+    to all workers, fills the next batch."""
+    data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
+    update = load = 0.0
     if calibration is not None:
         work, kind, costs = work_name(data), strategy_kind(data), calibration.seconds.costs
         wanted = [f"image/{work}", f"load/{loader_kind(data)}"]
@@ -83,7 +96,7 @@ def step_of(
                 "--per-second in place of --calibration"
             )
         alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
-        alone += plan.micro_batch * costs[f"load/{loader_kind(data)}"]
+        load = plan.micro_batch * costs[f"load/{loader_kind(data)}"]
         near = plan.micro_batch * costs.get(f"neighbour/{work}", 0.0)
         neighbours = min(plan.workers, calibration.workers_per_node)
         together = alone + near * (neighbours - 1) / neighbours
@@ -95,7 +108,7 @@ def step_of(
         update += 4 * calibration.works[work].parameters * costs.get(f"copy/{kind}", 0.0)
         if plan.device == "cpu":
             processors = calibration.processors // plan.spec.resources.cpus_per_worker
-            pace = partial(_pace, max(1, processors), near / alone)
+            pace = partial(_pace, max(1, processors), near / (alone + load))
     else:
         assert rate is not None
         alone = together = plan.units(plan.micro_batch) / rate
@@ -105,7 +118,7 @@ def step_of(
             beside = calibration.operations.get(plan.schedule.name, calibration.operation)
         stages = [
             replace(each, forward_s=each.forward_s + beside, backward_s=each.backward_s + beside)
-            for each in _layers(plan, alone, calibration)
+            for each in _layers(plan, alone + load, calibration)
         ]
         per_stage = update / len(stages)
         epoch = plan.steps_per_epoch
@@ -119,14 +132,18 @@ def step_of(
     if reductions is None:
         raise UserError(
             f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid are ddp, "
-            "fabric and accelerate without powersgd, horovod, deepspeed without offload, and "
-            "pipeline"
+            "fabric and accelerate without powersgd, horovod, deepspeed and fsdp without offload "
+            "and with one copy, and pipeline"
         )
     if calibration is not None and plan.device == "cpu" and network.source == "calibration":
         # what was measured is what is left beside the passes, which share the processors
         reductions = replace(reductions, overlap=False)
-    tasks = data_parallel(layers, crowds, network, reductions, plan.accumulate, update, jitter)
-    return Step.of(tasks)
+    read = plan.units(plan.global_batch) / storage if storage else 0.0
+    return Step.of(
+        data_parallel(
+            layers, crowds, network, reductions, plan.accumulate, update, jitter, load, read
+        )
+    )
 
 
 def _pace(processors: int, near: float, workers: int) -> float:
@@ -136,17 +153,19 @@ def _pace(processors: int, near: float, workers: int) -> float:
     return busy / workers / (1 + near * (busy - 1) / busy)
 
 
-_COUNTED: dict[str, tuple[list[LayerCost], Sequence[Any], list[int]]] = {}
+_COUNTED: dict[str, _Counted] = {}
 
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
     """The network's layers, or a pipeline's stages, which share a pass's time by their FLOPs; or
     stages by the times of their blocks, where the calibration has a pipeline that measured them."""
-    key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), plan.schedule is None])
+    parts = plan.spec.strategy.model_dump(include={"name", "units"})
+    precision = plan.spec.training.precision
+    key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
     if key not in _COUNTED:
         _COUNTED[key] = _counted(plan)
-    counted, blocks, ends = _COUNTED[key]
-    whole = sum(each.forward_flops for each in counted) or 1
+    counted = _COUNTED[key]
+    whole = sum(each.forward_flops for each in counted.layers) or 1
     layers = [
         Layer(
             each.name,
@@ -154,14 +173,18 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
             seconds * (1 - FORWARD_SHARE) * each.forward_flops / whole,
             each.parameters * 4.0,
             each.output_bytes * float(plan.micro_batch),
+            counted.units.get(each.name, OUTSIDE),
         )
-        for each in counted
+        for each in counted.layers
     ]
     if plan.schedule is None:
         return layers
     from raysuite.parallel.pipeline.partition import BlockCosts, stage_sizes
 
-    joined = _joined(layers, ends)
+    joined = [
+        replace(each, output_bytes=count * float(plan.micro_batch))
+        for each, count in zip(_joined(layers, counted.ends), counted.sent, strict=True)
+    ]
     timed = calibration.blocks.get(work_name(plan.model_dump(mode="json"))) if calibration else None
     if timed is not None and len(timed) == len(joined):
         took = sum(map(sum, timed))
@@ -174,7 +197,7 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
     ]
     options = plan.spec.strategy
     assert isinstance(options, PipelineOptions)
-    stages = _joined(joined, list(accumulate(stage_sizes(options, blocks, costs))))
+    stages = _joined(joined, list(accumulate(stage_sizes(options, counted.blocks, costs))))
     # a worker that is ahead of its backward passes computes each forward pass once more before them
     again = [
         options.recompute and plan.schedule.delay(plan.schedule.worker(stage, 0)) > 0
@@ -200,28 +223,70 @@ def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
     ]
 
 
-def _counted(plan: RunPlan) -> tuple[list[LayerCost], Sequence[Any], list[int]]:
-    """The layers; of a pipeline its blocks, and how many layers come before the end of each."""
+class _Counted(NamedTuple):
+    """A plan's network."""
+
+    layers: list[LayerCost]
+    blocks: Sequence[Any] = ()
+    """Of a pipeline."""
+    ends: Sequence[int] = ()
+    """How many layers come before the end of each block."""
+    sent: Sequence[int] = ()
+    """Bytes of each block's output, of one sample."""
+    units: Mapping[str, int] = {}
+    """Layer -> the unit that its weights are sharded with, where they are: other layers are in
+    none."""
+
+
+def _counted(plan: RunPlan) -> _Counted:
+    counted, strategy = layers_of(plan.spec.model, plan.dataset), plan.spec.strategy
+    if plan.schedule is None and not isinstance(strategy, FsdpOptions):
+        return _Counted(counted)
     import torch
 
     from raysuite.models import build
-    from raysuite.models.costs import layer_costs
 
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         model = build(plan.spec.model, plan.dataset)
-    counted = layer_costs(model, plan.dataset)
-    if plan.schedule is None:
-        return counted, (), []
-    from raysuite.parallel.pipeline.blocks import blocks_of
+    names = {id(module): name for name, module in model.named_modules()}
+    if isinstance(strategy, FsdpOptions):
+        from raysuite.parallel.fsdp import units
+
+        parts = enumerate(units(model, strategy.units))
+        inside = {names[id(each)]: number for number, part in parts for each in part.modules()}
+        return _Counted(counted, units=inside)
+    from raysuite.models.base import example
+    from raysuite.parallel.pipeline.blocks import blocks_of, sent_bytes
+    from raysuite.parallel.precision import DTYPES
 
     blocks = blocks_of(model)
-    names = {id(module): name for name, module in model.named_modules()}
     places = {each.name: place for place, each in enumerate(counted)}
     ends = [0]
     for block in blocks:
         held = [places.get(names.get(id(module), ""), -1) + 1 for module in block.modules]
         ends.append(max([ends[-1], *held]))
-    return counted, blocks, ends[1:]
+    precision = plan.spec.training.precision
+    lower = None if precision == "fp32" else DTYPES[precision]
+    sent = sent_bytes(blocks, example(plan.dataset, 2, "meta"), lower)
+    return _Counted(counted, blocks, ends[1:], sent)
+
+
+def beside_training(
+    plan: RunPlan, step: Step, calibration: Calibration | None
+) -> tuple[float, float]:
+    """Seconds of a run's validations, one after each epoch, whose passes take what forward passes
+    of training do, and of its start, 0 where no calibration has measured one."""
+    computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
+    each = FORWARD_SHARE * computing * plan.dataset.val_samples
+    start = 0.0 if calibration is None else calibration.start.value
+    return plan.spec.training.epochs * each, start
+
+
+def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
+    """Of a simulation, by what it was made from: a pipeline's step from a calibration was held
+    against measurements; nothing from a rate or a network as stated was."""
+    known = plan.schedule is not None and calibration is not None and network is None
+    return of_plan(plan.model_dump(mode="json")) if known else None
 
 
 def with_failures(

@@ -51,5 +51,8 @@ class RunPredicted(RecordBase):
     """Part of an epoch by kind: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
     """In which quantities the run is outside of the calibrated range: no interval holds there."""
+    validated: str = ""
+    """How far predictions of this kind were from measurements, or that none was held against
+    any."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -3,7 +3,7 @@ predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from raysuite.records import RunFigures
 from raysuite.records.metrics import Unit
@@ -60,8 +60,15 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
             f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are no "
             "measurements, and are in no other table.",
             f"Calibration: {', '.join(calibrations)}",
+            *validations([each for _, each in pairs]),
         ),
     )
+
+
+def validations(predicted: Iterable[RunPredicted]) -> list[str]:
+    """How far predictions of each kind were from measurements, each once."""
+    found = dict.fromkeys(each.validated for each in predicted if each.validated)
+    return [f"{said[0].upper()}{said[1:]}." for said in found]
 
 
 _UNITS: tuple[tuple[Unit, str], ...] = (

@@ -27,6 +27,8 @@ COMPUTED_IN_16_BITS = 0.25
 """Of `Lossy.within`, for passes in bf16 or fp16."""
 
 _MIB = 2**20
+_BITS = {"none": 32, "fp32": 32, "fp16": 16, "bf16": 16}
+"""Format -> bits of a number; `none`: not compressed."""
 
 Refusals = Iterator[tuple[str, str]]
 """(key to change, message)."""
@@ -53,6 +55,15 @@ class Traffic:
         """
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
+
+    def messages(self, workers: int, buffer_bytes: float) -> int:
+        """Messages that each of n workers sends in rings, in buffers of at most so many bytes:
+        2 (n - 1) for a buffer that is all-reduced, n - 1 for one that is scattered or gathered."""
+        reduced, scattered, gathered = (
+            max(1, math.ceil(count / buffer_bytes)) if count else 0
+            for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
+        )
+        return (workers - 1) * (2 * reduced + scattered + gathered)
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,12 @@ class Reductions:
     """Whether buckets are reduced beside the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
     """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
+    gathers_again: bool = False
+    """Whether `weights` are gathered for the backward pass too, not kept from the forward pass."""
+    gathered_bytes: float = 1.0
+    """Bytes gathered for a byte of weights."""
+    by_unit: bool = False
+    """Whether what is gathered and reduced together are units of the network, not buckets."""
     compression: float = 1.0
     """Bytes sent for a byte of gradients."""
     every_pass: bool = False
@@ -316,7 +333,7 @@ class DdpOptions(_StrategyOptions):
             )
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
-        bits = {"none": 32, "fp16": 16, "bf16": 16}.get(self.compression)
+        bits = _BITS.get(self.compression)
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
 
     def reductions(self) -> Reductions | None:
@@ -670,11 +687,33 @@ class FsdpOptions(_StrategyOptions):
             )
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
-        """None where weights are gathered twice: the last block's are not; and with options that
-        change the sizes."""
-        if self.lossless() != self or self.copies != 1 or self.reshard_after_forward:
+        """None with several copies, whose gradients are all-reduced besides.
+
+        Weights are gathered for each micro-batch's forward pass, and again for its backward pass;
+        gradients are reduce-scattered with the last one (Zhao et al. 2023, arXiv:2304.11277,
+        section 3; 3 Ψ numbers a worker, as Rajbhandari et al. 2020, "ZeRO", section 7, count).
+        Weights in no unit, such as a first layer and a classifier where units are blocks, are
+        gathered once for both passes: so much less than is counted here.
+        """
+        if self.copies != 1:
             return None
-        return Traffic(0, gradient_bytes, 4 * parameters * accumulate)
+        times = accumulate * (2 if self.reshard_after_forward else 1)
+        scattered, gathered = (
+            bits / 32 for bits in (_BITS[self.reduce_dtype], _BITS[self.gather_dtype])
+        )
+        whole = 4 * parameters * times
+        return Traffic(0, int(gradient_bytes * scattered), int(whole * gathered))
+
+    def reductions(self) -> Reductions | None:
+        if self.copies != 1 or self.offload != "none":
+            return None
+        return Reductions(
+            gathers="weights",
+            gathers_again=self.reshard_after_forward,
+            gathered_bytes=_BITS[self.gather_dtype] / 32,
+            compression=_BITS[self.reduce_dtype] / 32,
+            by_unit=True,
+        )
 
     @property
     def lossy(self) -> Lossy | None:

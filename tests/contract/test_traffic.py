@@ -27,6 +27,11 @@ REQUESTS: dict[str, list[tuple[dict[str, Any], int]]] = {
         ({"name": "deepspeed", "zero_stage": 3}, 1),
         ({"name": "deepspeed", "zero_stage": 3, "overlap_comm": True}, 1),
     ],
+    "fsdp": [
+        ({"name": "fsdp", "units": "layers"}, 2),
+        ({"name": "fsdp", "units": "layers", "reshard_after_forward": False}, 2),
+        ({"name": "fsdp", "units": "layers", "reduce_dtype": "bf16"}, 1),
+    ],
 }
 KINDS = {
     "all_reduced": ("allreduce",),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from raysuite.errors import UserError
 
@@ -93,6 +94,46 @@ class _Entered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
+
+
+_IN_16_BITS = {
+    *("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "mm"),
+    *("bmm", "addmm", "baddbmm", "prelu", "scaled_dot_product_attention"),
+}
+_IN_32_BITS = {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy"}
+"""Functions that torch.autocast computes in these formats on a GPU ("Automatic Mixed Precision
+package", CUDA op reference), of those that networks call."""
+
+
+class _Formats(TorchFunctionMode):
+    """torch.autocast's number formats, also of tensors without numbers."""
+
+    def __init__(self, lower: torch.dtype) -> None:
+        super().__init__()
+        self._lower = lower
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        wanted = {name in _IN_16_BITS: self._lower, name in _IN_32_BITS: torch.float32}.get(True)
+
+        def cast(value: Any) -> Any:
+            floats = isinstance(value, Tensor) and value.is_floating_point()
+            return value.to(wanted) if floats and wanted else value
+
+        return func(*map(cast, args), **{k: cast(v) for k, v in (kwargs or {}).items()})
+
+
+def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) -> list[int]:
+    """Bytes of each block's output for one of the samples `x`, which may be on the meta device;
+    `lower`: the format of mixed precision."""
+    found = []
+    with torch.no_grad(), _Formats(lower) if lower else nullcontext():
+        for block in blocks:
+            x = block(x)
+            found.append(x.numel() * x.element_size() // len(x))
+    return found
 
 
 @contextmanager

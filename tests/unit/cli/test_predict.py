@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.perf.calibration import Calibration, Errors, Simulated
-from raysuite.plan import make_plans
+from raysuite.plan import make_plans, simulation
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.report.build import collect, contents
 from raysuite.spec import parse_document, read_document
@@ -238,7 +240,7 @@ def refused(*arguments: str) -> str:
         (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "had fsdp"),
         (("simulate", *ONE, *BY_C, "loader=memory"), "had memory"),
         (
-            ("simulate", *ONE, "strategy=fsdp", "--workers", "8", *RATE),
+            ("simulate", *ONE, "strategy={name: fsdp, copies: 2}", "--workers", "8", *RATE),
             "cannot be simulated",
         ),
         (("recommend", "spec.yaml", *BY_C, "model=resnet20x"), "resnet20x"),
@@ -339,3 +341,52 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
     (near,) = json.loads(run(*asked, "--workers", "2", "--json"))
     assert near["published_images_per_s"][1] == pytest.approx(200)
+
+
+def test_a_step_waits_for_storage_and_a_run_for_its_start_and_validations(folder: Path) -> None:
+    asked = ("simulate", "spec.yaml", "matrix=null", "training.global_batch=64", "strategy=ddp")
+    asked += ("resources.workers=2", "--json")
+    rate = ("--images-per-second", "100", "--network", "hdr-fat-tree")
+    (fast,) = json.loads(run(*asked, *rate))
+    # a worker computes 32 of 64 images, in each of 2 epochs of 360 images a third of it
+    assert fast["shares"]["computation"] * fast["step_s"] == pytest.approx(0.32)
+    validation = 2 * 360 / 64 * 0.32 / 3
+    assert fast["run_s"] - fast["training_s"] == pytest.approx(validation)
+    assert fast["validated"].startswith("not validated")
+    (slow,) = json.loads(run(*asked, *rate, "--storage-per-second", "50"))
+    assert slow["step_s"] == pytest.approx(64 / 50)
+    assert slow["shares"]["exposed communication and storage"] == pytest.approx(1 - 0.32 / 1.28)
+    (near,) = json.loads(run(*asked, *BY_C))
+    start = Calibration.read(folder / "c.yaml").start.value
+    assert near["run_s"] - near["training_s"] > start > 0
+    piped = ("strategy={name: pipeline, schedule: gpipe, micro_batches: 4}", "--json")
+    (stages,) = json.loads(run("simulate", *ONE, *piped, "resources.workers=2", *BY_C))
+    assert "11 simulated steps" in stages["validated"]
+
+
+MILLION = """
+import json, re, sys
+from pathlib import Path
+from raysuite.cli import app
+app(sys.argv[1:], standalone_mode=False)
+# not of getrusage, which begins with the peak of the process that started this one
+peak = int(re.search("VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+print(json.dumps([peak, sorted({"torch", "ray", "scipy"} & {*sys.modules})]))
+"""
+
+
+def test_a_known_network_is_simulated_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    monkeypatch.setattr(simulation, "_COUNTED", {})  # as in a process that begins now
+    asked = ["simulate", "spec.yaml", "training={epochs: 1, batch_per_worker: 1}", "matrix=null"]
+    asked += ["strategy=ddp", "--images-per-second", "100", "--network", "hdr-fat-tree"]
+    asked += ["--workers", "1024", "--json"]
+    run(*asked)
+    assert len(list((tmp_path / "layers").iterdir())) == 1
+    words = [sys.executable, "-c", MILLION, *asked]
+    done = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    peak_mib, heavy = json.loads(done.splitlines()[-1])
+    assert heavy == []
+    assert peak_mib < 300

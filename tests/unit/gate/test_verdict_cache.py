@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import raysuite
+from raysuite import files
 from raysuite.gate import strategy_check, verdict_cache
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import NoComm
@@ -95,21 +95,21 @@ def test_all_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     def key() -> Path:
         """As in a process that begins now."""
-        verdict_cache._code.cache_clear()
+        files.code_digest.cache_clear()
         return cache.file(SETTINGS)
 
     copy = tmp_path / "raysuite"
-    original = Path(raysuite.__file__).parent
+    original = Path(files.__file__).parent
     shutil.copytree(original, copy, ignore=shutil.ignore_patterns("__pycache__"))
     before = key()
-    monkeypatch.setattr(raysuite, "__file__", str(copy / "__init__.py"))
+    monkeypatch.setattr(files, "__file__", str(copy / "files.py"))
     assert key() == before
     last = {file.parent: file for file in copy.rglob("*.py")}
-    files = {*last.values(), *copy.glob("*.py")}
-    names = {file.relative_to(copy).parts[0] for file in files}
+    changed = {*last.values(), *copy.glob("*.py")}
+    names = {file.relative_to(copy).parts[0] for file in changed}
     assert {"parallel", "optim", "gate", "tasks", "data", "train", "nested.py"} <= names
     missed = []
-    for file in files:
+    for file in changed:
         text = file.read_bytes()
         file.write_bytes(text + b"# changed\n")
         if key() == before:
@@ -119,4 +119,4 @@ def test_all_code_is_in_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     last[copy / "gate"].rename(copy / "gate" / "renamed.py")
     assert key() != before
     monkeypatch.undo()
-    verdict_cache._code.cache_clear()
+    files.code_digest.cache_clear()

@@ -13,7 +13,8 @@ from torch import nn
 
 from raysuite import models
 from raysuite.errors import UserError
-from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune
+from raysuite.models.base import example
+from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune, sent_bytes
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
     block_costs,
@@ -132,3 +133,26 @@ def test_a_stage_may_change_what_it_was_given_in_place() -> None:
     blocks = [Block((model[0],)), Block((model[1], model[2]))]
     costs = block_costs(model, blocks, torch.randn(2, 3, 5, 5), nullcontext)
     assert all(each.forward_s > 0 and each.backward_s > 0 for each in costs)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "gpt"])
+@pytest.mark.parametrize("lower", [None, torch.bfloat16])
+def test_bytes_between_blocks_are_those_of_a_real_pass(
+    name: str, lower: torch.dtype | None
+) -> None:
+    """Of residual networks in 16 bits, but of a transformer, whose sums begin in fp32, in 32."""
+    facts = DatasetFacts(1, 1, 10, channels=3, image_size=32)
+    if name == "gpt":
+        facts = DatasetFacts(1, 1, 10, channels=0, image_size=0, sequence=16)
+    options = ModelOptions(name=name, options={"tied": False} if name == "gpt" else {})
+    blocks, x = blocks_of(models.build(options, facts)), example(facts, 2)
+    real = []
+    with torch.no_grad(), torch.autocast("cpu", lower, enabled=lower is not None):
+        for block in blocks:
+            x = block(x)
+            real.append(x.nbytes // 2)
+    with torch.device("meta"):
+        empty = blocks_of(models.build(options, facts))
+    assert sent_bytes(empty, example(facts, 2, "meta"), lower) == real
+    in_32 = sent_bytes(empty, example(facts, 2, "meta"), None)
+    assert (real[1] < in_32[1]) == (lower is not None and name != "gpt")

@@ -77,6 +77,13 @@ def test_one_in_the_interval_of_the_best_is_tied() -> None:
         assert [choice.tied for choice in rank([best, plan], [own, other])] == [True, expected]
 
 
+def test_those_that_cannot_be_told_apart_have_one_rank() -> None:
+    seconds = [54.0, 59.0, 60.0, 65.9, 66.1, 80.0]
+    plans, predicted = zip(*(candidate(str(each), each) for each in seconds), strict=True)
+    # in the intervals up to 59.4 and, from 60 on, up to 66.0; each of the others is alone
+    assert [choice.rank for choice in rank(plans, predicted)] == [1, 1, 3, 3, 5, 6]
+
+
 def test_an_efficiency_is_against_the_fastest_one_worker_of_the_same_batch() -> None:
     plans, predicted = zip(*ALL, strict=True)
     found = {c.predicted.run_id: c.efficiency for c in rank(plans, predicted)}

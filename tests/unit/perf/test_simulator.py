@@ -128,6 +128,7 @@ SLOW = Network(
 )
 THREE = [Layer(name, 1, 2, 10.0) for name in "abc"]
 EACH = Reductions(bucket_bytes=10)
+SHARDED = replace(EACH, gathers="weights")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,18 @@ EACH = Reductions(bucket_bytes=10)
         (Reductions(bucket_bytes=20, first_bucket_bytes=10), {}, 9 + 2),  # c alone, then b and a
         (Reductions(bucket_bytes=1e9), {}, 9 + 3),
         (replace(EACH, gathers="updated weights"), {"update_s": 0.5}, 10.5 + 1.5),
-        (replace(EACH, gathers="weights"), {}, 1.5 + 9 + 0.5),  # and reduce-scatters of half
+        # weights of `a` are gathered until 0.5, others while it computes; reduce-scatters of half
+        (SHARDED, {}, 0.5 + 9 + 0.5),
+        (replace(SHARDED, overlap=False), {}, 3 * 0.5 + 9 + 3 * 0.5),
+        # `c`, once it was passed forward, is gathered again; the others while it computes
+        (replace(SHARDED, gathers_again=True), {}, 0.5 + 3 + 0.5 + 6 + 0.5),
+        # with 2 for a gather, forward passes end at 3, 5 and 7; `c` is gathered until 9, `b` until
+        # 11 and `a`, after gradients of `c`, from 11.5 to 13.5
+        (replace(SHARDED, gathers_again=True, gathered_bytes=4.0), {}, 13.5 + 2 + 0.5),
+        (SHARDED, {"accumulate": 2}, 0.5 + 9 + 9 + 0.5),
+        (replace(SHARDED, by_unit=True), {}, 1.5 + 9 + 1.5),  # all in no unit
+        (EACH, {"storage_s": 5.0}, 10),
+        (EACH, {"storage_s": 12.0}, 12),
     ],
 )
 def test_a_data_parallel_step_by_hand(
@@ -234,6 +246,16 @@ MIB = 2**20
             {"name": "deepspeed", "zero_stage": 3, "bucket_mb": 5},
             Reductions(5 * MIB, gathers="weights"),
         ),
+        ({"name": "fsdp"}, Reductions(gathers="weights", gathers_again=True, by_unit=True)),
+        (
+            {
+                "name": "fsdp",
+                "reshard_after_forward": False,
+                "gather_dtype": "bf16",
+                "reduce_dtype": "bf16",
+            },
+            Reductions(gathers="weights", gathered_bytes=0.5, compression=0.5, by_unit=True),
+        ),
     ],
 )
 def test_how_a_strategy_shares(strategy: dict[str, Any], expected: Reductions) -> None:
@@ -246,7 +268,8 @@ def test_how_a_strategy_shares(strategy: dict[str, Any], expected: Reductions) -
     [
         {"name": "ddp", "compression": "powersgd"},
         {"name": "deepspeed", "zero_stage": 3, "bucket_mb": 5, "offload": "optimizer"},
-        {"name": "fsdp"},
+        {"name": "fsdp", "copies": 2},
+        {"name": "fsdp", "offload": "parameters"},
     ],
 )
 def test_a_strategy_that_is_not_modelled_has_no_reductions(strategy: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ BUCKETS = {"name": "ddp", "bucket_mb": 1e-3}
 """Of 1049 bytes: one for each layer."""
 GPIPE = {"name": "pipeline", "schedule": "gpipe", "stages": 2, "micro_batches": 2}
 AGAIN = {"recompute": True}
+LAYERS = {"name": "fsdp", "units": "layers"}
 
 
 def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan:
@@ -57,6 +58,11 @@ def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan
         (plan_of(BUCKETS), {"straggler": 2.0}, 2 * 4.992 + 5.160 + 0.320),
         # 1 + 0.1 z, z = 0.5895 being the expected larger one of two normal values (Blom 1958)
         (plan_of(), {"jitter": 0.1}, 3 * WHOLE * 1.05895 + 5.480),
+        # weights are gathered until 0.160 and 2.740, so that forward passes end at 1.312 and 4.020;
+        # the linear layer's again until 6.600, and after its pass its gradients are scattered
+        (plan_of(LAYERS), {}, 6.600 + 2.560 + 2.580 + 0.160),
+        (plan_of({"name": "fsdp"}), {}, 2.740 + 3 * WHOLE + 2.740),  # in no block
+        (plan_of(), {"storage": 2.0}, 64 / 2),
         (plan_of(workers=1), {}, 2 * 3 * WHOLE),  # 64 images, and nothing is sent
         (plan_of(workers=1), {"straggler": 3.0}, 3 * 2 * 3 * WHOLE),
         # forward passes until 1.152 and 3 * 1.280 later, backward ones of 2.560, 2.560 and 2.304

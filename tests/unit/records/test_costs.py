@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -111,6 +112,15 @@ class TestTraffic:
             ({"name": "deepspeed", "zero_stage": 3}, 1, Traffic(0, 1000, 1000)),
             ({"name": "deepspeed", "zero_stage": 3}, 2, None),
             ({"name": "deepspeed", "zero_stage": 1, "offload": "optimizer"}, 1, None),
+            # gathered before both passes of each micro-batch, or before the forward pass alone
+            ("fsdp", 2, Traffic(0, 1000, 4000)),
+            ({"name": "fsdp", "reshard_after_forward": False}, 2, Traffic(0, 1000, 2000)),
+            (
+                {"name": "fsdp", "gather_dtype": "bf16", "reduce_dtype": "bf16"},
+                1,
+                Traffic(0, 500, 1000),
+            ),
+            ({"name": "fsdp", "copies": 2}, 1, None),
             ({"name": "ddp", "compression": "powersgd"}, 1, None),
             ({"name": "custom", "target": "a.b:C"}, 1, None),
         ],
@@ -126,6 +136,12 @@ class TestTraffic:
         assert Traffic(1000).sent(4) == 1500
         assert Traffic(1000, 0, 1000).sent(2) == 1500
         assert Traffic(0, 1000, 1000).sent(4) == 1500
+
+    def test_a_ring_all_reduces_in_two_rounds_and_gathers_in_one(self) -> None:
+        assert Traffic(1000).messages(4, 400) == 2 * 3 * 3
+        assert Traffic(0, 1000, 400).messages(4, 400) == 3 * (3 + 1)
+        assert Traffic(0, 0, 1000).messages(4, math.inf) == 3
+        assert Traffic().messages(4, 400) == 0
 
     def test_bus_bandwidth_is_by_the_worker_that_waited_least(self) -> None:
         costs = costs_of(shares=shares([5.0, 2.0, 3.0, 4.0]))

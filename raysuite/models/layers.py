@@ -1,0 +1,60 @@
+"""What the layers of a network cost, counted once for each network and kept in the cache folder, so
+that simulations need not import torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from raysuite.files import code_digest, write_whole
+from raysuite.spec.datasets import DatasetFacts, cache_dir
+from raysuite.spec.experiment import ModelOptions
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one image costs in a module without modules of its own."""
+
+    name: str
+    parameters: int
+    forward_flops: int
+    """Multiply-adds, as in ModelCost."""
+    output_bytes: int
+    """In fp32."""
+
+
+def kept(
+    model: ModelOptions, facts: DatasetFacts, count: Callable[[], list[LayerCost]]
+) -> list[LayerCost]:
+    """What an earlier process counted, or else `count()`; networks of the user's own, whose code
+    may change, are counted anew by each process."""
+    file = _file(model, facts)
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return [LayerCost(**each) for each in json.loads(file.read_text("utf-8"))]
+    found = count()
+    if ":" not in model.name or model.name.startswith("timm:"):
+        with contextlib.suppress(OSError):  # a folder that cannot be written
+            write_whole(file, json.dumps([asdict(each) for each in found]).encode())
+    return found
+
+
+def _file(model: ModelOptions, facts: DatasetFacts) -> Path:
+    shape = [facts.classes, facts.channels, facts.image_size, facts.sequence, facts.inputs]
+    content = [model.model_dump(mode="json"), shape, code_digest(), *map(_version, _LIBRARIES)]
+    told = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_dir() / "layers" / f"{told}.json"
+
+
+_LIBRARIES = ("torch", "torchvision", "timm")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

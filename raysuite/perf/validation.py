@@ -1,0 +1,66 @@
+"""How far predictions of each kind were from measurements: the figures of benchmarks/results."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from raysuite.records.names import Plan
+
+Kind = Literal["one machine", "pipelines", "from at most 8", "from at most 16", "from 64"]
+NOT_VALIDATED = "not validated: predictions of this kind were not held against measurements"
+
+
+class Validation(NamedTuple):
+    """Relative errors |predicted / measured - 1| of throughput."""
+
+    of: str
+    median: float
+    p90: float
+    page: str
+    """A file of benchmarks/results; a test compares it with these figures."""
+
+    @property
+    def words(self) -> str:
+        return (
+            f"such predictions were wrong by {self.median:.1%} in the median and {self.p90:.0%} in "
+            f"the 90th percentile, of {self.of} (benchmarks/results/{self.page})"
+        )
+
+
+_AACH = "21 published figures of 128 to 1,024 GPUs"
+VALIDATIONS: dict[Kind, Validation] = {
+    "one machine": Validation(
+        "56 variants of two image networks on one node of 2 CPU cores",
+        0.025,
+        0.064,
+        "prediction.md",
+    ),
+    "pipelines": Validation(
+        "11 simulated steps of an image network on one node of 2 CPU cores",
+        0.046,
+        0.140,
+        "simulation.md",
+    ),
+    "from at most 8": Validation(_AACH, 0.145, 0.45, "prediction_scale_out.md"),
+    "from at most 16": Validation(_AACH, 0.158, 0.45, "prediction_scale_out.md"),
+    "from 64": Validation(_AACH, 0.061, 0.30, "prediction_scale_out.md"),
+}
+
+
+def words(kind: Kind | None) -> str:
+    """What is printed beside a prediction of this kind."""
+    return NOT_VALIDATED if kind is None else VALIDATIONS[kind].words
+
+
+def of_plan(plan: Plan) -> Kind | None:
+    """The kind of a prediction from a calibration of one node: classification of images on CPUs was
+    held against measurements."""
+    if plan["device"] != "cpu" or "task" in plan:  # plans of classification leave it out
+        return None
+    return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"
+
+
+def of_scaling(measured: int) -> Kind | None:
+    """The kind of an extrapolation from at most so many workers."""
+    kinds: dict[int, Kind] = {64: "from 64", 16: "from at most 16", 8: "from at most 8"}
+    return next((kind for least, kind in kinds.items() if measured >= least), None)
