@@ -48,7 +48,7 @@ VERBS = {
     "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is "
     "broken.",
     "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
-    "sync": "Write the journals of a results folder into MLflow.",
+    "sync": "Write the journals of a results folder into MLflow, or for another logger.",
     "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
     "evaluate": "Predict a data set by a run's network: the metrics of its task, and what confuses "
     "a classifier.",

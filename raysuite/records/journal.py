@@ -243,8 +243,8 @@ class Results:
         """Write the RunPlans, in the order of execution."""
         before = self._added()
         self._write(PLAN, list(plans))
-        if before != self._added():
-            before.unlink(missing_ok=True)
+        before.unlink(missing_ok=True)
+        self._known = None
 
     def _added(self) -> Path:
         """The file of plans that were added to the present plan.json; it is new with each."""
