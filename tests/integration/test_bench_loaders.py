@@ -17,6 +17,7 @@ QUICK = ("--threads", "2", "--seconds", "0.2", "--batch", "32")
 LOADERS = ("native", "synthetic")
 
 
+@pytest.mark.thorough
 def test_figures_files_and_mlflow(workplace: Workplace):
     chosen = [word for loader in LOADERS for word in ("--loader", loader)]
     command = workplace.run(
