@@ -27,7 +27,7 @@ CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite
 # tools: Ray's runtime_env={"pip": [...]} installs with the pip of a copy of this environment
 REQUIRED = ("base", "dev", "docs", "tools")
 OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "schedulefree", "postgres")
-ASKED = ("fabric", "accelerate", "tensorflow", "jax")
+ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
 """Installed where EXTRAS names them, such as tensorflow,jax; what is there already stays."""
 # pip, setuptools and wheel fetch Horovod's source; uv does all else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
