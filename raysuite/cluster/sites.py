@@ -87,7 +87,7 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
     if not isinstance(site, LocalSite):
         yield _shared(home())
     yield _scratch(site)
-    if site.image is not None and site.engine == "apptainer" and not site.launch:
+    if site.image is not None and site.is_sif:
         yield _image(Path(site.image))
     if site.image is not None or site.launch:
         yield _engine(site)

@@ -96,7 +96,7 @@ def _filled(
     engine = ENGINES[site.engine]
     binds = [checked_bind(bind) for bind in _binds(site, engine, folders)]
     image = site.image or ""
-    if site.engine == "apptainer" and not site.launch:
+    if site.is_sif:
         checked_image(image)
     for word in words:
         if word == COMMAND:

@@ -98,6 +98,11 @@ class _Site(Options):
     start_timeout_seconds: int = Field(default=600, ge=10)
     """How many seconds from the start of the allocation nodes have to join."""
 
+    @property
+    def is_sif(self) -> bool:
+        """Whether an image is the path of a SIF, which apptainer runs by our own words."""
+        return self.engine == "apptainer" and not self.launch
+
     @field_validator("image")
     @classmethod
     def _is_a_path_for_apptainer(cls, image: str | None, info: ValidationInfo) -> str | None:
@@ -113,7 +118,6 @@ class _Site(Options):
     def _keys_belong_together(self) -> Self:
         wrong = []
         engine, text = ENGINES[self.engine], " ".join(self.launch)
-        plain = self.engine == "apptainer" and not self.launch
         if self.launch and COMMAND not in self.launch:
             wrong.append(f"launch is {list(self.launch)}; one of its words must be {COMMAND}")
         if self.launch and (self.image is None) == ("{image}" in text):
@@ -121,7 +125,7 @@ class _Site(Options):
                 f"launch is {list(self.launch)} and image is {self.image}; "
                 "give an image where {image} stands in launch, and only there"
             )
-        if self.image and not plain and "$" in self.scratch:
+        if self.image and not self.is_sif and "$" in self.scratch:
             wrong.append(
                 f"scratch is {self.scratch} and the engine is not apptainer, which alone "
                 "binds a folder that each node names itself; name one without $"
