@@ -473,12 +473,8 @@ def drive(work: Work[Any]) -> None:
                 timings.write(results)
                 if stop is not None:
                     kept.close()
-                    if request.as_json:
-                        print_text(last_line(results))
-                    print_how_to_resume(request.verb, results, stop)
                     with ending(joined):
-                        if tracking and (stop.deadline or math.inf) > time.time() + _SYNC_S:
-                            tracking.sync(results, "KILLED")
+                        _tell_stop(work, stop, tracking)
                     raise typer.Exit(os.EX_TEMPFAIL)
                 with timings.phase("report"), ending(joined):
                     write_report(results, request)
@@ -503,6 +499,16 @@ def drive(work: Work[Any]) -> None:
             print_text(line, error=request.as_json)
     if work.has_failed():
         raise typer.Exit(1)
+
+
+def _tell_stop(work: Work[Any], stop: Stop, tracking: Tracking | None) -> None:
+    """Say how a stopped suite goes on; give MLflow its records where there is time for them."""
+    request, results = work.request, work.results
+    if request.as_json:
+        print_text(last_line(results))
+    print_how_to_resume(request.verb, results, stop)
+    if tracking and (stop.deadline or math.inf) > time.time() + _SYNC_S:
+        tracking.sync(results, "KILLED")
 
 
 def _execute(

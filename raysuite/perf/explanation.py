@@ -247,7 +247,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
         nodes = ", or workers on fewer nodes (--placement pack)" if fewer else ""
         return f"{_ADVICE_FOR_SCRIPTS[term]}{nodes}"
     spec = run.plan["spec"]
-    strategy, cores = spec["strategy"], _cores(run)
+    strategy = spec["strategy"]
     match term:
         case "loader":
             return (
@@ -286,20 +286,25 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
             profile = ", or measure.profile=torch" if profiled else ""
             return f"measure the same variant on one worker{profile}: that tells the two apart"
         case "computation":
-            each = int(spec["resources"]["cpus_per_worker"])
-            alone = "" if STRATEGY_OPTIONS[strategy["name"]].distributed else " with strategy=ddp"
-            idle = (cores or 0) - run.workers * each
-            if run.plan["device"] == "cpu" and cores and idle > 0:
-                are = "is" if idle == 1 else "are"
-                if run.workers < (workers := cores // each) <= most_workers:
-                    return ""
-                if workers > run.workers:
-                    what = f"resources.workers={workers}{alone}"
-                else:
-                    what = f"resources.cpus_per_worker={cores // run.workers}"
-                return f"{idle} of {cores} processors {are} idle: try {what}"
-            if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
-                return "training.precision=bf16"
-            if run.plan["device"] == "cpu" and cores:
-                return f"more than these {cores} processors, or a smaller network"
-            return f"more workers{alone}, or a smaller network: nothing else takes as long"
+            return _advice_on_computation(run, most_workers)
+
+
+def _advice_on_computation(run: RunFigures, most_workers: int) -> str:
+    spec, cores = run.plan["spec"], _cores(run)
+    each = int(spec["resources"]["cpus_per_worker"])
+    alone = "" if STRATEGY_OPTIONS[spec["strategy"]["name"]].distributed else " with strategy=ddp"
+    idle = (cores or 0) - run.workers * each
+    if run.plan["device"] == "cpu" and cores and idle > 0:
+        are = "is" if idle == 1 else "are"
+        if run.workers < (workers := cores // each) <= most_workers:
+            return ""
+        if workers > run.workers:
+            what = f"resources.workers={workers}{alone}"
+        else:
+            what = f"resources.cpus_per_worker={cores // run.workers}"
+        return f"{idle} of {cores} processors {are} idle: try {what}"
+    if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
+        return "training.precision=bf16"
+    if run.plan["device"] == "cpu" and cores:
+        return f"more than these {cores} processors, or a smaller network"
+    return f"more workers{alone}, or a smaller network: nothing else takes as long"

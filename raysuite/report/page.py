@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import yaml
@@ -21,14 +21,12 @@ from raysuite.files import write_whole
 from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
+from raysuite.report.collect import Report
 from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
-
-if TYPE_CHECKING:
-    from raysuite.report.build import Report
 
 OPEN_UP_TO = 24
 """Tables with more lines than this start folded, or scroll by themselves."""

@@ -78,3 +78,8 @@ def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: s
     close += [within[x] for x in difflib.get_close_matches(given, names, n=1, cutoff=0.5)]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}valid are {', '.join(names)}"
+
+
+def off(value: Any) -> Any:
+    """YAML 1.1 reads `off` as false."""
+    return "off" if value is False else value

@@ -11,17 +11,18 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.errors import some
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
+from raysuite.spec.optimizers import OptimizerOptions
+from raysuite.spec.resources import ResourceOptions
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
-
-if TYPE_CHECKING:
-    from raysuite.spec.experiment import ExperimentSpec
+from raysuite.spec.tasks import TaskOptions
+from raysuite.spec.training import TrainingOptions
 
 COMPUTED_IN_16_BITS = 0.25
 """Of `Lossy.within`, for passes in bf16 or fp16."""
@@ -32,6 +33,19 @@ _BITS = {"none": 32, "fp32": 32, "fp16": 16, "bf16": 16}
 
 Refusals = Iterator[tuple[str, str]]
 """(key to change, message)."""
+
+
+class Trained(Protocol):
+    """The sections of an experiment that a strategy may refuse."""
+
+    @property
+    def task(self) -> TaskOptions: ...
+    @property
+    def optimizer(self) -> OptimizerOptions: ...
+    @property
+    def training(self) -> TrainingOptions: ...
+    @property
+    def resources(self) -> ResourceOptions: ...
 
 
 @dataclass(frozen=True)
@@ -199,7 +213,7 @@ class _StrategyOptions(Options):
         """Dotted key -> import path that has to exist on this machine."""
         return {}
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         """Why the strategy cannot run this spec, for reasons that `only` does not state."""
         yield from ()
 
@@ -280,7 +294,7 @@ class SingleOptions(_StrategyOptions):
 
     name: Literal["single"] = "single"
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         if (workers := spec.resources.workers) != 1:
             yield (
                 "resources.workers",
@@ -315,7 +329,7 @@ class DdpOptions(_StrategyOptions):
     find_unused_parameters: bool = False
     """Search each step's graph for parameters without a gradient."""
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         if self.static_graph and spec.training.accumulate != 1:
             yield (
                 "strategy.static_graph",
@@ -452,7 +466,7 @@ class DeepSpeedOptions(_StrategyOptions):
     """Reduce gradients while the backward pass still runs (stages 1 to 3). Left out: as DeepSpeed
     does by itself, in stage 3 alone."""
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
         if self.zero_stage < needed:
             yield (
@@ -662,7 +676,7 @@ class FsdpOptions(_StrategyOptions):
     """Hybrid sharding: so many copies of the network, each sharded over its part of the workers,
     whose gradients are then all-reduced. `nodes`: one copy on each node."""
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         workers = spec.resources.workers
         if self.copies != "nodes" and workers % self.copies:
             yield (
@@ -855,7 +869,7 @@ class PipelineOptions(_StrategyOptions):
         least = self.stages if self.schedule == "pipedream_2bw" else 1
         return -(-least // multiple) * multiple
 
-    def refusals(self, spec: ExperimentSpec) -> Refusals:
+    def refusals(self, spec: Trained) -> Refusals:
         training = spec.training
         if self.balance != "parameters" and not spec.task.classifies:
             yield (

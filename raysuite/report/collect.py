@@ -1,0 +1,168 @@
+"""The figures of a report, from the Records of a results folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
+from raysuite.report.against import Comparison, compare
+from raysuite.report.data import finite, row_data, run_data
+from raysuite.report.plot import Plot
+from raysuite.report.plots import make_plots
+from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
+from raysuite.report.provenance import provenance
+from raysuite.report.script import script_caveats, script_sheets
+from raysuite.report.summary import Sentence, repeats_note, summarize_rows
+from raysuite.report.sweep.build import SweepReport, collect_sweep
+from raysuite.report.tables import (
+    Sheet,
+    costs_sheet,
+    markdown_sheet,
+    markdown_table,
+    markdown_text,
+    overheads_sheet,
+    rows_sheet,
+)
+
+FORMAT = 1
+"""Version of rows.json; it grows with each change that programs which read the last one cannot
+follow."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of a results folder. All of them follow from the Records."""
+
+    folder: Path
+    rows: list[Row]
+    runs: list[RunFigures]
+    summary: list[Sentence]
+    plots: list[Plot]
+    spec_text: str
+    """The spec as it was written."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the command other than the defaults, such as a baseline: they are needed to
+    recompute the report."""
+    comparison: Comparison | None = None
+    """This study beside another one, or beside a paper."""
+    sweep: SweepReport | None = None
+    """A sweep's figures that are not in the rows."""
+    predictions: Predictions = field(default_factory=dict)
+    """What `raysuite predict` wrote beside the runs."""
+    further: Sequence[Sheet] = ()
+    """Tables that others made of the same rows."""
+
+    @property
+    def sheets(self) -> list[Sheet]:
+        """Tables between that of the rows and the plots."""
+        found = (
+            costs_sheet(self.rows),
+            overheads_sheet(self.rows),
+            predictions_sheet(self.runs, self.predictions),
+        )
+        return [*(sheet for sheet in found if sheet), *script_sheets(self.rows), *self.further]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The name of each run on the page, by its id: trials are named by their numbers."""
+        if self.sweep is None:
+            return {run.run_id: run.name for run in self.runs}
+        return {run.run_id: f"trial {run.plan['index']}" for run in self.runs}
+
+    @property
+    def name(self) -> str:
+        if self.sweep is not None:
+            return self.sweep.study.name
+        return str(self.runs[0].plan["spec"]["name"]) if self.runs else self.folder.name
+
+    @property
+    def description(self) -> str:
+        return str(self.runs[0].plan["spec"]["description"]) if self.runs else ""
+
+    @property
+    def note(self) -> str:
+        """How the intervals came about."""
+        return repeats_note(self.rows)
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Where the figures come from: the content of provenance.json."""
+        return provenance(self.folder, self.runs, self.options, self.names)
+
+    def data(self) -> dict[str, Any]:
+        """Everything as plain data: the content of rows.json."""
+        data = {
+            "format": FORMAT,
+            "name": self.name,
+            "options": self.options,
+            "summary": [{"kind": s.kind, "text": s.text} for s in self.summary],
+            "rows": [row_data(row) for row in self.rows],
+            "runs": [run_data(run) for run in self.runs],
+        }
+        if self.sweep is not None:
+            data |= {"sweep": self.sweep.data()}
+        cleaned: dict[str, Any] = finite(data)
+        return cleaned
+
+    def markdown(self) -> str:
+        """Summary and tables: the content of rows.md."""
+        said = (markdown_text(sentence.text) for sentence in self.summary)
+        lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
+        if self.sweep is not None:
+            return "\n".join([*lines, *(markdown_sheet(sheet) for sheet in self.sweep.sheets)])
+        sheets = map(markdown_sheet, self.sheets)
+        return "\n".join([*lines, markdown_table(rows_sheet(self.rows)), self.note, "", *sheets])
+
+
+Further = Callable[[Sequence[Row]], Sequence[Sheet]]
+"""Makes tables of rows against their own baselines; not of a sweep, whose rows differ in much."""
+
+
+def collect(
+    results: Results,
+    baseline: str | None = None,
+    against: str | None = None,
+    further: Further = lambda rows: (),
+) -> Report:
+    """The report of a results folder, with `further` tables, without writing anything.
+
+    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against`
+    is `published:PAPER` or another results folder. Raises UserError if either of them is not
+    found.
+    """
+    runs = results_figures(results)
+    rows = make_rows(runs, baseline)
+    spec = results.folder / "spec.yaml"
+    asked = {"baseline": baseline, "against": against}
+    sweep = collect_sweep(results, against)
+    predictions = results.predictions()
+    predicted = predictions_plot(runs, predictions)
+    if sweep is not None:
+        comparison = sweep.comparison
+    else:
+        comparison = None if against is None else compare(rows, against, baseline)
+    return Report(
+        folder=results.folder,
+        rows=rows,
+        runs=runs,
+        summary=[*summarize_rows(rows, runs), *_of_scripts(rows)]
+        if sweep is None
+        else sweep.summary,
+        plots=[*make_plots(rows, comparison), *([predicted] if predicted else [])]
+        if sweep is None
+        else sweep.plots,
+        spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
+        options={key: value for key, value in asked.items() if value is not None},
+        comparison=comparison,
+        sweep=sweep,
+        predictions=predictions,
+        further=further(rows if baseline is None else make_rows(runs)) if sweep is None else (),
+    )
+
+
+def _of_scripts(rows: Sequence[Row]) -> list[Sentence]:
+    return [Sentence("caveat", sentence) for sentence in script_caveats(rows)]
