@@ -38,6 +38,10 @@ SOURCES = {
     "(tensorflow/docs, site/en/r1/guide/performance/benchmarks.md)",
     "Ultra-Scale Playbook 2025": "Tazi et al. 2025, data parallelism on H100 GPUs, 8 a node, "
     "tokens/s (huggingface.co/spaces/nanotron/ultrascale-playbook, fragment dp_scaling)",
+    "LLM Foundry 2023": "Databricks' (MosaicML's) training benchmarks of MPT, fully sharded, on "
+    "A100-40GB and H100 GPUs, 8 a node, tokens/s of sequences of 2,048 "
+    "(mosaicml/llm-foundry, scripts/train/benchmarking/README.md): every series there of four "
+    "sizes or more, up to 64 GPUs at least, whose micro-batch, accumulation and GPU stay the same",
 }
 Series = Mapping[str, Sequence[Point]]
 Law = Callable[[Sequence[Point]], Callable[[Point], float]]

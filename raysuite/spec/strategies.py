@@ -541,7 +541,7 @@ class DeepSpeedOptions(_StrategyOptions):
             self.bucket_mb * _MIB,
             overlap=stage == 3 if overlap is None else overlap,
             gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
-            kept_bytes=4.0 * SMALL,
+            kept_bytes=4.0 * SMALL if stage == 3 else 0.0,
             every_pass=stage >= 2,
         )
 

@@ -336,7 +336,8 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert line["ideal_images_per_s"] == 51200
     # Aach et al., Table 2, ResNet-50 with the native loader: 5.52 % on 512 GPUs, 30.80 % on 4
     assert line["published_images_per_s"][0] == pytest.approx(51200 * 5.52 / 30.80)
-    assert line["published_images_per_s"][1] < 51200
+    # the best on so many: ResNet-101 with DALI, 31.59 % and 46.00 %; others have fewer workers
+    assert line["published_images_per_s"][1] == pytest.approx(51200 * 31.59 / 46.00)
     told = run(*asked, "--workers", "512")
     assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
     (near,) = json.loads(run(*asked, "--workers", "2", "--json"))

@@ -250,7 +250,6 @@ MIB = 2**20
                 5 * MIB,
                 overlap=False,
                 gathers="updated weights",
-                kept_bytes=4e5,
                 every_pass=True,
             ),
         ),
