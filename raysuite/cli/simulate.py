@@ -87,7 +87,8 @@ def simulate(
     A step's tasks are the passes of a network's layers or stages, the reduction of gradients in the
     strategy's buckets, and transfers between stages. How fast a worker computes is from a
     calibration or given; the workers' network is from a calibration or a file. Simulations are
-    no measurements, and have no interval.
+    no measurements, and have no interval. From a rate alone, data parallelism has the range that
+    published systems reach of ideal scaling.
 
     \b
     Examples:
@@ -115,6 +116,7 @@ def simulate(
             "how fast a worker computes is not known: give one of --calibration FILE and "
             "--per-second N"
         )
+    more = trace or gantt or mtbf_hours or storage or jitter or straggler > 1
     found = None if calibration is None else Calibration.read(calibration)
     stated = None if network is None else Network.read(network)
     lines: list[dict[str, Any]] = []
@@ -124,17 +126,25 @@ def simulate(
                 "--jitter, --straggler and --storage-per-second are for data-parallel strategies; "
                 f"{each.title} is a pipeline"
             )
+        line: dict[str, Any] = {"run": each.title, "workers": each.workers, "unit": each.task.unit}
+        lines.append(line)
+        if rate is not None and each.schedule is None:
+            worst, best = reached(each.workers)
+            line["ideal_images_per_s"] = ideal = rate * each.workers
+            line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
+            line["published"] = [part._asdict() for part in (worst, best)]
+            if stated is None and each.workers > 1 and not more:
+                line["validated"] = RANGE
+                continue
         began = time.perf_counter()
         between = stated or measured_network(each, found)
         step = step_of(each, found, rate, between, jitter, straggler, storage)
         took = time.perf_counter() - began
-        if trace is not None and not lines:
+        if trace is not None and len(lines) == 1:
             write_whole(trace, step.trace().encode())
         training = step.seconds * each.total_steps
         validation, start = beside_training(each, step, found)
-        line: dict[str, Any] = {
-            "run": each.title,
-            "workers": each.workers,
+        line |= {
             "step_s": step.seconds,
             f"{each.task.unit}_per_s": each.units(each.global_batch) / step.seconds,
             "shares": step.shares,
@@ -144,14 +154,8 @@ def simulate(
             "simulated_in_s": took,
             "validated": words(kind_of(each, found, network)),
         }
-        if rate is not None and each.schedule is None:
-            worst, best = reached(each.workers)
-            line["ideal_images_per_s"] = ideal = rate * each.workers
-            line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
-            line["published"] = [part._asdict() for part in (worst, best)]
         if mtbf_hours is not None:
             line |= with_failures(each, between, line["run_s"], mtbf_hours, checkpoint_s, restart_s)
-        lines.append(line)
         if gantt and not as_json:
             print_text(f"{each.title}: {step.seconds * 1e3:.3f} ms")
             for text in step.gantt():
@@ -162,24 +166,30 @@ def simulate(
     _print(lines)
 
 
+RANGE = (
+    "nothing is simulated without a network: the range is what published systems reach at this "
+    "rate; --network NAME, such as hdr-fat-tree, simulates a step"
+)
+
+
 def _print(lines: Sequence[dict[str, Any]]) -> None:
-    rates = [next(key for key in line if key.endswith("_per_s")) for line in lines]
-    titles = {rate.removesuffix("_per_s").capitalize() for rate in rates}
-    header = ["Run", "Step", f"{' or '.join(sorted(titles))}/s", "Where the time goes", "Run time"]
+    unit = " or ".join(sorted({line["unit"] for line in lines}))
+    header = ["Run", "Step", f"{unit.capitalize()}/s", "Where the time goes", "Run time"]
     failures = "expected_s" in lines[0]
     header += ["With failures", "Checkpoint every"] if failures else []
     published = any("published" in line for line in lines)
     if published:
-        header.insert(3, "Published systems, images/s")
+        header[3:3] = [f"Ideal, {unit}/s", "Published systems"]
     cells = []
-    for line, rate in zip(lines, rates, strict=True):
-        shares = ", ".join(f"{name} {part:.0%}" for name, part in line["shares"].items())
+    for line in lines:
+        shares = ", ".join(f"{name} {part:.0%}" for name, part in line.get("shares", {}).items())
+        known = "step_s" in line
         cell = [
             line["run"],
-            f"{line['step_s'] * 1e3:,.2f} ms",
-            f"{line[rate]:,.0f}",
+            f"{line['step_s'] * 1e3:,.2f} ms" if known else "",
+            f"{line[line['unit'] + '_per_s']:,.0f}" if known else "",
             shares,
-            human_seconds(line["run_s"]),
+            human_seconds(line["run_s"]) if known else "",
         ]
         if failures:
             expected = line["expected_s"]
@@ -187,9 +197,13 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             cell += [human_seconds(line["checkpoint_every_s"])]
         if published:
             low, high = line.get("published_images_per_s", (None, None))
-            cell.insert(3, "" if low is None else f"{low:,.0f} to {high:,.0f}")
+            ideal = line.get("ideal_images_per_s")
+            cell[3:3] = ["", ""] if low is None else [f"{ideal:,.0f}", f"{low:,.0f} to {high:,.0f}"]
         cells.append(cell)
-    stdout().print(table(header, cells))
+    filled = [place for place in range(len(header)) if any(cell[place] for cell in cells)]
+    stdout().print(
+        table([header[n] for n in filled], [[cell[n] for n in filled] for cell in cells])
+    )
     if published:
         last = max((line for line in lines if "published" in line), key=lambda it: it["workers"])
         told = " to ".join(
@@ -197,8 +211,8 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             for part in last["published"]
         )
         print_text(f"published systems reach this part of ideal scaling: {told}")
-    for said in dict.fromkeys(line["validated"] for line in lines):
-        print_text(f"simulated, not measured; {said}")
+    for known, said in dict.fromkeys(("step_s" in line, line["validated"]) for line in lines):
+        print_text(f"simulated, not measured; {said}" if known else said)
 
 
 def _plans(

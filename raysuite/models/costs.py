@@ -21,6 +21,7 @@ from raysuite.models.base import example
 from raysuite.models.layers import LayerCost
 from raysuite.nested import called
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
 """Images of the two forward passes. What an image costs is half their difference, so that what
@@ -44,6 +45,8 @@ class ModelCost:
     each storage once, weights left out. A framework's work space is not in it."""
     gradient_bytes: int
     """Gradients of the trained parameters: what an all-reduce moves."""
+    small_parameters: int
+    """Numbers of tensors that ZeRO-3 keeps whole."""
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
@@ -71,6 +74,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
         gradient_bytes=sum(
             each.numel() * each.element_size() for each in parameters if each.requires_grad
         ),
+        small_parameters=sum(n for each in parameters if (n := each.numel()) <= SMALL),
     )
 
 

@@ -30,7 +30,9 @@ from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
-FORMAT = 1
+FORMAT = 2
+"""Since 2, messages of gathers and scatters are half as many, and ZeRO-3 sends each micro-batch's
+bytes."""
 LEVEL = 0.9
 """Level of every prediction interval."""
 _LEAST_RUNS = 4
@@ -208,6 +210,17 @@ class Calibration(_Part):
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
+    def gathering(self) -> list[str]:
+        """The strategies that gather or scatter buffers."""
+        sent = [term.removeprefix("byte/") for term in self.seconds.costs if term[:5] == "byte/"]
+        names = dict.fromkeys(kind.partition("(")[0] for kind in sent)
+        return [
+            name
+            for name in names
+            if (traffic := STRATEGY_OPTIONS[name]().traffic(1, 1, 4)) and traffic.all_gathered
+        ]
+
+    @property
     def works_with_one_batch(self) -> list[str]:
         """Networks all runs of which have the same micro-batch: what a sample costs cannot be told
         from what a pass and an update cost."""
@@ -300,7 +313,7 @@ class Calibration(_Part):
         """Read a file. Raises UserError where it is no calibration."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            return cls.model_validate(data)
+            found = cls.model_validate(data)
         except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             if isinstance(error, ValidationError):
@@ -310,6 +323,13 @@ class Calibration(_Part):
                 f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS`, "
                 "and give the file that it wrote"
             ) from error
+        if found.format < FORMAT and (gathering := found.gathering):
+            raise UserError(
+                f"{file} is from an earlier version, which counted the messages of "
+                f"{', '.join(gathering)} otherwise; make it again, without new runs: `raysuite "
+                f"calibrate {' '.join(found.sources)} --out {file}`"
+            )
+        return found
 
 
 def quantities(plan: Plan) -> dict[str, dict[str, float]]:
@@ -376,7 +396,12 @@ def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> 
             continue
         if counted is None or counted.parameters is None:
             continue
-        work = Work(counted.parameters, counted.gradient_bytes or 0, counted.forward_flops)
+        work = Work(
+            counted.parameters,
+            counted.gradient_bytes or 0,
+            counted.forward_flops,
+            counted.small_parameters,
+        )
         if quiet := _quiet(run, most_other_cores):
             found.append(Observed(run, work, quiet))
     return found

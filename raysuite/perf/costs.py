@@ -46,6 +46,8 @@ class Work:
     gradient_bytes: int
     forward_flops: int | None = None
     """Multiply-adds of one image's forward pass."""
+    small_parameters: int = 0
+    """Numbers of tensors that ZeRO-3 keeps whole."""
 
 
 def work_name(plan: Plan) -> str:
@@ -134,7 +136,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     if not STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]].distributed:
         return terms
     terms |= {f"step/{kind}": steps, f"copy/{kind}": steps * work.parameters * 4.0}
-    traffic = step_traffic(plan, work.parameters, work.gradient_bytes)
+    traffic = step_traffic(plan, work.parameters, work.gradient_bytes, work.small_parameters)
     if workers > 1:
         terms[f"hook/{kind}"] = steps * passes
         terms[f"beside/{kind}"] = images * (work.forward_flops or 0)

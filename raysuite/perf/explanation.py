@@ -257,7 +257,12 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
         case "exposed communication":
             counted = run.costs.counted if run.costs else None
             traffic = (
-                step_traffic(run.plan, counted.parameters, counted.gradient_bytes or 0)
+                step_traffic(
+                    run.plan,
+                    counted.parameters,
+                    counted.gradient_bytes or 0,
+                    counted.small_parameters,
+                )
                 if counted and counted.parameters
                 else None
             )

@@ -249,10 +249,10 @@ def data_parallel(
     storage_s: float = 0.0,
 ) -> list[Task]:
     """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
-    in buckets from the last layer on, and the update. With `accumulate` > 1, all reductions come
-    with the last backward pass. Where weights are sharded, a bucket's are gathered while the layers
-    of the bucket before compute. Workers wait for the `load_s` of each micro-batch; beside the
-    step, storage delivers the next one's samples in `storage_s`."""
+    in buckets from the last layer on, with the last backward pass or with each, and the update.
+    Where weights are sharded, a bucket's are gathered while the layers of the bucket before
+    compute, for each micro-batch but for small layers. Workers wait for the `load_s` of each
+    micro-batch; beside the step, storage delivers the next one's samples in `storage_s`."""
     workers = sum(crowd.count for crowd in crowds)
     tasks: list[Task] = []
 
@@ -262,21 +262,24 @@ def data_parallel(
 
     segments = _segments(layers, reductions)
     held: dict[int, float] = defaultdict(float)
+    freed: dict[int, float] = defaultdict(float)
     for bucket, own in segments:
-        held[bucket] += sum(layer.gradient_bytes for layer in own)
+        each = [layer.gradient_bytes for layer in own]
+        held[bucket] += sum(each)
+        freed[bucket] += sum(count for count in each if count > reductions.kept_bytes)
     lanes = [f"{crowd.count:,} workers" for crowd in crowds]
     if len(crowds) > 1:
         lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
     factors = {lane: crowd.slowest(jitter) for crowd, lane in zip(crowds, lanes, strict=True)}
     sharded = reductions.gathers == "weights" and workers > 1
-    gathered: dict[int, int] = {}
+    sizes, gathered = held, dict[int, int]()
     done: list[list[int]] = []
     """Of each segment that was passed: its last task in each lane."""
     beside = 2 if reductions.overlap else 1
 
     def gather(bucket: int, ahead: int) -> tuple[int, ...]:
         if sharded and bucket not in gathered:
-            seconds = network.all_gather(workers, reductions.gathered_bytes * held[bucket])
+            seconds = network.all_gather(workers, reductions.gathered_bytes * sizes[bucket])
             after = done[-ahead] if len(done) >= ahead else ()
             name = f"gather weights {bucket}"
             gathered[bucket] = add(name, "collectives", seconds, after, "communication")
@@ -293,33 +296,34 @@ def data_parallel(
 
     def reduce(bucket: int, after: Iterable[int]) -> None:
         if workers > 1:
-            times = accumulate if reductions.every_pass else 1
-            seconds = times * combine(workers, reductions.compression * held[bucket])
+            seconds = combine(workers, reductions.compression * held[bucket])
             name = f"reduce bucket {bucket}"
             reduced.append(add(name, "collectives", seconds, after, "communication"))
 
     if storage_s:
         add("read the next batch", STORAGE, storage_s, (), "loader")
     loads = {lane: add("load", lane, load_s * accumulate, (), "loader") for lane in lanes if load_s}
-    ends: dict[int, list[int]] = {}
     for index in range(accumulate):
+        ends: dict[int, list[int]] = {}
+        reducing = reductions.every_pass or index == accumulate - 1
+        before = [*loads.values(), *([] if reductions.overlap else reduced)]
         for bucket, own in reversed(segments):
-            after = (*loads.values(), *gather(bucket, beside))
+            after = (*before, *gather(bucket, beside))
             done.append([passed("forward", each, each.forward_s, after) for each in own[::-1]][-1])
         if reductions.gathers_again:
             gathered = {bucket: task for bucket, task in gathered.items() if bucket == OUTSIDE}
         for place, (bucket, own) in enumerate(segments):
             after = gather(bucket, beside if place else 1)  # what was just freed
-            if index == accumulate - 1 and reductions.overlap and place:
+            if reducing and reductions.overlap and place:
                 _reduce_whole(segments, place - 1, ends, reduce)
             done.append([passed("backward", each, each.backward_s, after) for each in own][-1])
             ends[bucket] = done[-1]
-        gathered = {}
-    if reductions.overlap:
-        _reduce_whole(segments, len(segments) - 1, ends, reduce)
-    else:
-        for bucket in ends:
-            reduce(bucket, done[-1])
+        sizes, gathered = freed, {}
+        if reducing and reductions.overlap:
+            _reduce_whole(segments, len(segments) - 1, ends, reduce)
+        elif reducing:
+            for bucket in ends:
+                reduce(bucket, done[-1])
     updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]
     if reductions.gathers == "updated weights" and workers > 1:
         seconds = network.all_gather(workers, sum(held.values()))

@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 
 from raysuite.records.names import Plan
 
-Kind = Literal["one machine", "pipelines", "from at most 8", "from at most 16", "from 64"]
+Kind = Literal[
+    "one machine", "pipelines", "from one", "from at most 8", "from at most 16", "from 64"
+]
 NOT_VALIDATED = "not validated: predictions of this kind were not held against measurements"
 
 
@@ -41,6 +43,7 @@ VALIDATIONS: dict[Kind, Validation] = {
         0.140,
         "simulation.md",
     ),
+    "from one": Validation(_AACH, 0.556, 0.88, "prediction_scale_out.md"),
     "from at most 8": Validation(_AACH, 0.145, 0.45, "prediction_scale_out.md"),
     "from at most 16": Validation(_AACH, 0.158, 0.45, "prediction_scale_out.md"),
     "from 64": Validation(_AACH, 0.061, 0.30, "prediction_scale_out.md"),
@@ -58,6 +61,12 @@ def of_plan(plan: Plan) -> Kind | None:
     if plan["device"] != "cpu" or "task" in plan:  # plans of classification leave it out
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"
+
+
+def of_rate(plan: Plan) -> Kind | None:
+    """The kind of a simulation from the rate of one worker: classification of images on GPUs was
+    held against published figures."""
+    return "from one" if plan["device"] == "gpu" and "task" not in plan else None
 
 
 def of_scaling(measured: int) -> Kind | None:

@@ -41,18 +41,21 @@ def aach2023() -> dict[str, list[Point]]:
 @cache
 def others() -> dict[str, list[Point]]:
     """report/published/scaling.csv: TensorFlow's performance guide on K80 GPUs (tensorflow/docs,
-    site/en/r1/guide/performance/benchmarks.md), and data parallelism on H100 GPUs in the
-    Ultra-Scale Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling)."""
+    site/en/r1/guide/performance/benchmarks.md), data parallelism on H100 GPUs in the Ultra-Scale
+    Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling), and sharded training
+    of MPT (mosaicml/llm-foundry, scripts/train/benchmarking/README.md)."""
     return read_figures(FOLDER / "scaling.csv")
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The worst and the best of the published systems on so many workers; between two sizes the
-    efficiency is interpolated over the logarithm of the workers."""
+    """The worst of the published systems on so many workers or fewer, and the best of those on so
+    many, or else on the most; between two sizes the efficiency is interpolated over the logarithm
+    of the workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]
-    return min(found), max(found)
+    most = max(each.workers for each in found)
+    return min(found), max(each for each in found if each.workers == most)
 
 
 def _reached(name: str, points: Sequence[Point], workers: int) -> Reached:

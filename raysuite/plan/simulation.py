@@ -32,7 +32,7 @@ from raysuite.perf.simulator import (
     data_parallel,
     pipeline_step,
 )
-from raysuite.perf.validation import Kind, of_plan
+from raysuite.perf.validation import Kind, of_plan, of_rate
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec.strategies import DdpOptions, FsdpOptions, PipelineOptions
 
@@ -284,9 +284,11 @@ def beside_training(
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
     """Of a simulation, by what it was made from: a pipeline's step from a calibration was held
-    against measurements; nothing from a rate or a network as stated was."""
-    known = plan.schedule is not None and calibration is not None and network is None
-    return of_plan(plan.model_dump(mode="json")) if known else None
+    against measurements, and data parallelism from the rate of a GPU against published figures."""
+    data = plan.model_dump(mode="json")
+    if calibration is not None:
+        return of_plan(data) if plan.schedule is not None and network is None else None
+    return None if plan.schedule is not None else of_rate(data)
 
 
 def with_failures(

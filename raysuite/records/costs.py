@@ -49,12 +49,15 @@ class Costs:
     """What operations, traffic and peak are from."""
 
 
-def step_traffic(plan: Plan, parameters: int, gradient_bytes: int) -> Traffic | None:
+def step_traffic(
+    plan: Plan, parameters: int, gradient_bytes: int, small: int = 0
+) -> Traffic | None:
     """The collectives of an optimiser step of a plan, computed from what each framework does.
 
     `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those that
-    are trained. None where the strategy does not declare it. A test counts the collectives of each
-    framework's steps and compares; flags, norms and loss scales, of some bytes each, are left out.
+    are trained, `small` the numbers in small tensors. None where the strategy does not declare it.
+    A test counts the collectives of each framework's steps and compares; flags, norms and loss
+    scales, of some bytes each, are left out.
     """
     if int(plan["workers"]) == 1:
         return Traffic()
@@ -62,7 +65,7 @@ def step_traffic(plan: Plan, parameters: int, gradient_bytes: int) -> Traffic | 
         options = _OPTIONS.validate_python(plan["spec"]["strategy"])
     except ValidationError:  # of a version with other options
         return None
-    return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes)
+    return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes, small)
 
 
 def run_costs(
@@ -79,7 +82,8 @@ def run_costs(
         forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # of a token
         flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * forward * throughput
     if counted is not None and counted.parameters is not None:
-        traffic = step_traffic(plan, counted.parameters, counted.gradient_bytes or 0)
+        sizes = counted.parameters, counted.gradient_bytes or 0, counted.small_parameters
+        traffic = step_traffic(plan, *sizes)
     workers = int(plan["workers"])
     peak = counted.peak_flops if counted is not None else None
     return Costs(

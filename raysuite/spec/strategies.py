@@ -137,12 +137,14 @@ class Reductions:
     """Whether `weights` are gathered for the backward pass too, not kept from the forward pass."""
     gathered_bytes: float = 1.0
     """Bytes gathered for a byte of weights."""
+    kept_bytes: float = 0.0
+    """Layers whose `weights` have at most so many bytes are gathered once in a step."""
     by_unit: bool = False
     """Whether what is gathered and reduced together are units of the network, not buckets."""
     compression: float = 1.0
     """Bytes sent for a byte of gradients."""
     every_pass: bool = False
-    """Whether gradients are reduced after each micro-batch, as ZeRO 2 does."""
+    """Whether gradients are reduced with each micro-batch, as ZeRO 2 and 3 do."""
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
@@ -221,11 +223,14 @@ class _StrategyOptions(Options):
         """Why the strategy cannot train a network with these parameters."""
         yield from ()
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         """The collectives of an optimiser step with more than one worker.
 
         `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those
-        that are trained. None where it depends on more than that.
+        that are trained, `small` the numbers in tensors of at most `SMALL`. None where it depends
+        on more than that.
         """
         return None
 
@@ -346,7 +351,9 @@ class DdpOptions(_StrategyOptions):
                 "it to true, or remove or freeze what the output does not depend on",
             )
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         bits = _BITS.get(self.compression)
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
 
@@ -414,7 +421,9 @@ class HorovodOptions(_StrategyOptions):
         yield from _zero_gradients(self.name, network)
         yield from _unsynchronised(self.name, network)
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
 
     @property
@@ -443,6 +452,9 @@ class HorovodOptions(_StrategyOptions):
         return self, _CYCLES * self.cycle_time_ms / 1e3
 
 
+SMALL = 10**5
+"""DeepSpeed's `stage3_param_persistence_threshold`: tensors of at most so many numbers are gathered
+once in a step, whatever its micro-batches."""
 _REUSED_BELOW = 10**9
 """DeepSpeed's `stage3_max_reuse_distance`: smaller models keep what the forward pass gathered for
 the backward pass."""
@@ -511,13 +523,17 @@ class DeepSpeedOptions(_StrategyOptions):
                 f"{what}, which stage 3 cannot shard; set it to 2 or less",
             )
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
-        """None with offloading, and for ZeRO-3 with accumulation or 10^9 parameters.
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
+        """None with offloading, and for ZeRO-3 with 10^9 parameters.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
         3 (Rajbhandari et al. 2020, "ZeRO", section 7). DeepSpeed 0.19 all-reduces the gradients in
         stages 1 and 2, where a reduce-scatter would do, and then gathers the weights: 3 Ψ. In
-        stage 3 it gathers the weights once, not twice, unless they are very many: 2 Ψ.
+        stage 3 it gathers the weights once, not twice, unless they are very many: 2 Ψ. With several
+        micro-batches it does so for each of them, as it reduces gradients in stages 2 and 3; small
+        weights stay whole for the step.
         """
         if self.offload != "none":
             return None
@@ -526,9 +542,10 @@ class DeepSpeedOptions(_StrategyOptions):
         if self.zero_stage < 3:  # from stage 2 on, each micro-batch's gradients are reduced
             times = accumulate if self.zero_stage == 2 else 1
             return Traffic(gradient_bytes * times, 0, gradient_bytes)
-        if accumulate > 1 or parameters >= _REUSED_BELOW:
+        if parameters >= _REUSED_BELOW:
             return None
-        return Traffic(0, gradient_bytes, 4 * parameters)
+        gathered = small + accumulate * (parameters - small)
+        return Traffic(0, gradient_bytes * accumulate, 4 * gathered)
 
     def reductions(self) -> Reductions | None:
         if self.offload != "none":
@@ -538,7 +555,8 @@ class DeepSpeedOptions(_StrategyOptions):
             self.bucket_mb * _MIB,
             overlap=stage == 3 if overlap is None else overlap,
             gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
-            every_pass=stage == 2,
+            kept_bytes=4.0 * SMALL if stage == 3 else 0.0,
+            every_pass=stage >= 2,
         )
 
     @classmethod
@@ -570,7 +588,9 @@ class _WrappedDdpOptions(_StrategyOptions):
                 "does not depend on",
             )
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         return Traffic(gradient_bytes)
 
     def reductions(self) -> Reductions:
@@ -617,7 +637,9 @@ class _RebuiltOptions(_StrategyOptions):
     def own_processes(self) -> bool:
         return True  # its runtime gets the workers once in a process
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         return Traffic(gradient_bytes)
 
 
@@ -700,7 +722,9 @@ class FsdpOptions(_StrategyOptions):
                 "shape [1], or choose another strategy",
             )
 
-    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+    def traffic(
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+    ) -> Traffic | None:
         """None with several copies, whose gradients are all-reduced besides.
 
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass;

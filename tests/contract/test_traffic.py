@@ -25,6 +25,7 @@ REQUESTS: dict[str, list[tuple[dict[str, Any], int]]] = {
         *(({"name": "deepspeed", "zero_stage": stage}, 2) for stage in range(3)),
         ({"name": "deepspeed", "zero_stage": 2, "overlap_comm": True}, 1),
         ({"name": "deepspeed", "zero_stage": 3}, 1),
+        ({"name": "deepspeed", "zero_stage": 3}, 2),
         ({"name": "deepspeed", "zero_stage": 3, "overlap_comm": True}, 1),
     ],
     "fsdp": [

@@ -115,7 +115,8 @@ def examine(strategy: dict[str, Any], accumulate: int, world: World) -> dict[str
         loop.close()
         framework.stop()
     plain = plan.model_dump(mode="json")
-    traffic = step_traffic(plain, costs.parameters or 0, costs.gradient_bytes or 0)
+    sizes = costs.parameters or 0, costs.gradient_bytes or 0, costs.small_parameters
+    traffic = step_traffic(plain, *sizes)
     return {"seen": seen.bytes, "computed": vars(traffic) if traffic else None}
 
 

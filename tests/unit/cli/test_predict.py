@@ -187,7 +187,7 @@ def test_no_step_is_larger_than_the_training_set(folder: Path) -> None:
 def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
     run("simulate", "spec.yaml", code=2)
     run("simulate", "spec.yaml", "--workers", "1024", *BY_C, code=2)
-    run("simulate", "spec.yaml", "--images-per-second", "100", code=2)
+    run("simulate", *ONE, "resources.workers=2", *RATE[:2], "--jitter", "0.1", code=2)
     run("simulate", "spec.yaml", "--images-per-second", "1", "--network", "none.yaml", code=2)
 
 
@@ -336,7 +336,13 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert line["ideal_images_per_s"] == 51200
     # Aach et al., Table 2, ResNet-50 with the native loader: 5.52 % on 512 GPUs, 30.80 % on 4
     assert line["published_images_per_s"][0] == pytest.approx(51200 * 5.52 / 30.80)
-    assert line["published_images_per_s"][1] < 51200
+    # the best on so many: ResNet-101 with DALI, 31.59 % and 46.00 %; others have fewer workers
+    assert line["published_images_per_s"][1] == pytest.approx(51200 * 31.59 / 46.00)
+    alone = tuple(each for each in asked if each not in ("--network", "hdr-fat-tree"))
+    (ranged,) = json.loads(run(*alone, "--workers", "512", "--json"))
+    assert "step_s" not in ranged
+    assert ranged["published"] == line["published"]
+    assert "--network NAME" in run(*alone, "--workers", "1,512").replace("\n", " ")
     told = run(*asked, "--workers", "512")
     assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
     (near,) = json.loads(run(*asked, "--workers", "2", "--json"))

@@ -81,6 +81,11 @@ def test_frozen_weights_have_no_gradients() -> None:
     assert found.gradient_bytes == 40
 
 
+def test_weights_that_zero_3_keeps_whole_are_counted_apart() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 600), nn.Linear(600, 2))
+    assert cost(model, small(3, 8)).small_parameters == 600 + 600 * 2 + 2
+
+
 @pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "mobilenet_v2", "resnet20"])
 def test_the_meta_device_counts_what_a_real_pass_keeps(name: str) -> None:
     facts = small(1, 16)

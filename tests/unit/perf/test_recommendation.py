@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from raysuite.perf import recommendation
 from raysuite.perf.recommendation import Choice, choices, rank
 from raysuite.records.names import Plan
 from raysuite.records.predicted import Interval, RunPredicted
@@ -82,6 +84,21 @@ def test_those_that_cannot_be_told_apart_have_one_rank() -> None:
     plans, predicted = zip(*(candidate(str(each), each) for each in seconds), strict=True)
     # in the intervals up to 59.4 and, from 60 on, up to 66.0; each of the others is alone
     assert [choice.rank for choice in rank(plans, predicted)] == [1, 1, 3, 3, 5, 6]
+
+
+def test_an_order_is_held_against_the_pairs_that_their_measurements_tell_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = Path(recommendation.__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    from prediction import told_apart
+
+    # means with 95 % intervals of 0.025: the first two are within one another's
+    paces = [[mean - 0.01, mean, mean + 0.01] for mean in (1.0, 1.02, 2.0, 3.0)]
+    for guessed, tau in (((1, 2, 3, 4), 1), ((2, 1, 3, 4), 1), ((1, 2, 4, 3), 0.6)):
+        assert told_apart(guessed, paces) == (pytest.approx(tau), pytest.approx(5 / 6))
+    assert told_apart((1, 2, 3, 3), paces)[0] == pytest.approx(0.8)  # a tie is half right
+    assert told_apart((1, 2), paces[:2]) == (None, 0)
 
 
 def test_an_efficiency_is_against_the_fastest_one_worker_of_the_same_batch() -> None:

@@ -140,7 +140,8 @@ SHARDED = replace(EACH, gathers="weights")
         (replace(EACH, overlap=False), {}, 9 + 3),
         (replace(EACH, compression=0.5), {}, 9.5),
         (EACH, {"accumulate": 2}, 9 + 9 + 1),  # reduced with the last pass alone
-        (replace(EACH, every_pass=True), {"accumulate": 2}, 9 + 9 + 2),
+        (replace(EACH, every_pass=True), {"accumulate": 2}, 9 + 9 + 1),  # the first beside the next
+        (replace(EACH, every_pass=True, overlap=False), {"accumulate": 2}, 2 * (9 + 3)),
         (EACH, {"accumulate": 2, "load_s": 1.0}, 2 + 9 + 9 + 1),
         (Reductions(bucket_bytes=20), {}, 10),  # c and b from 7 to 9, then a
         (Reductions(bucket_bytes=20, first_bucket_bytes=10), {}, 9 + 2),  # c alone, then b and a
@@ -155,6 +156,11 @@ SHARDED = replace(EACH, gathers="weights")
         # 11 and `a`, after gradients of `c`, from 11.5 to 13.5
         (replace(SHARDED, gathers_again=True, gathered_bytes=4.0), {}, 13.5 + 2 + 0.5),
         (SHARDED, {"accumulate": 2}, 0.5 + 9 + 9 + 0.5),
+        # weights of `a` are gathered once more, after its gradients have been reduced
+        (replace(SHARDED, every_pass=True), {"accumulate": 2}, 2 * (0.5 + 9 + 0.5)),
+        (replace(SHARDED, every_pass=True, kept_bytes=10), {"accumulate": 2}, 0.5 + 18 + 2 * 0.5),
+        (replace(SHARDED, overlap=False), {"accumulate": 2}, 2 * (3 * 0.5 + 9) + 3 * 0.5),
+        (replace(SHARDED, overlap=False, kept_bytes=10), {"accumulate": 2}, 1.5 + 18 + 1.5),
         (replace(SHARDED, by_unit=True), {}, 1.5 + 9 + 1.5),  # all in no unit
         (EACH, {"storage_s": 5.0}, 10),
         (EACH, {"storage_s": 12.0}, 12),
@@ -240,11 +246,16 @@ MIB = 2**20
         ),
         (
             {"name": "deepspeed", "zero_stage": 2, "bucket_mb": 5},
-            Reductions(5 * MIB, overlap=False, gathers="updated weights", every_pass=True),
+            Reductions(
+                5 * MIB,
+                overlap=False,
+                gathers="updated weights",
+                every_pass=True,
+            ),
         ),
         (
             {"name": "deepspeed", "zero_stage": 3, "bucket_mb": 5},
-            Reductions(5 * MIB, gathers="weights"),
+            Reductions(5 * MIB, gathers="weights", kept_bytes=4e5, every_pass=True),
         ),
         ({"name": "fsdp"}, Reductions(gathers="weights", gathers_again=True, by_unit=True)),
         (

@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 
 from raysuite.perf import validation
-from raysuite.perf.validation import NOT_VALIDATED, VALIDATIONS, Kind, of_plan, of_scaling, words
+from raysuite.perf.validation import (
+    NOT_VALIDATED,
+    VALIDATIONS,
+    Kind,
+    of_plan,
+    of_rate,
+    of_scaling,
+    words,
+)
 
 PAGES = Path(validation.__file__).parents[2] / "benchmarks" / "results"
 LINES: dict[Kind, str] = {
     "one machine": r"\| ours \| (.*?)% \| (.*?)%",
     "pipelines": r"steps: median (.*?)%, 90th percentile (.*?)%",
+    "from one": r"from the rate of one GPU\n.*?\| raysuite \| (.*?)% \| (.*?)%",
     **{
         kind: rf"Aach[^\n]*from at most {most}\n.*?\| raysuite \| (.*?)% \| (.*?)%"
         for kind, most in (("from 64", 64), ("from at most 16", 16), ("from at most 8", 8))
@@ -39,6 +48,8 @@ def test_predictions_that_were_not_held_against_measurements_are_named() -> None
     assert of_plan({**plan, "spec": {"strategy": {"name": "pipeline", "stages": 2}}}) == "pipelines"
     assert of_plan({**plan, "device": "gpu"}) is None
     assert of_plan({**plan, "task": {}}) is None
+    assert of_rate({**plan, "device": "gpu"}) == "from one"
+    assert of_rate({**plan, "device": "gpu", "task": {}}) is of_rate(plan) is None
     assert [of_scaling(each) for each in (4, 8, 15, 16, 64, 512)] == [
         None,
         "from at most 8",

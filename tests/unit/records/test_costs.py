@@ -110,7 +110,8 @@ class TestTraffic:
             ({"name": "deepspeed", "zero_stage": 1}, 2, Traffic(1000, 0, 1000)),
             ({"name": "deepspeed", "zero_stage": 2}, 2, Traffic(2000, 0, 1000)),
             ({"name": "deepspeed", "zero_stage": 3}, 1, Traffic(0, 1000, 1000)),
-            ({"name": "deepspeed", "zero_stage": 3}, 2, None),
+            # each micro-batch's, of which 50 numbers of small tensors are gathered once
+            ({"name": "deepspeed", "zero_stage": 3}, 2, Traffic(0, 2000, 4 * (50 + 2 * 200))),
             ({"name": "deepspeed", "zero_stage": 1, "offload": "optimizer"}, 1, None),
             # gathered before both passes of each micro-batch, or before the forward pass alone
             ("fsdp", 2, Traffic(0, 1000, 4000)),
@@ -126,7 +127,7 @@ class TestTraffic:
         ],
     )
     def test_of_a_step(self, strategy: Any, accumulate: int, traffic: Traffic | None) -> None:
-        assert step_traffic(plan_of(strategy, 2, accumulate), 250, 1000) == traffic
+        assert step_traffic(plan_of(strategy, 2, accumulate), 250, 1000, 50) == traffic
 
     def test_one_worker_sends_nothing(self) -> None:
         alone = step_traffic(plan_of("ddp", 1), 250, 1000)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.records.predicted import Interval
-from raysuite.report.predictions import _error, interval
+from raysuite.records.predicted import Interval, RunPredicted
+from raysuite.report.predictions import _error, interval, predictions_sheet
+from tests.fake_calibration import SEEN, measured, plans
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,18 @@ def test_the_error_is_of_the_prediction_as_a_part_of_the_measurement(
 def test_an_interval_is_from_low_to_high() -> None:
     assert interval(Interval(12.0, 11.0, 13.5), "{:.1f}".format) == "12.0 [11.0, 13.5]"
     assert interval(None) == "–"
+
+
+def test_predictions_have_their_intervals_and_no_order_of_their_own() -> None:
+    runs = [measured(plan) for plan in plans(SEEN)[:3]]
+    predicted = {
+        run.run_id: RunPredicted(
+            run_id=run.run_id, calibration="c.yaml", throughput=Interval(value, 8.0, 13.0)
+        )
+        for run, value in zip(runs, (10.0, 12.0, 11.0), strict=True)
+    }
+    sheet = predictions_sheet(runs, predicted)
+    assert sheet is not None
+    assert [line[:2] for line in sheet.cells] == [
+        (run.name, interval(predicted[run.run_id].throughput)) for run in runs
+    ]
