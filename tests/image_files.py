@@ -167,7 +167,7 @@ def _rgb(levels: Pixels) -> NDArray[np.uint8]:
     return np.broadcast_to(levels, (*levels.shape[:2], 3)).astype(np.uint8)
 
 
-def kinds(side: int) -> list[Kind]:
+def kinds(side: int) -> list[Kind]:  # noqa: C901 - a table
     """Every mode, depth and format: those that are taken, and those that are not."""
     deep = _smooth(np.random.default_rng(0), side, side, 4)
     found: list[Kind] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import groupby
@@ -253,94 +253,116 @@ def data_parallel(
     Where weights are sharded, a bucket's are gathered while the layers of the bucket before
     compute, for each micro-batch but for small layers. Workers wait for the `load_s` of each
     micro-batch; beside the step, storage delivers the next one's samples in `storage_s`."""
-    workers = sum(crowd.count for crowd in crowds)
-    tasks: list[Task] = []
-
-    def add(name: str, lane: str, seconds: float, after: Iterable[int] = (), kind: str = "") -> int:
-        tasks.append(Task(name, lane, seconds, tuple(after), kind or "computation"))
-        return len(tasks) - 1
-
-    segments = _segments(layers, reductions)
-    held: dict[int, float] = defaultdict(float)
-    freed: dict[int, float] = defaultdict(float)
-    for bucket, own in segments:
-        each = [layer.gradient_bytes for layer in own]
-        held[bucket] += sum(each)
-        freed[bucket] += sum(count for count in each if count > reductions.kept_bytes)
-    lanes = [f"{crowd.count:,} workers" for crowd in crowds]
-    if len(crowds) > 1:
-        lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
-    factors = {lane: crowd.slowest(jitter) for crowd, lane in zip(crowds, lanes, strict=True)}
-    sharded = reductions.gathers == "weights" and workers > 1
-    sizes, gathered = held, dict[int, int]()
-    done: list[list[int]] = []
-    """Of each segment that was passed: its last task in each lane."""
-    beside = 2 if reductions.overlap else 1
-
-    def gather(bucket: int, ahead: int) -> tuple[int, ...]:
-        if sharded and bucket not in gathered:
-            seconds = network.all_gather(workers, reductions.gathered_bytes * sizes[bucket])
-            after = done[-ahead] if len(done) >= ahead else ()
-            name = f"gather weights {bucket}"
-            gathered[bucket] = add(name, "collectives", seconds, after, "communication")
-        return (gathered[bucket],) if sharded else ()
-
-    def passed(name: str, layer: Layer, seconds: float, after: tuple[int, ...]) -> list[int]:
-        return [
-            add(f"{name} {layer.name}", lane, factor * seconds, after)
-            for lane, factor in factors.items()
-        ]
-
-    reduced: list[int] = []
-    combine = network.all_gather if sharded else network.all_reduce  # or a reduce-scatter
-
-    def reduce(bucket: int, after: Iterable[int]) -> None:
-        if workers > 1:
-            seconds = combine(workers, reductions.compression * held[bucket])
-            name = f"reduce bucket {bucket}"
-            reduced.append(add(name, "collectives", seconds, after, "communication"))
-
+    step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
-        add("read the next batch", STORAGE, storage_s, (), "loader")
-    loads = {lane: add("load", lane, load_s * accumulate, (), "loader") for lane in lanes if load_s}
+        step.add("read the next batch", STORAGE, storage_s, (), "loader")
+    lanes = list(step.factors)
+    loads = [step.add("load", lane, load_s * accumulate, (), "loader") for lane in lanes if load_s]
     for index in range(accumulate):
+        step.forward([*loads, *([] if reductions.overlap else step.reduced)])
+        step.backward(reducing=reductions.every_pass or index == accumulate - 1)
+    updated = [step.add("update", lane, update_s, step.reduced, "overhead") for lane in lanes]
+    if reductions.gathers == "updated weights" and step.workers > 1:
+        seconds = network.all_gather(step.workers, sum(step.held.values()))
+        step.add("gather weights", "collectives", seconds, updated[-1:], "communication")
+    return step.tasks
+
+
+class _DataParallel:
+    """The passes of a data-parallel step, task by task."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        crowds: Sequence[Crowd],
+        network: Network,
+        reductions: Reductions,
+        jitter: float,
+    ) -> None:
+        self.tasks: list[Task] = []
+        self.reduced: list[int] = []
+        self.workers = sum(crowd.count for crowd in crowds)
+        self._network, self._reductions = network, reductions
+        self._segments = _segments(layers, reductions)
+        self.held: dict[int, float] = defaultdict(float)
+        """Bytes of a bucket's gradients."""
+        self._freed: dict[int, float] = defaultdict(float)
+        for bucket, own in self._segments:
+            each = [layer.gradient_bytes for layer in own]
+            self.held[bucket] += sum(each)
+            self._freed[bucket] += sum(count for count in each if count > reductions.kept_bytes)
+        lanes = [f"{crowd.count:,} workers" for crowd in crowds]
+        if len(crowds) > 1:
+            lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
+        pairs = zip(crowds, lanes, strict=True)
+        self.factors = {lane: crowd.slowest(jitter) for crowd, lane in pairs}
+        self._sharded = reductions.gathers == "weights" and self.workers > 1
+        self._sizes: Mapping[int, float] = self.held
+        self._gathered: dict[int, int] = {}
+        self._done: list[list[int]] = []
+        """Of each segment that was passed: its last task in each lane."""
+        self._beside = 2 if reductions.overlap else 1
+
+    def add(
+        self, name: str, lane: str, seconds: float, after: Iterable[int] = (), kind: str = ""
+    ) -> int:
+        self.tasks.append(Task(name, lane, seconds, tuple(after), kind or "computation"))
+        return len(self.tasks) - 1
+
+    def forward(self, before: Sequence[int]) -> None:
+        for bucket, own in reversed(self._segments):
+            after = (*before, *self._gather(bucket, self._beside))
+            self._pass([(f"forward {each.name}", each.forward_s) for each in own[::-1]], after)
+
+    def backward(self, reducing: bool) -> None:
+        overlap = self._reductions.overlap
+        if self._reductions.gathers_again:
+            kept = self._gathered.items()
+            self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
-        reducing = reductions.every_pass or index == accumulate - 1
-        before = [*loads.values(), *([] if reductions.overlap else reduced)]
-        for bucket, own in reversed(segments):
-            after = (*before, *gather(bucket, beside))
-            done.append([passed("forward", each, each.forward_s, after) for each in own[::-1]][-1])
-        if reductions.gathers_again:
-            gathered = {bucket: task for bucket, task in gathered.items() if bucket == OUTSIDE}
-        for place, (bucket, own) in enumerate(segments):
-            after = gather(bucket, beside if place else 1)  # what was just freed
-            if reducing and reductions.overlap and place:
-                _reduce_whole(segments, place - 1, ends, reduce)
-            done.append([passed("backward", each, each.backward_s, after) for each in own][-1])
-            ends[bucket] = done[-1]
-        sizes, gathered = freed, {}
-        if reducing and reductions.overlap:
-            _reduce_whole(segments, len(segments) - 1, ends, reduce)
+        for place, (bucket, own) in enumerate(self._segments):
+            after = self._gather(bucket, self._beside if place else 1)  # what was just freed
+            if reducing and overlap and place:
+                self._reduce_whole(place - 1, ends)
+            self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
+            ends[bucket] = self._done[-1]
+        self._sizes, self._gathered = self._freed, {}
+        if reducing and overlap:
+            self._reduce_whole(len(self._segments) - 1, ends)
         elif reducing:
             for bucket in ends:
-                reduce(bucket, done[-1])
-    updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]
-    if reductions.gathers == "updated weights" and workers > 1:
-        seconds = network.all_gather(workers, sum(held.values()))
-        add("gather weights", "collectives", seconds, updated[-1:], "communication")
-    return tasks
+                self._reduce(bucket, self._done[-1])
 
+    def _pass(self, named: Sequence[tuple[str, float]], after: tuple[int, ...]) -> None:
+        for name, seconds in named:
+            lanes = self.factors.items()
+            tasks = [self.add(name, lane, factor * seconds, after) for lane, factor in lanes]
+        self._done.append(tasks)
 
-def _reduce_whole(
-    segments: Sequence[tuple[int, Sequence[Layer]]],
-    place: int,
-    ends: dict[int, list[int]],
-    reduce: Callable[[int, Iterable[int]], None],
-) -> None:
-    """Reduce the bucket of the segment at `place` where it has no other later one."""
-    bucket = segments[place][0]
-    if all(each != bucket for each, _ in segments[place + 1 :]):
-        reduce(bucket, ends[bucket])
+    def _gather(self, bucket: int, ahead: int) -> tuple[int, ...]:
+        if not self._sharded:
+            return ()
+        if bucket not in self._gathered:
+            size = self._reductions.gathered_bytes * self._sizes[bucket]
+            seconds = self._network.all_gather(self.workers, size)
+            after = self._done[-ahead] if len(self._done) >= ahead else ()
+            name = f"gather weights {bucket}"
+            self._gathered[bucket] = self.add(name, "collectives", seconds, after, "communication")
+        return (self._gathered[bucket],)
+
+    def _reduce(self, bucket: int, after: Iterable[int]) -> None:
+        if self.workers > 1:
+            # with sharded weights a reduce-scatter, which takes as long as a gather
+            combine = self._network.all_gather if self._sharded else self._network.all_reduce
+            seconds = combine(self.workers, self._reductions.compression * self.held[bucket])
+            name = f"reduce bucket {bucket}"
+            self.reduced.append(self.add(name, "collectives", seconds, after, "communication"))
+
+    def _reduce_whole(self, place: int, ends: dict[int, list[int]]) -> None:
+        """Reduce the bucket of the segment at `place` where it has no other later one."""
+        bucket = self._segments[place][0]
+        if all(each != bucket for each, _ in self._segments[place + 1 :]):
+            self._reduce(bucket, ends[bucket])
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
