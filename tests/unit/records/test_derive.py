@@ -60,8 +60,19 @@ def test_epoch_time_and_data_wait_leave_out_epochs_with_warm_up():
 
 
 def test_no_steps_after_the_warm_up_means_no_throughput():
-    cold = epoch(PLAN, 0).model_copy(update={"steady_images": 0, "steady_seconds": 0.0})
-    assert figures([verdict(PLAN), cold]).throughput is None
+    for seconds in (0.0, 1.0):
+        cold = epoch(PLAN, 0).model_copy(update={"steady_images": 0, "steady_seconds": seconds})
+        assert figures([verdict(PLAN), cold]).throughput is None
+
+
+def test_figures_of_a_run_of_fractions_of_a_second():
+    short = {"images": 8, "steady_images": 8, "steady_seconds": 0.25, "seconds": 0.5}
+    waits = {"data_wait_seconds": [0.125, 0.375], "other_cores": [0.25, 0.5]}
+    end = run_records(PLAN)[-1].model_copy(update={"peak_device_bytes": [1, 0]})
+    found = figures([verdict(PLAN), epoch(PLAN, 1).model_copy(update=short | waits), end])
+    assert (found.throughput, found.epoch_seconds) == (32, 0.5)
+    assert (found.data_wait_share, found.other_cores) == (0.5, 0.5)
+    assert (found.peak_device_bytes, found.mean_device_bytes) == (1, 0.5)
 
 
 def test_of_an_epoch_recorded_twice_the_latest_counts():
