@@ -55,7 +55,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/batches": ["plan/test_batches.py", "orchestrate/test_batches.py"],
     "plan/dataset": ["plan/test_dataset.py"],
     "plan/dry_batch": ["train/test_dry_batch.py"],
-    "plan/feasible": ["plan/test_feasible.py"],
+    "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
     "plan/loading": ["plan/test_loading.py"],
     "plan/matrix": ["plan/test_matrix.py"],
     "plan/population": ["plan/test_population.py"],
@@ -86,7 +86,7 @@ FASTER = "not (slow or thorough or integration)"
 CHOSEN = "MUTANT_UNDER_TEST"
 REACHED = "stats"
 """The value of CHOSEN with which mutmut notes the functions that are called."""
-_ASSERTED = re.compile(r",\s*strict=\w+")
+_ASSERTED = re.compile(r"(,\s*strict=\w+)?,?\s*(?=\))")
 """That what `zip` takes has one length: left out as `assert` is, by pyproject.toml."""
 _SLOWER, _LEAST_S = 10.0, 30.0
 """A mutant's tests are ended after so many times as long as without it, and seconds at least."""

@@ -206,7 +206,8 @@ def test_of_two_equal_shares_the_one_that_can_be_changed_binds() -> None:
 def test_what_a_pipeline_loses_is_taken_from_its_simulation() -> None:
     plan = of("ddp", 2)
     strategy = {"name": "pipeline", "schedule": "gpipe", "micro_batches": 4, "stages": 2}
-    plan = {**plan, "spec": {**plan["spec"], "strategy": strategy}, "label": {}, "accumulate": 4}
+    counts = {"accumulate": 4, "micro_batch": 16}
+    plan = {**plan, **counts, "spec": {**plan["spec"], "strategy": strategy}, "label": {}}
     rows = make_rows([run_figures(plan, records(plan, 0.0))])
     [found] = explain(rows, idle={plan["run_id"]: (0.3, 0.2)})
     lost = {"bubble": 0.3, "imbalance": 0.2, "computation": 0.5}
