@@ -46,7 +46,7 @@ class Work:
     gradient_bytes: int
     forward_flops: int | None = None
     """Multiply-adds of one image's forward pass."""
-    small_parameters: int = 0
+    small_parameters: int | None = None
     """Numbers of tensors that ZeRO-3 keeps whole."""
 
 

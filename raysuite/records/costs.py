@@ -50,7 +50,7 @@ class Costs:
 
 
 def step_traffic(
-    plan: Plan, parameters: int, gradient_bytes: int, small: int = 0
+    plan: Plan, parameters: int, gradient_bytes: int, small: int | None = None
 ) -> Traffic | None:
     """The collectives of an optimiser step of a plan, computed from what each framework does.
 

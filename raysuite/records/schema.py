@@ -208,8 +208,8 @@ class RunCosts(RecordBase):
     """Multiply-adds of one image's forward pass, each counted once."""
     gradient_bytes: int | None
     """fp32 gradients of the parameters that are trained."""
-    small_parameters: int = 0
-    """Numbers in tensors of at most 100,000, which ZeRO-3 keeps whole; 0 where not counted."""
+    small_parameters: int | None = None
+    """Numbers in tensors of at most 100,000, which ZeRO-3 keeps whole; None where not counted."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""

@@ -415,7 +415,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
 def published(name: str) -> Paper:
     """A paper's values. Raises UserError, with the names that are valid, if there is none."""
     if name not in PAPERS:
-        near = difflib.get_close_matches(name, PAPERS, n=1)
+        near = difflib.get_close_matches(name, PAPERS)
         hint = f"did you mean {near[0]}? " if near else ""
         valid = ", ".join(f"{PREFIX}{paper}" for paper in PAPERS)
         raise UserError(f"no published tables are called {name!r}; {hint}valid are {valid}")

@@ -224,7 +224,7 @@ class _StrategyOptions(Options):
         yield from ()
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         """The collectives of an optimiser step with more than one worker.
 
@@ -352,7 +352,7 @@ class DdpOptions(_StrategyOptions):
             )
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         bits = _BITS.get(self.compression)
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
@@ -422,7 +422,7 @@ class HorovodOptions(_StrategyOptions):
         yield from _unsynchronised(self.name, network)
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
 
@@ -524,9 +524,9 @@ class DeepSpeedOptions(_StrategyOptions):
             )
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with offloading, and for ZeRO-3 with 10^9 parameters.
+        """None with offloading, and for ZeRO-3 with 10^9 parameters or small ones not counted.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
         3 (Rajbhandari et al. 2020, "ZeRO", section 7). DeepSpeed 0.19 all-reduces the gradients in
@@ -542,10 +542,10 @@ class DeepSpeedOptions(_StrategyOptions):
         if self.zero_stage < 3:  # from stage 2 on, each micro-batch's gradients are reduced
             times = accumulate if self.zero_stage == 2 else 1
             return Traffic(gradient_bytes * times, 0, gradient_bytes)
-        if parameters >= _REUSED_BELOW:
+        if parameters >= _REUSED_BELOW or (accumulate > 1 and small is None):
             return None
-        gathered = small + accumulate * (parameters - small)
-        return Traffic(0, gradient_bytes * accumulate, 4 * gathered)
+        again = (accumulate - 1) * (parameters - (small or 0))
+        return Traffic(0, gradient_bytes * accumulate, 4 * (parameters + again))
 
     def reductions(self) -> Reductions | None:
         if self.offload != "none":
@@ -589,7 +589,7 @@ class _WrappedDdpOptions(_StrategyOptions):
             )
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         return Traffic(gradient_bytes)
 
@@ -638,7 +638,7 @@ class _RebuiltOptions(_StrategyOptions):
         return True  # its runtime gets the workers once in a process
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         return Traffic(gradient_bytes)
 
@@ -723,7 +723,7 @@ class FsdpOptions(_StrategyOptions):
             )
 
     def traffic(
-        self, accumulate: int, parameters: int, gradient_bytes: int, small: int = 0
+        self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
         """None with several copies, whose gradients are all-reduced besides.
 

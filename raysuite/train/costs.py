@@ -141,7 +141,7 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
         parameters=None if cost is None else cost.parameters,
         forward_flops=None if cost is None else cost.forward_flops,
         gradient_bytes=None if cost is None else cost.gradient_bytes,
-        small_parameters=0 if cost is None else cost.small_parameters,
+        small_parameters=None if cost is None else cost.small_parameters,
         message=message,
         device=device,
         peak_flops=known and known.flops,

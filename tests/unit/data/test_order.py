@@ -85,6 +85,12 @@ def test_skipped_samples_leave_their_batches_smaller_and_nothing_else(
 def test_the_order_never_changes_from_one_release_to_the_next():
     assert permutation(10, seed=0, epoch=0).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
     assert permutation(10, seed=3, epoch=7).tolist() == [5, 0, 6, 9, 8, 7, 4, 2, 3, 1]
+    labels = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, -1])
+    assert balanced(labels, seed=0, epoch=0).tolist() == [8, 7, 3, 0, 5, 8, 1, 2, 6, 8]
+    assert balanced(labels, seed=3, epoch=7).tolist() == [1, 8, 7, 6, 5, 8, 4, 3, 2, 8]
+    unlabelled = balanced(np.array([-1, -1, -1]), seed=0, epoch=0)
+    assert unlabelled.tolist() == [0, 2, 1]
+    assert unlabelled.dtype == permutation(3, 0, 0).dtype == np.int64
 
 
 def test_seed_and_epoch_both_count():

@@ -16,7 +16,9 @@ from torch import nn
 
 import raysuite
 from raysuite.errors import GateError, UserError
-from raysuite.gate import check
+from raysuite.gate import Checked, check
+from raysuite.gate.library import _compare_ranks, _Ranks
+from raysuite.measure.script import digest
 from tests.ranks import ranks
 
 Step = Callable[[int], None]
@@ -50,7 +52,7 @@ def test_equal_training_passes() -> None:
     found = check(
         stepper(model), model, reference=reference, reference_step=stepper(reference), steps=2
     )
-    assert (found.steps, found.parameters, found.ranks, found.error) == (2, 4, 1, 0.0)
+    assert found == Checked(2, 4, 1, ranks_compared=True, error=0.0)
 
 
 def test_an_error_names_parameter_rank_and_step() -> None:
@@ -89,6 +91,70 @@ def test_bad_input_is_refused() -> None:
         other[0].bias += 1
     with pytest.raises(GateError, match="before the first step"):
         check(stepper(model), model, reference=other, reference_step=stepper(other))
+
+
+def moved(*steps: dict[str, list[float]]) -> tuple[nn.Module, Step]:
+    """A model of two tensors of zeros, and steps after which they have these values."""
+    model = nn.ParameterDict({"a": torch.zeros(2), "b": torch.zeros(2)})
+
+    def step(n: int) -> None:
+        with torch.no_grad():
+            for name, values in steps[n].items():
+                model[name].copy_(torch.tensor(values))
+
+    return model, step
+
+
+def against(
+    *ours: dict[str, list[float]],
+    theirs: tuple[dict[str, list[float]], ...] = ({"a": [3, 4]}, {"a": [6, 8]}),
+    tolerance: float = 0.1,
+    ignore: tuple[str, ...] = (),
+) -> Checked:
+    (model, step), (reference, reference_step) = moved(*ours), moved(*theirs)
+    wrapped = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": model})})
+    return check(
+        step,
+        wrapped,
+        steps=len(ours),
+        reference=reference,
+        reference_step=reference_step,
+        tolerance=tolerance,
+        ignore=ignore,
+    )
+
+
+def test_an_error_is_of_the_change_since_the_first_step() -> None:
+    """Off by 0.5 of 5, then of 10; the largest counts, and a tensor that should not change at all
+    may not."""
+    assert against({"a": [3, 4.5]}, {"a": [6, 8]}) == Checked(2, 2, 1, True, 0.1)
+    assert against({"a": [3, 4]}, {"a": [6, 8.5]}).error == 0.05
+    with pytest.raises(GateError, match=r"a of rank 0 .* after step 1 by 0\.05 of .* 4e-02 is"):
+        against({"a": [3, 4]}, {"a": [6, 8.5]}, tolerance=0.04)
+    with pytest.raises(GateError, match=r"^b of rank 0 .* after step 0 by inf"):
+        against({"a": [3, 4], "b": [0, 1e-9]})
+    found = against({"a": [3, 4], "b": [0, 1e-9]}, ignore=("b",))
+    assert (found.parameters, found.error) == (1, 0.0)
+
+
+class TwoRanks(_Ranks):
+    """Rank 0 of two, of which the other's tensors are known."""
+
+    def __init__(self, other: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.other = {name: digest(each) for name, each in other.items()}
+
+    def gathered(self, own: object) -> list[object]:
+        return [own, self.other]
+
+
+def test_ranks_are_equal_to_the_bit_in_all_tensors() -> None:
+    own = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
+    assert _compare_ranks(own, TwoRanks(own), 7)
+    changed, more = {**own, "b": own["b"] + 1}, {**own, "c": own["a"]}
+    for name, other in (("b", changed), ("b", {"a": own["a"]}), ("c", more)):
+        with pytest.raises(GateError, match=f"^{name} of rank 1 .* after step 7"):
+            _compare_ranks(own, TwoRanks(other), 7)
 
 
 DEFECTS = {

@@ -139,6 +139,13 @@ def test_one_step_of_warmup_has_the_full_rate() -> None:
     assert factor(ConstantOptions(warmup_epochs=0.2), 0, 5, 10) == 1.0
 
 
+@pytest.mark.parametrize("kind", [CosineOptions, PolynomialOptions])
+def test_a_decay_of_one_step_or_none_ends_at_its_least(kind: type[Any]) -> None:
+    """Of two steps, one or both of warm-up."""
+    ends = [factor(kind(warmup_epochs=w, min_factor=0.25), 2, 1, 2) for w in (1, 2)]
+    assert ends == [0.25, 1.0]
+
+
 @given(options_of_any_kind, steps_per_epoch, epochs)
 def test_a_factor_is_above_0_and_at_most_1(
     options: ScheduleOptions, per_epoch: int, count: int

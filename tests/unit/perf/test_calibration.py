@@ -18,6 +18,7 @@ from raysuite.perf.calibration import (
     calibrate,
     fit,
     neighbours,
+    observed,
 )
 from raysuite.perf.costs import (
     best_checkpoint_interval,
@@ -36,11 +37,13 @@ from tests.fake_calibration import (
     NAME,
     SEEN,
     TRUTH,
+    WORK,
     calibration_of,
     measured,
     plans,
     seconds,
 )
+from tests.fake_results import ENVIRONMENT
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,50 @@ def test_exact_runs_are_predicted_exactly(exact: Calibration) -> None:
         assert each.memory_bytes.value == pytest.approx(held, rel=1e-3)
         assert sum(each.shares.values()) == pytest.approx(1)
         assert each.outside == ()
+
+
+def test_a_calibration_keeps_what_was_measured(exact: Calibration) -> None:
+    assert exact.machine == {
+        name: ENVIRONMENT[name]
+        for name in ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
+    }
+    assert (exact.sources, exact.runs, exact.works) == (("made-up",), 20, {NAME: WORK})
+    assert (exact.workers_per_node, exact.processors, exact.gpus) == (2, 2, 0)
+    one, both = Range(low=1, high=1), Range(low=1, high=2)
+    samples = Range(low=16, high=256)
+    assert exact.ranges == {
+        NAME: {"workers": both, "samples per worker and step": samples, "micro_batch": samples},
+        "single": {"workers": one},
+        "ddp": {"workers": both},
+        "horovod": {"workers": both},
+    }
+    assert exact.resident == 4e8
+    assert exact.start == Interval(1.0, 1.0, 1.0)
+    assert exact.repeats is exact.joules is exact.pipelines is None
+    assert (exact.blocks, exact.operations, exact.operation) == ({}, {}, 0)
+
+
+def test_runs_that_tell_no_costs_and_busy_epochs_are_left_out() -> None:
+    run = measured(plans(SEEN)[0])
+    first, second = run.epochs
+    assert run.costs is not None
+    assert run.costs.counted is not None
+    uncounted = run.costs.counted.model_copy(update={"parameters": None})
+    odd = [
+        replace(run, status="failed"),
+        replace(run, throughput=None),
+        replace(run, costs=None),
+        replace(run, costs=replace(run.costs, counted=uncounted)),
+        replace(run, plan=piped(run.plan)),
+        replace(run, epochs=(first.model_copy(update={"steady_images": 0}),)),
+    ]
+    assert [each.run for each in observed([*odd, run])] == [run]
+    slow = {"steady_seconds": 2 * second.steady_seconds, "other_cores": [0.25, 0.5]}
+    busy = replace(run, epochs=(first, second.model_copy(update=slow)))
+    for most, epochs, factor in ((0.5, busy.epochs, 1.5), (0.4, (first,), 1.0)):
+        [found] = observed([busy], most)
+        assert (found.quiet, found.work) == (epochs, WORK)
+        assert found.seconds == pytest.approx(factor * seconds(run.plan))
 
 
 def test_intervals_cover_noisy_runs() -> None:

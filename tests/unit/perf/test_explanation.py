@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -175,6 +176,44 @@ def test_a_tiny_batch_by_rows_that_differ_in_it() -> None:
     assert tiny.binding == "overhead of a step"
     assert tiny.shares["overhead of a step"] == pytest.approx(5e-3 / 6e-3, rel=0.05)
     assert large.binding == "computation"
+
+
+def test_four_ranks_and_other_programs_by_hand() -> None:
+    """Rank 1 waits least; others wait for it by the median of what they wait for more. Of four
+    processors 40 % are wanted by the ranks, and 3.2 by others, which is 0.8 of four too many."""
+    cpus = RunStarted(run_id="", plan={}, environment={"cpu": {"logical_cores": 4}})
+    profile = shares([0.1] * 4, [0.9, 0.2, 0.4, 0.5], [0.3, 0.1, 0.0, 0.0])
+    found = explained({**of("ddp", 2), "workers": 4}, cpus, profile, other_cores=[0.5, 3.2])
+    expected = {"straggler": 0.3, "exposed communication": 0.2, "loader": 0.1}
+    expected |= {"other programs": 0.2, "computation": 0.2}
+    assert found.shares == pytest.approx(expected)
+    assert next(iter(found.shares)) == found.binding == "straggler"
+    assert found.evidence == "waits for the loader, profile, other rows"
+
+
+def test_of_two_equal_shares_the_one_that_can_be_changed_binds() -> None:
+    plan = of("single", 1)
+    found = explained(plan, data_wait_seconds=[0.5 * seconds(plan)])
+    assert (found.binding, found.shares) == (
+        "loader",
+        pytest.approx({"loader": 0.5, "computation": 0.5}),
+    )
+    assert found.unit == "images"
+    whole = explained(plan, data_wait_seconds=[seconds(plan)])
+    assert (whole.limit("loader"), whole.limit("computation")) == (math.inf, None)
+
+
+def test_what_a_pipeline_loses_is_taken_from_its_simulation() -> None:
+    plan = of("ddp", 2)
+    strategy = {"name": "pipeline", "schedule": "gpipe", "micro_batches": 4, "stages": 2}
+    counts = {"accumulate": 4, "micro_batch": 16}
+    plan = {**plan, **counts, "spec": {**plan["spec"], "strategy": strategy}, "label": {}}
+    rows = make_rows([run_figures(plan, records(plan, 0.0))])
+    [found] = explain(rows, idle={plan["run_id"]: (0.3, 0.2)})
+    lost = {"bubble": 0.3, "imbalance": 0.2, "computation": 0.5}
+    assert found.shares == pytest.approx(lost)
+    [other] = explain(rows, idle={"another": (0.3, 0.2)})
+    assert other.shares["bubble"] == pytest.approx((2 - 1) / (4 + 2 - 1))
 
 
 def test_a_pipeline_with_one_micro_batch_idles() -> None:

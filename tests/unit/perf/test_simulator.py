@@ -176,6 +176,13 @@ def test_a_data_parallel_step_by_hand(
 def test_workers_by_hand() -> None:
     alone = Step.of(data_parallel(THREE, [Crowd(1)], SLOW, replace(EACH, gathers="weights")))
     assert (alone.seconds, alone.shares["computation"]) == (9, 1)
+    read = Step.of(data_parallel(THREE, [Crowd(1)], SLOW, EACH, storage_s=12.0))
+    assert read.shares == {
+        "computation": 0.75,
+        "overhead": 0,
+        "exposed communication and storage": 0.25,
+    }
+    assert read.idle == 0.25
     straggler = data_parallel(THREE, [Crowd(1), Crowd(1, 2.0)], SLOW, EACH, update_s=0.5)
     found = Step.of(straggler)
     assert found.seconds == 18 + 1 + 0.5
@@ -196,6 +203,8 @@ def test_a_pipeline_step_by_hand() -> None:
     gpipe = Schedule("gpipe", 2, (1, 1))
     plain = pipeline_step(each, gpipe, None)
     assert (plain.seconds, plain.idle) == (9, pytest.approx(1 / 3))
+    bubble = {"computation": 2 / 3, "overhead": 0, "bubble and transfers": 1 / 3}
+    assert plain.shares == pytest.approx(bubble)
     # forward 0 arrives at 2; backward 0 of the last stage ends at 6, and 1 at 8, which arrives at 9
     assert pipeline_step(each, gpipe, SLOW).seconds == 11
     assert pipeline_step(each, gpipe, SLOW, update_s=0.5).seconds == 11.5
@@ -293,8 +302,34 @@ def test_a_chart_by_hand() -> None:
         Task("backward", "x", 2),
         Task("reduce", "link", 1, (1,), "communication"),
         Task("update", "x", 1, (2,), "overhead"),
+        Task("nothing", "link", 0),
     ]
-    assert Step.of(tasks).gantt(12) == ["x    |FFFFBBBB  uu|", "link |        cc  |"]
+    simulated = Step.of(tasks)
+    assert simulated.gantt(12) == ["x    |FFFFBBBB  uu|", "link |        cc  |"]
+    found = json.loads(simulated.trace())
+    names, events = found["traceEvents"][:2], found["traceEvents"][2:]
+    assert found["displayTimeUnit"] == "ms"
+    assert names == [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": place, "args": {"name": lane}}
+        for place, lane in enumerate(("x", "link"))
+    ]
+    assert events == [
+        {
+            "ph": "X",
+            "name": name,
+            "cat": kind,
+            "pid": 0,
+            "tid": lane,
+            "ts": at * 1e6,
+            "dur": s * 1e6,
+        }
+        for name, kind, lane, at, s in (
+            ("forward", "computation", 0, 0, 2),
+            ("backward", "computation", 0, 2, 2),
+            ("reduce", "communication", 1, 4, 1),
+            ("update", "overhead", 0, 5, 1),
+        )
+    ]
 
 
 def test_a_million_workers_take_as_long_to_simulate_as_two() -> None:

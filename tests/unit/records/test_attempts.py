@@ -120,6 +120,9 @@ def test_the_report_tells_it_and_equals_the_oracle(tmp_path: Path) -> None:
     lines[3] |= {"attempts": 2, "seconds": 1000.0}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     runs = results_figures(results)
+    begun = [run.started for run in runs if run.started]
+    assert all(run.plan is run.started.plan for run in runs if run.started)  # held in memory once
+    assert {id(each.environment["cpu"]) for each in begun} == {id(begun[0].environment["cpu"])}
     rows = make_rows(runs)
     assert [row.status for row in rows[:3]] == ["stopped", "stopped", "finished"]
     assert rows[0].throughput is None

@@ -129,6 +129,12 @@ class TestTraffic:
     def test_of_a_step(self, strategy: Any, accumulate: int, traffic: Traffic | None) -> None:
         assert step_traffic(plan_of(strategy, 2, accumulate), 250, 1000, 50) == traffic
 
+    def test_what_zero_3_gathers_for_each_micro_batch_is_not_known_of_earlier_journals(
+        self,
+    ) -> None:
+        plan = plan_of({"name": "deepspeed", "zero_stage": 3}, 2, 2)
+        assert step_traffic(plan, 250, 1000) is None
+
     def test_one_worker_sends_nothing(self) -> None:
         alone = step_traffic(plan_of("ddp", 1), 250, 1000)
         assert alone == Traffic()

@@ -13,14 +13,17 @@ from raysuite.records import (
     Record,
     RunFailed,
     RunFinished,
+    RunPruned,
     RunStarted,
     SamplesSkipped,
+    TimeShares,
     read_journal,
     run_figures,
 )
-from raysuite.records.derive import RunFigures
+from raysuite.records.batches import BatchFound
+from raysuite.records.derive import RunFigures, run_shares
 from raysuite.records.names import run_name
-from raysuite.records.schema import ScriptMeasured
+from raysuite.records.schema import ScriptMeasured, StagesMeasured
 from raysuite.spec import parse_document
 from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, epoch, run_records, verdict
@@ -60,8 +63,19 @@ def test_epoch_time_and_data_wait_leave_out_epochs_with_warm_up():
 
 
 def test_no_steps_after_the_warm_up_means_no_throughput():
-    cold = epoch(PLAN, 0).model_copy(update={"steady_images": 0, "steady_seconds": 0.0})
-    assert figures([verdict(PLAN), cold]).throughput is None
+    for seconds in (0.0, 1.0):
+        cold = epoch(PLAN, 0).model_copy(update={"steady_images": 0, "steady_seconds": seconds})
+        assert figures([verdict(PLAN), cold]).throughput is None
+
+
+def test_figures_of_a_run_of_fractions_of_a_second():
+    short = {"images": 8, "steady_images": 8, "steady_seconds": 0.25, "seconds": 0.5}
+    waits = {"data_wait_seconds": [0.125, 0.375], "other_cores": [0.25, 0.5]}
+    end = run_records(PLAN)[-1].model_copy(update={"peak_device_bytes": [1, 0]})
+    found = figures([verdict(PLAN), epoch(PLAN, 1).model_copy(update=short | waits), end])
+    assert (found.throughput, found.epoch_seconds) == (32, 0.5)
+    assert (found.data_wait_share, found.other_cores) == (0.5, 0.5)
+    assert (found.peak_device_bytes, found.mean_device_bytes) == (1, 0.5)
 
 
 def test_of_an_epoch_recorded_twice_the_latest_counts():
@@ -116,6 +130,57 @@ def test_status_and_reason():
     failed = figures(run_records(PLAN, RunFailed(run_id="x", reason="lost", message="gone")))
     assert (failed.status, failed.reason) == ("failed", "lost: gone")
     assert figures(run_records(PLAN)).status == "finished"
+    early = RunPruned(run_id="x", by="asha", epoch=1, value=0.5)
+    assert (figures([early]).status, figures([early]).reason) == ("pruned", early.words)
+
+
+def test_the_records_of_a_run_are_those_that_count_and_profiles_need_the_gate():
+    begun, gate, *rest = run_records(PLAN)
+    profile = TimeShares(
+        run_id=PLAN.run_id,
+        steps=5,
+        warmup_steps=3,
+        window_seconds=[2.0],
+        seconds=9,
+        **{f"{name}_seconds": [0.5] for name in PARTS},
+    )
+    stages = StagesMeasured(
+        run_id=PLAN.run_id,
+        schedule="gpipe",
+        stages=2,
+        micro_batches=4,
+        steps=3,
+        partition=[1, 1],
+        window_seconds=1.0,
+        ideal_bubble=0.2,
+        bubble=[0.5, 0.5],
+        versions=[1, 1],
+        slots=[],
+        **{f"{name}_bytes": [8, 8] for name in ("weight", "activation", "sent")},
+        **{f"{name}_seconds": [0.1, 0.1] for name in ("forward", "backward", "update", "wait")},
+    )
+    batch = BatchFound(
+        run_id=PLAN.run_id,
+        key="training.batch_per_worker",
+        goal="largest",
+        micro_batch=64,
+        accumulate=1,
+        global_batch=64,
+        bound="memory",
+        memory_share=0.9,
+        tried=[],
+        seconds=1.0,
+    )
+    kept = [*rest[:-1], profile, stages, rest[-1]]
+    found = figures([batch, begun, gate, *kept])
+    assert (found.started, found.verdict, found.end) == (begun, gate, rest[-1])
+    assert (found.epochs, found.batch, found.stages) == (tuple(rest[:-1]), batch, stages)
+    assert (found.shares, found.attempts) == (run_shares(profile), 1)
+    failed = figures([begun, gate.model_copy(update={"passed": False}), *kept])
+    assert failed.shares is failed.stages is failed.costs is failed.batch is None
+
+
+PARTS = ("computation", "communication", "communication_exposed", "data", "data_exposed")
 
 
 def test_memory_is_the_largest_and_the_mean_over_workers():

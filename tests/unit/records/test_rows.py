@@ -365,7 +365,7 @@ def test_the_status_names_each_kind_of_end(tmp_path):
 def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
     """Seconds of compiling over those saved in a step of 64 images; a round without its other half
     does not count."""
-    _, compiled, *_ = rows_of(tmp_path, spec=FOUR_KINDS, repeats=3)
+    bare, compiled, *_ = rows_of(tmp_path, spec=FOUR_KINDS, repeats=3)
     runs = results_figures(write_results(tmp_path / "again", spec=FOUR_KINDS, repeats=3))
     speeds = {"bare": [100.0, 128.0, 64.0], "compiled": [200.0, 256.0, None]}
     seen = {"bare": 0, "compiled": 0}
@@ -380,6 +380,10 @@ def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
     row = next(row for row in make_rows(changed) if row.name == compiled.name)
     # steps of 0.64 and 0.5 s become 0.32 and 0.25 s
     assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25))
+    for lacking in (bare.name, compiled.name):
+        left = [replace(r, throughput=None) if r.variant == lacking else r for r in changed]
+        row = next(row for row in make_rows(left) if row.name == compiled.name)
+        assert (row.beside, row.relative, row.break_even) == (bare.name, None, None)
 
 
 def test_the_ratio_to_the_best_is_of_the_same_work_on_as_many_workers(tmp_path):

@@ -35,6 +35,15 @@ def test_parts_of_each_workers_own_window() -> None:
     assert shares.other == pytest.approx([0.1, 0.05])
 
 
+def test_a_short_window_is_one_and_an_empty_one_is_none() -> None:
+    """Of parts that overlap, nothing is left over."""
+    shares = run_shares(record(window_seconds=[0.5, 1.0], computation_seconds=[0.25, 1.0]))
+    assert shares is not None
+    assert (shares.computation, shares.communication) == ([0.5, 1], [8, 2])
+    assert shares.other == [0, 0]
+    assert run_shares(record(window_seconds=[0.0, 8.0])) is None
+
+
 def test_the_slowest_worker_waits_least_for_the_others() -> None:
     shares = run_shares(record())
     assert shares is not None

@@ -14,6 +14,7 @@ from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
+from raysuite.report.against import against_sweep
 from raysuite.report.sweep.importance import LEAST, importances
 from raysuite.report.sweep.plots import BEST, importance_plot
 from raysuite.report.sweep.study import study
@@ -269,7 +270,27 @@ def test_against_tells_cost_and_best_of_both(asha):
     assert best.low < best.value < best.high
     remarks = " ".join(asha.comparison.remarks)
     assert 'search.scheduler.name "asha", theirs "none"' in remarks
-    assert "the same values." in remarks
+
+
+def test_times_of_two_sweeps_stand_beside_their_epochs(asha):
+    def with_best(rate, seconds, epochs):
+        trial = asha.sweep.study.trials[0]
+        figures = replace(trial.figures, epochs_to_accuracy=epochs)
+        goals = {"time_to_accuracy": seconds}
+        trial = replace(trial, values={"optimizer.lr": rate}, goals=goals, figures=figures)
+        search = {**asha.sweep.study.search, "goals": [*goals]}
+        return replace(asha.sweep.study, search=search, trials=(trial,))
+
+    found = against_sweep(with_best(0.1, 30.0, 3), with_best(0.2, 60.0, 4), "x")
+    lines = {line.quantity: line for line in found.lines}
+    for quantity, ours, theirs in (("time_to_accuracy_s", 30, 60), ("epochs_to_accuracy", 3, 4)):
+        line = lines[quantity]
+        assert (line.ours.value, line.theirs.value) == (ours, theirs)
+        assert line.ratio == Ratio(ours / theirs, None, None)
+    assert "They did not try the same values." in found.remarks
+    again = against_sweep(with_best(0.1, 30.0, None), with_best(0.1, 60.0, 4), "x")
+    assert "epochs_to_accuracy" not in {line.quantity for line in again.lines}
+    assert "Both tried the same values." in again.remarks
 
 
 def test_against_wants_a_sweep(asha, tmp_path):
