@@ -54,7 +54,6 @@ from raysuite.records import (
     RunFailed,
     results_figures,
 )
-from raysuite.records.ends import is_left
 from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
@@ -197,11 +196,16 @@ class Work(ABC, Generic[AnyRequest]):
         """What runs beside Ray's start; its call waits for it, and raises SpecError."""
         return nullcontext(lambda: None)
 
-    def connect(self) -> AbstractContextManager[Capacity]:
-        """What it runs on: a cluster of Ray."""
-        from raysuite.orchestrate.cluster import connect
+    @property
+    @abstractmethod
+    def on_ray(self) -> bool:
+        """Whether anything is left that needs Ray."""
 
-        return connect(self.request.address)
+    def connect(self) -> AbstractContextManager[Capacity]:
+        """What it runs on: a cluster of Ray, or this machine where Ray is not needed."""
+        from raysuite.orchestrate.cluster import Capacity, connect
+
+        return connect(self.request.address) if self.on_ray else nullcontext(Capacity.here())
 
     @abstractmethod
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
@@ -263,10 +267,11 @@ class SuiteWork(Work[RunRequest]):
                 print_text(line, error=True)
 
     def left(self, retry_failed: bool = False) -> list[RunPlan]:
-        results = self.opened
-        if results is None:
+        from raysuite.orchestrate import suite
+
+        if self.opened is None:
             return list(self.plans)
-        return [p for p in self.plans if is_left(results.end_of(p.run_id), retry_failed)]
+        return suite.unfinished(self.plans, self.opened, retry_failed)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch
@@ -276,14 +281,10 @@ class SuiteWork(Work[RunRequest]):
 
     @property
     def on_ray(self) -> bool:
-        """Whether the runs need Ray: scripts on this machine do not."""
-        scripts = all(plan.spec.script is not None for plan in self.plans)
-        return bool(self.request.address) or not scripts
-
-    def connect(self) -> AbstractContextManager[Capacity]:
-        from raysuite.orchestrate.cluster import Capacity
-
-        return super().connect() if self.on_ray else nullcontext(Capacity.here())
+        """Scripts on this machine need no Ray."""
+        left = self.left()
+        scripts = all(plan.spec.script is not None for plan in left)
+        return bool(left) and (bool(self.request.address) or not scripts)
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import preflight, suite
@@ -386,6 +387,15 @@ class SweepWork(Work[SweepRequest]):
         plans = plans_of_space(self.document, self.search, gpus_before(self.request.address))
         return dry_batch(unproven(plans), None)
 
+    @property
+    def on_ray(self) -> bool:
+        from raysuite.orchestrate import suite
+
+        if self.opened is None:
+            return True
+        plans = suite.planned(self.opened)
+        return len(plans) < count(self.search) or bool(suite.unfinished(plans, self.opened))
+
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:
             if self.request.address:  # any number of GPUs was counted on
@@ -409,6 +419,8 @@ class SweepWork(Work[SweepRequest]):
 
         if self.is_resumed and self.request.overrides:
             write_more_trials(self.document, self.results)
+        if not self.on_ray:
+            return None
         return sweep.run(self.document, self.results, capacity, listener, self.is_resumed)
 
     def publish(self, tracking: Tracking) -> None:

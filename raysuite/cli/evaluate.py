@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,10 +19,10 @@ from raysuite.files import write_whole
 from raysuite.spec.datasets import DatasetFacts, match_classes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from raysuite.plan import RunPlan
     from raysuite.train.evaluate import Evaluation, TaskEvaluation
+
+Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
 """Lines of the table by class; of more classes, those with the lowest recall are shown."""
@@ -78,30 +78,22 @@ def evaluate(
     total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
     unit = "images" if plan.task.unit == "images" else "samples"
     head = {"run_id": run_id, "split": split}
+    names: Sequence[str]
+    show: Callable[[dict[str, str], bool], None]
     with progress("predicting", total, unit, hidden=as_json) as advance:
-        if not plan.spec.task.classifies:
-            of_task = evaluate_task(plan, weights, split, device, advance)
-        else:
+        if plan.spec.task.classifies:
             found = predict(plan, weights, split, device, advance)
-    if not plan.spec.task.classifies:
-        _finish(of_task, plan, head, partial(places, plan, split), out, as_json)
-        return
+            names, rows = ("label", "predicted", "probability"), _rows_of_classes(found)
+            show = partial(_show_classes, found)
+        else:
+            of_task = evaluate_task(plan, weights, split, device, advance, keep=out is not None)
+            names, rows = _task_columns(of_task)
+            show = partial(_show_task, of_task, plan)
     if out is not None:
-        _write(found, places(plan, split), out)
-    if as_json:
-        figures = {
-            **head,
-            "samples": len(found.labels),
-            "accuracy": found.accuracy,
-            "loss": found.loss,
-            "classes": found.by_class(),
-            "confusion": found.confusion.tolist(),
-        }
-        print_json(figures)
-    else:
-        _show(found, split)
-        if out is not None:
-            print_text(f"predictions: {out}")
+        _write(out, places(plan, split), names, rows)
+    show(head, as_json)
+    if out is not None and not as_json:
+        print_text(f"predictions: {out}")
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
@@ -141,23 +133,36 @@ def _shapes(facts: DatasetFacts) -> str:
     return f"{shape} and {facts.classes} classes" if facts.classes else shape
 
 
-def _finish(
-    found: TaskEvaluation,
-    plan: RunPlan,
-    head: dict[str, str],
-    places: Callable[[], list[str]],
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Write and print what was found of a task. Raises UserError where a CSV file was asked for
-    and predictions are too large for one."""
-    if out is not None:
-        if found.predictions is None:
-            raise UserError(
-                f"--out: the task {plan.task.name} has no prediction of up to 16 numbers for a "
-                "sample; leave it out"
-            )
-        _write_task(found.predictions, places(), out)
+def _task_columns(found: TaskEvaluation) -> tuple[Sequence[str], Rows]:
+    """The headings and values of targets and outputs; none where they were not kept."""
+    predictions = found.predictions or ()
+    names = [
+        f"{name}_{number}" if values.shape[1] > 1 else name
+        for name, values in zip(("target", "output"), predictions, strict=False)
+        for number in range(values.shape[1])
+    ]
+    pairs = zip(*predictions, strict=True)
+    return names, ([f"{value:.6g}" for each in pair for value in each] for pair in pairs)
+
+
+def _rows_of_classes(found: Evaluation) -> Rows:
+    for label, predicted, probability in zip(
+        found.labels, found.predicted, found.probability, strict=True
+    ):
+        yield found.classes[label], found.classes[predicted], f"{probability:.6g}"
+
+
+def _write(out: Path, places: Sequence[str], names: Sequence[str], rows: Rows) -> None:
+    """Write a CSV file of a line for each sample: its number, its place and what was predicted."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(("sample", "place", *names))
+    for sample, (place, row) in enumerate(zip(places, rows, strict=True)):
+        writer.writerow((sample, place, *row))
+    write_whole(out, text.getvalue().encode())
+
+
+def _show_task(found: TaskEvaluation, plan: RunPlan, head: dict[str, str], as_json: bool) -> None:
     if as_json:
         print_json({**head, "samples": found.samples, **found.metrics, "loss": found.loss})
         return
@@ -170,42 +175,22 @@ def _finish(
     print_text(
         f"{found.samples:,} samples ({head['split']}): {', '.join(shown)}, loss {found.loss:.4g}"
     )
-    if out is not None:
-        print_text(f"predictions: {out}")
 
 
-def _write_task(
-    predictions: tuple[NDArray[Any], NDArray[Any]], where: list[str], out: Path
-) -> None:
-    targets, outputs = predictions
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    names = [
-        f"{name}_{number}" if values.shape[1] > 1 else name
-        for name, values in (("target", targets), ("output", outputs))
-        for number in range(values.shape[1])
-    ]
-    writer.writerow(("sample", "place", *names))
-    for sample, (place, *values) in enumerate(zip(where, targets, outputs, strict=True)):
-        numbers = (f"{value:.6g}" for each in values for value in each)
-        writer.writerow((sample, place, *numbers))
-    write_whole(out, text.getvalue().encode())
-
-
-def _write(found: Evaluation, where: list[str], out: Path) -> None:
-    columns = (found.labels, found.predicted, found.probability)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("sample", "place", "label", "predicted", "probability"))
-    for sample, (label, predicted, probability) in enumerate(zip(*columns, strict=True)):
-        names = (found.classes[label], found.classes[predicted])
-        writer.writerow((sample, where[sample], *names, f"{probability:.6g}"))
-    write_whole(out, text.getvalue().encode())
-
-
-def _show(found: Evaluation, split: str) -> None:
+def _show_classes(found: Evaluation, head: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        figures = {
+            **head,
+            "samples": len(found.labels),
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "classes": found.by_class(),
+            "confusion": found.confusion.tolist(),
+        }
+        print_json(figures)
+        return
     print_text(
-        f"{len(found.labels):,} images ({split}): accuracy {found.accuracy:.2%}, "
+        f"{len(found.labels):,} images ({head['split']}): accuracy {found.accuracy:.2%}, "
         f"loss {found.loss:.4g}"
     )
     lines = found.by_class()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -91,6 +92,8 @@ def _place(path: Path | None, wrong: str, right: str) -> Path | None:
         above = next(each for each in path.absolute().parents if each.exists())
         if not above.is_dir():
             raise UserError(f"{path}: {above} is a file; give a {right} elsewhere")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UserError(f"{path}: {above} cannot be written; give a {right} elsewhere")
         if path.is_dir() if right == "file" else path.is_file():
             raise UserError(f"{path} is a {wrong}; give a {right}")
     return path

@@ -18,6 +18,8 @@ _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 """From when on records are sent beside runs, and how often at most."""
 _REST = 20.0
 """Work beside runs rests so many times as long as it took: 5 % of the time at most."""
+_PATIENCE_S = 60.0
+"""For MLflow, before the first run and again after the last."""
 _NICENESS = 10
 """Of work beside runs: they have the processors first."""
 
@@ -32,9 +34,13 @@ class Tracking:
     """MLflow, fed from the journals; an outage is reported once."""
 
     def __init__(
-        self, uri: str | None, show: Show, clock: Callable[[], float] = time.monotonic
+        self,
+        uri: str | None,
+        show: Show,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
-        self._uri, self._show, self._clock = uri, show, clock
+        self._uri, self._show, self._clock, self._patience_s = uri, show, clock, patience_s
         self._is_shown = False
         self._preparing = threading.Thread(target=self._prepare, daemon=True)
         self._preparing.start()
@@ -48,9 +54,18 @@ class Tracking:
 
         prepare(self._uri)
 
-    def ready(self) -> None:
-        """Wait until MLflow is loaded and its store is open."""
-        self._preparing.join()
+    def ready(self) -> bool:
+        """Wait until MLflow is loaded and its store is open; False where that takes too long, and
+        then it is prepared beside the runs."""
+        self._preparing.join(self._patience_s)
+        slow = self._preparing.is_alive()
+        if slow:
+            os.setpriority(os.PRIO_PROCESS, self._preparing.native_id or 0, _NICENESS)
+            self._show_once(
+                f"MLflow is not ready after {self._patience_s:.0f} s: records are sent to it "
+                "later, at the latest by `raysuite sync`"
+            )
+        return not slow
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
         """Send what the journals gained, and wait for it; where MLflow shows it, or "".
@@ -59,7 +74,8 @@ class Tracking:
         """
         from raysuite.track import sync
 
-        self.ready()
+        if not self.ready():
+            return ""
         if self._beside is not None:
             self._beside.join()
         summary = sync(results, self._uri, status=status)
@@ -76,7 +92,7 @@ class Tracking:
                 return
             self._beside = None
             self._show_once(self._outage)
-        if self._clock() < self._rests_until:
+        if self._clock() < self._rests_until or self._preparing.is_alive():
             return
         journals = results.folder.glob("runs/*/journal.jsonl")
         size = sum(file.stat().st_size for file in journals)
@@ -91,7 +107,6 @@ class Tracking:
     def _send(self, results: Results) -> None:
         from raysuite.track import sync
 
-        self.ready()
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         began = self._clock()
         summary = sync(results, self._uri, status="RUNNING")
@@ -108,6 +123,8 @@ class Tracking:
         """Register a sweep's best network; why there is none is printed, and is no failure."""
         from raysuite.track.sync import one_line
 
+        if self._preparing.is_alive():
+            return
         try:
             done, note = registration.register_best(results, tracking_uri=self._uri)
         except Exception as error:  # whatever is wrong, the sweep has ended well

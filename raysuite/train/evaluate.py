@@ -16,6 +16,7 @@ from torch import Tensor
 from raysuite.data import Split, make_loader, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.order import rank_slices
+from raysuite.errors import UserError
 from raysuite.nested import called, unpadded
 from raysuite.plan import RunPlan
 from raysuite.tasks import make_task
@@ -75,15 +76,14 @@ MOST_NUMBERS = 16
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """The metrics of a task over a split, and the predictions where those of a sample are few."""
+    """The metrics of a task over a split, and the predictions where they were asked for."""
 
     samples: int
     loss: float
     """Summed loss / weight."""
     metrics: dict[str, float]
     predictions: tuple[NDArray[Any], NDArray[Any]] | None
-    """[samples, n] targets and outputs, in the data set's own order; None where there are more than
-    MOST_NUMBERS, or no single tensors."""
+    """[samples, n] targets and outputs, in the data set's own order."""
 
 
 Advance = Callable[[int], None]
@@ -118,33 +118,42 @@ def evaluate_task(
     split: Split,
     device: torch.device,
     advance: Advance = lambda samples: None,
+    keep: bool = False,
 ) -> TaskEvaluation:
-    """The same of any task: its own loss and metrics."""
+    """The same of any task: its own loss and metrics, and with `keep` the predictions.
+
+    Raises UserError at the first batch where the predictions of a sample are no single tensor of up
+    to MOST_NUMBERS.
+    """
     task = make_task(plan.spec.task, plan.dataset)
     samples, sums, loss, weight = 0, None, 0.0, 0.0
-    kept: list[tuple[NDArray[Any] | None, NDArray[Any] | None]] = []
+    kept: list[list[NDArray[Any]]] = []
     for output, targets in _predicted(plan, weights, split, device, advance):
         samples += samples_in(targets)
         loss += float(task.loss(output, targets))
         weight += float(task.weight(targets))
         found = [each.cpu() for each in sums_of(task, output, targets)]
         sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
-        kept.append((_rows(targets, samples_in(targets)), _rows(output, samples_in(targets))))
+        if keep:
+            kept.append([_rows(each, samples_in(targets), task.name) for each in (targets, output)])
     total = Total(loss / weight, weight, samples)
     values = values_of(task, sums or [], total)
-    both = [(a, b) for a, b in kept if a is not None and b is not None]
-    if len(both) < len(kept):
+    if not keep:
         return TaskEvaluation(samples, total.loss, values, None)
-    wanted, outputs = (np.concatenate(each) for each in zip(*both, strict=True))
+    wanted, outputs = (np.concatenate(each) for each in zip(*kept, strict=True))
     return TaskEvaluation(samples, total.loss, values, (wanted, outputs))
 
 
-def _rows(value: Any, samples: int) -> NDArray[Any] | None:
+def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
     """[samples, n] of a tensor with few numbers for each sample."""
-    if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != samples:
-        return None
-    rows: NDArray[Any] = value.reshape(samples, -1).cpu().numpy()
-    return rows if rows.shape[1] <= MOST_NUMBERS else None
+    if isinstance(value, Tensor) and value.dim() and len(value) == samples:
+        rows: NDArray[Any] = value.reshape(samples, -1).cpu().numpy()
+        if rows.shape[1] <= MOST_NUMBERS:
+            return rows
+    raise UserError(
+        f"--out: the task {task} has no prediction of up to {MOST_NUMBERS} numbers for a sample; "
+        "leave it out"
+    )
 
 
 def _predicted(

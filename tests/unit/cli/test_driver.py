@@ -206,13 +206,8 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
 def resumed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fails: dict[int, RunFailed], *words: str
 ) -> Result:
-    """All runs have ended, so that Ray has nothing to do."""
-
-    @contextmanager
-    def connect(address: str | None) -> Iterator[Capacity]:
-        yield Capacity((Node(2, 0),))
-
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
+    """All runs have ended, so that Ray is not started."""
+    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", Broken(AssertionError("Ray"), 0))
     # its pictures take seconds
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     write_results(folder, spec=ONE_RUN, fails=fails)

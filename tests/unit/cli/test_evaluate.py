@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.evaluate import _show
+from raysuite.cli.evaluate import _show_classes
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.track.register import weights_of
 from raysuite.train.evaluate import Evaluation
@@ -84,7 +84,7 @@ def test_confused_classes_are_a_part_of_the_true_one(capsys: pytest.CaptureFixtu
     places = [("abc".index(x), "abc".index(y)) for x, y, many in pairs for _ in range(many)]
     labels, predicted = map(np.array, zip(*places, strict=True))
     found = Evaluation(("a", "b", "c"), labels, predicted, np.ones(15, np.float32), 0.5)
-    _show(found, "val")
+    _show_classes(found, {"split": "val"}, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "15 images (val): accuracy 53.33%, loss 0.5"
     assert lines[-2:] == ["b taken for c: 4 of 5", "a taken for b: 3 of 8"]

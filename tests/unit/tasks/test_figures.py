@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from mlflow import MlflowClient
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.orchestrate.registration import register_run
+from raysuite.orchestrate.registration import trained as of_run
 from raysuite.orchestrate.stopping import requested_end
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.perf.calibration import calibrate, observed
@@ -33,6 +35,7 @@ from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.track.entries import run_points
 from raysuite.track.upload import sweep_points, trials_view
+from raysuite.train.evaluate import evaluate_task
 from raysuite.train.stopping import Prune
 from tests.task_sets import BATCH, VAL, spec_of
 from tests.unit.tasks.conftest import plan_of, run
@@ -194,6 +197,11 @@ def test_evaluate_computes_the_metrics_of_the_task(case: str, tmp_path: Path) ->
     if case != "regression":  # more numbers for a sample than a line has room for
         assert done.exit_code == 2
         assert not file.exists()
+        plan, weights = of_run(results, results.plans()[0]["run_id"])
+        done_samples: list[int] = []
+        with pytest.raises(UserError, match="--out"):
+            evaluate_task(plan, weights, "val", torch.device("cpu"), done_samples.append, keep=True)
+        assert done_samples == []  # before the work
         return
     rows = list(csv.DictReader(file.read_text().splitlines()))
     assert [row["place"] for row in rows] == [
