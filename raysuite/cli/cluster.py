@@ -368,7 +368,8 @@ def check(
     """Measure every node of a cluster for some seconds, and name those that are slow.
 
     A product of matrices, a copy in memory, a file that is read, exchanges with other nodes, and
-    an all-reduce of all. Exits with 1 where a node is slow: far below the median of at least three.
+    an all-reduce of all. Exits with 1 where a node is slow, far below the median of at least three,
+    or where NCCL fell back to sockets on a node with InfiniBand or Slingshot.
 
     \b
     Examples:
@@ -386,9 +387,13 @@ def check(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_checks(file, rows)
     slow = slow_nodes(rows)
+    fallen = [row for row in rows if row.fell_back]
     if as_json:
-        found = [{**asdict(each), "share": each.share} for each in slow]
-        print_json({"nodes": [row.model_dump() for row in rows], "slow": found, "file": str(file)})
+        found = {
+            "slow": [{**asdict(each), "share": each.share} for each in slow],
+            "fell_back": [row.host for row in fallen],
+        }
+        print_json({"nodes": [row.model_dump() for row in rows], **found, "file": str(file)})
     else:
         columns = ("node", *(f"{each.title} {each.unit}" for each in CHECKS.values()))
         lines = [
@@ -405,10 +410,12 @@ def check(
                 f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
                 f"below the median {each.median:.4g}"
             )
+        for row in fallen:
+            print_text(f"{row.host} fell back to sockets, and has {', '.join(row.networks)}")
         if len(rows) < FEWEST:
             print_text(f"of {len(rows)} nodes none is named; {FEWEST} are needed")
         print_text(f"kept in {file}")
-    if slow:
+    if slow or fallen:
         raise typer.Exit(1)
 
 

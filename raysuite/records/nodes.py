@@ -44,6 +44,18 @@ class NodeFigures(BaseModel):
     """Of the global all-reduce, the same on all nodes."""
     transports: list[str]
     """What carried the exchange, as `measure.transport` names it."""
+    networks: list[str] = []
+    """Devices that NCCL can use in place of sockets; not kept by earlier versions."""
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether NCCL chose sockets although the node has a faster network."""
+        return bool(self.networks) and nccl_sockets(self.transports)
+
+
+def nccl_sockets(transports: Sequence[str]) -> bool:
+    """Whether NCCL uses sockets between any two hosts."""
+    return any(name.startswith("NCCL") and "NET/Socket" in name for name in transports)
 
 
 def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
