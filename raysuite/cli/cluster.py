@@ -379,7 +379,7 @@ def check(
     from raysuite.cluster.folder import home
     from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.node_check import check_nodes
-    from raysuite.records.nodes import CHECKS, FEWEST, slow_nodes, write_checks
+    from raysuite.records.nodes import CHECKS, FEWEST, findings, slow_nodes, write_checks
 
     with connect(address):
         rows = check_nodes(disk.resolve())
@@ -404,14 +404,8 @@ def check(
         carried = sorted({name for row in rows for name in row.transports})
         if carried:
             print_text(f"all-reduce of all: {rows[0].all_reduce_s:.4g} s, by {'; '.join(carried)}")
-        for each in slow:
-            what = CHECKS[each.check]
-            print_text(
-                f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
-                f"below the median {each.median:.4g}"
-            )
-        for row in fallen:
-            print_text(f"{row.host} fell back to sockets, and has {', '.join(row.networks)}")
+        for line in findings(rows):
+            print_text(line)
         if len(rows) < FEWEST:
             print_text(f"of {len(rows)} nodes none is named; {FEWEST} are needed")
         print_text(f"kept in {file}")

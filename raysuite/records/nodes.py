@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,10 @@ CHECKS = {
     "disk": Check("disk read", "MB/s"),
     "pairs": Check("exchange with another node", "MB/s"),
 }
+
+
+FILE = "nodes.jsonl"
+"""In a results folder: the check before its suite."""
 
 
 class NodeFigures(BaseModel):
@@ -112,3 +116,16 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
         middle = statistics.median(values.values())
         found += [Slow(x, check, values[x], middle) for x, each in logs.items() if each < bound]
     return found
+
+
+def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:
+    """Nodes that are slow or fell back to sockets, in words."""
+    for each in slow_nodes(rows):
+        what = CHECKS[each.check]
+        yield (
+            f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
+            f"below the median {each.median:.4g}"
+        )
+    for row in rows:
+        if row.fell_back:
+            yield f"{row.host} fell back to sockets, and has {', '.join(row.networks)}"
