@@ -68,8 +68,8 @@ def check(
 
     Starts a cluster of its own, measures every node, trains by ddp, and ends the cluster. Prints a
     line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, for programs that look for
-    patterns. Exits with 1 where a throughput is below the reference by more than the tolerance, or
-    a node is slow.
+    patterns. Exits with 1 where a throughput is below the reference by more than the tolerance, a
+    node is slow, or NCCL fell back to sockets on one with a faster network.
 
     \b
     Examples:
@@ -80,8 +80,8 @@ def check(
 
     from raysuite.cluster.folder import home
     from raysuite.records import Results
-    from raysuite.records.nodes import read_checks, slow_nodes
-    from raysuite.records.verdicts import FILE, earlier_checks, judge, site_check
+    from raysuite.records.nodes import read_checks
+    from raysuite.records.verdicts import FILE, earlier_checks, judge, published, site_check
 
     began = time.time()
     with _cluster(site, nodes) as (folder, status):
@@ -98,8 +98,9 @@ def check(
         train += ["--quiet", "--no-mlflow"]  # whose server may take minutes to start
         _job(folder, status, f"{shlex.join(measure)} || [ $? = 1 ]; {shlex.join(train)}")
     now = site_check(Results.open(own), began)
-    slow = slow_nodes(read_checks(nodes_file)) if nodes_file.exists() else []
-    verdicts = judge(now, earlier_checks(above, now), slow, tolerance, expected)
+    measured = read_checks(nodes_file) if nodes_file.exists() else []
+    known = published(now.hardware) if gpus else None
+    verdicts = judge(now, earlier_checks(above, now), measured, tolerance, expected, known)
     write_whole(own / FILE, now.model_dump_json(indent=1).encode())
     right = all(each.ok for each in verdicts)
     if as_json:

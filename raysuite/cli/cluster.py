@@ -368,7 +368,8 @@ def check(
     """Measure every node of a cluster for some seconds, and name those that are slow.
 
     A product of matrices, a copy in memory, a file that is read, exchanges with other nodes, and
-    an all-reduce of all. Exits with 1 where a node is slow: far below the median of at least three.
+    an all-reduce of all. Exits with 1 where a node is slow, far below the median of at least three,
+    or where NCCL fell back to sockets on a node with InfiniBand or Slingshot.
 
     \b
     Examples:
@@ -378,7 +379,7 @@ def check(
     from raysuite.cluster.folder import home
     from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.node_check import check_nodes
-    from raysuite.records.nodes import CHECKS, FEWEST, slow_nodes, write_checks
+    from raysuite.records.nodes import CHECKS, FEWEST, findings, slow_nodes, write_checks
 
     with connect(address):
         rows = check_nodes(disk.resolve())
@@ -386,9 +387,13 @@ def check(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_checks(file, rows)
     slow = slow_nodes(rows)
+    fallen = [row for row in rows if row.fell_back]
     if as_json:
-        found = [{**asdict(each), "share": each.share} for each in slow]
-        print_json({"nodes": [row.model_dump() for row in rows], "slow": found, "file": str(file)})
+        found = {
+            "slow": [{**asdict(each), "share": each.share} for each in slow],
+            "fell_back": [row.host for row in fallen],
+        }
+        print_json({"nodes": [row.model_dump() for row in rows], **found, "file": str(file)})
     else:
         columns = ("node", *(f"{each.title} {each.unit}" for each in CHECKS.values()))
         lines = [
@@ -399,16 +404,12 @@ def check(
         carried = sorted({name for row in rows for name in row.transports})
         if carried:
             print_text(f"all-reduce of all: {rows[0].all_reduce_s:.4g} s, by {'; '.join(carried)}")
-        for each in slow:
-            what = CHECKS[each.check]
-            print_text(
-                f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
-                f"below the median {each.median:.4g}"
-            )
+        for line in findings(rows):
+            print_text(line)
         if len(rows) < FEWEST:
             print_text(f"of {len(rows)} nodes none is named; {FEWEST} are needed")
         print_text(f"kept in {file}")
-    if slow:
+    if slow or fallen:
         raise typer.Exit(1)
 
 

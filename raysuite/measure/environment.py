@@ -135,10 +135,42 @@ def nvml() -> Any:
     return pynvml
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Name, bytes of memory and driver of each NVIDIA GPU of this host."""
-    if (pynvml := nvml()) is None:
+def amdsmi() -> Any:
+    """AMD SMI, to be left by `amdsmi_shut_down`; None without it or AMD's driver."""
+    try:
+        import amdsmi as found
+
+        found.amdsmi_init()
+    except Exception:  # importing it loads ROCm's library, which has an exception for each
+        return None
+    return found
+
+
+def _amd_gpus() -> list[dict[str, Any]]:
+    """As `gpus`. Untested: written from the documentation of AMD SMI."""
+    if (smi := amdsmi()) is None:
         return []
+    try:
+        return [
+            {
+                "name": smi.amdsmi_get_gpu_asic_info(handle)["market_name"],
+                "memory_bytes": int(
+                    smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM)
+                ),
+                "driver": smi.amdsmi_get_gpu_driver_info(handle)["driver_version"],
+            }
+            for handle in smi.amdsmi_get_processor_handles()
+        ]
+    except smi.AmdSmiException:
+        return []
+    finally:
+        smi.amdsmi_shut_down()
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Name, bytes of memory and driver of each GPU of this host: NVIDIA's, else AMD's."""
+    if (pynvml := nvml()) is None:
+        return _amd_gpus()
     try:
         driver = pynvml.nvmlSystemGetDriverVersion()
         handles = [
@@ -187,6 +219,11 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
 
 def cuda_mistake_here() -> str:
     """`cuda_mistake` of this host. Loads libcuda, and not torch."""
+    if hip := torch_built_with("hip"):
+        return (
+            f"torch is built with ROCm {hip} and sees none of AMD's GPUs: an image has them with "
+            "--rocm (a site's `rocm: true`), and /dev/kfd must be readable"
+        )
     return cuda_mistake(torch_cuda(), _offered_cuda(), driver_version())
 
 
@@ -201,11 +238,16 @@ def driver_version() -> str:
 
 def torch_cuda() -> str | None:
     """The CUDA that the installed torch is built with, read without importing it."""
+    return torch_built_with("cuda")
+
+
+def torch_built_with(name: str) -> str | None:
+    """The version of `cuda` or `hip` that torch is built with, read without importing it."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
     text = Path(spec.origin).with_name("version.py").read_text("utf-8")
-    found = re.search(r"^cuda\b.*=\s*'([\d.]+)'", text, re.MULTILINE)
+    found = re.search(rf"^{name}\b.*=\s*'([\w.-]+)'", text, re.MULTILINE)
     return found[1] if found else None
 
 

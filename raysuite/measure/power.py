@@ -2,7 +2,8 @@
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 in which part of its last sample period a kernel ran (`nvmlDeviceGetUtilizationRates`; the period
-is a sixth of a second to a second). RAPL counts the energy of processors and of their memory
+is a sixth of a second to a second). AMD SMI does the same for AMD's (untested; rocm.docs.amd.com,
+AMD SMI Python API reference). RAPL counts the energy of processors and of their memory
 (Linux, Documentation/power/powercap/powercap.rst); most systems let root alone read it. Where
 neither can be read there is no thread.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from raysuite.measure.environment import nvml
+from raysuite.measure.environment import amdsmi, nvml
 
 POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -49,7 +50,8 @@ class PowerMeter:
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
         self._rapl = Rapl.found(powercap)
-        self._gpu = Gpu.found(device)
+        kind = AmdGpu if torch.version.hip else Gpu
+        self._gpu = kind.found(device)
         self.missing: list[str] = []
         """What cannot be read, in words."""
         if self._rapl is None:
@@ -57,7 +59,9 @@ class PowerMeter:
             why = "RAPL's counters are not readable" if there else "there is no RAPL"
             self.missing.append(f"energy of the host is not measured, because {why}")
         if self._gpu is None and device.type == "cuda":
-            self.missing.append("energy of the GPU is not measured, because NVML has no counter")
+            self.missing.append(
+                f"energy of the GPU is not measured, because {kind.library} has no counter"
+            )
         self.last: tuple[float, Reading] | None = None
         """The last sample since `begin`, and when it was, by the monotonic clock."""
         self._lock = threading.Lock()
@@ -168,6 +172,8 @@ def _value(file: Path) -> int:
 class Gpu:
     """A GPU by NVML. A part of one (MIG) has no counter."""
 
+    library = "NVML"
+
     def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
         self._nvml = nvml
         self._handle = handle
@@ -204,6 +210,53 @@ class Gpu:
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
+
+
+class AmdGpu:
+    """A GPU by AMD SMI, which ROCm brings along. Untested: written from its documentation."""
+
+    library = "AMD SMI"
+
+    def __init__(self, amdsmi: Any, handle: Any, uuid: str) -> None:
+        self._amdsmi = amdsmi
+        self._handle = handle
+        self.uuid = uuid
+
+    @classmethod
+    def found(cls, device: torch.device) -> AmdGpu | None:
+        """None on a CPU, and where AMD SMI does not answer."""
+        if device.type != "cuda" or (smi := amdsmi()) is None:
+            return None
+        its = torch.cuda.get_device_properties(device)
+        place = f"{its.pci_domain_id:04x}:{its.pci_bus_id:02x}:{its.pci_device_id:02x}.0"
+        try:
+            handle = smi.amdsmi_get_processor_handle_from_bdf(place)
+            return cls(smi, handle, smi.amdsmi_get_gpu_device_uuid(handle))
+        except smi.AmdSmiException:
+            smi.amdsmi_shut_down()
+            return None
+
+    def joules(self) -> float | None:
+        """Since the driver was loaded."""
+        count = self._asked(self._amdsmi.amdsmi_get_energy_count)
+        if count is None or "energy_accumulator" not in count:  # so called from ROCm 6.2 on
+            return None
+        return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
+
+    def busy(self) -> float | None:
+        """Part of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
+        rates = self._asked(self._amdsmi.amdsmi_get_gpu_activity)
+        share = None if rates is None else rates["gfx_activity"]
+        return share / 100 if isinstance(share, int) else None  # "N/A" where it is not reported
+
+    def _asked(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            return question(self._handle)
+        except self._amdsmi.AmdSmiException:  # this device does not report it
+            return None
+
+    def close(self) -> None:
+        self._amdsmi.amdsmi_shut_down()
 
 
 def _boot_id() -> str:

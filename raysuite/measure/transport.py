@@ -13,6 +13,8 @@ import psutil
 INFINIBAND = Path("/sys/class/infiniband")
 """Devices, their ports' state and link layer (kernel.org, Documentation/ABI/stable/
 sysfs-class-infiniband)."""
+SLINGSHOT = Path("/sys/class/cxi")
+"""Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 """Ports at which ranks find each other: no gradient passes there."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
@@ -109,6 +111,11 @@ def _nccl_log() -> int | None:
 
 def _plain(address: str) -> str:
     return address.removeprefix("::ffff:")
+
+
+def fast_networks(infiniband_root: Path = INFINIBAND, slingshot: Path = SLINGSHOT) -> list[str]:
+    """Devices of this host that NCCL can use in place of sockets: InfiniBand's and Slingshot's."""
+    return infiniband(infiniband_root) + sorted(each.name for each in slingshot.glob("cxi*"))
 
 
 def _text(file: Path) -> str:

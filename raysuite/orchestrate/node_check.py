@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from raysuite.cluster.ports import free_port
 from raysuite.measure.node import node_figures
-from raysuite.measure.transport import Transport
+from raysuite.measure.transport import Transport, fast_networks
 from raysuite.orchestrate.groups import INTERFACE
 from raysuite.parallel.comm import join_torch_group, leave_torch_group
 from raysuite.records.nodes import NodeFigures
@@ -84,6 +84,7 @@ class Probe:
             "figures": figures,
             "all_reduce_s": all_reduce_s,
             "transports": names if self._size > 1 else [],
+            "networks": fast_networks(),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,10 @@ CHECKS = {
 }
 
 
+FILE = "nodes.jsonl"
+"""In a results folder: the check before its suite."""
+
+
 class NodeFigures(BaseModel):
     """A line of a check's file."""
 
@@ -44,6 +48,18 @@ class NodeFigures(BaseModel):
     """Of the global all-reduce, the same on all nodes."""
     transports: list[str]
     """What carried the exchange, as `measure.transport` names it."""
+    networks: list[str] = []
+    """Devices that NCCL can use in place of sockets; not kept by earlier versions."""
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether NCCL chose sockets although the node has a faster network."""
+        return bool(self.networks) and nccl_sockets(self.transports)
+
+
+def nccl_sockets(transports: Sequence[str]) -> bool:
+    """Whether NCCL uses sockets between any two hosts."""
+    return any(name.startswith("NCCL") and "NET/Socket" in name for name in transports)
 
 
 def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
@@ -100,3 +116,16 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
         middle = statistics.median(values.values())
         found += [Slow(x, check, values[x], middle) for x, each in logs.items() if each < bound]
     return found
+
+
+def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:
+    """Nodes that are slow or fell back to sockets, in words."""
+    for each in slow_nodes(rows):
+        what = CHECKS[each.check]
+        yield (
+            f"{each.host} is slow: {what.title} {each.value:.4g} {what.unit}, {each.share:.0%} "
+            f"below the median {each.median:.4g}"
+        )
+    for row in rows:
+        if row.fell_back:
+            yield f"{row.host} fell back to sockets, and has {', '.join(row.networks)}"

@@ -15,6 +15,7 @@ from raysuite.records.base import RecordBase
 from raysuite.records.batches import BatchFound
 from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.judged import RunJudged
+from raysuite.records.nodes import nccl_sockets
 from raysuite.records.power import PowerUse
 from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
@@ -53,8 +54,8 @@ class RunStarted(RecordBase):
     @property
     def over_tcp(self) -> bool:
         """Whether gradients pass between hosts by TCP. Where NCCL is at work, it carries them."""
-        if nccl := [name for name in self.transports if name.startswith("NCCL")]:
-            return any("NET/Socket" in name for name in nccl)
+        if any(name.startswith("NCCL") for name in self.transports):
+            return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
+from raysuite.records.nodes import FILE as NODES
+from raysuite.records.nodes import findings, read_checks
 from raysuite.report.against import Comparison, compare
 from raysuite.report.data import finite, row_data, run_data
 from raysuite.report.plot import Plot
@@ -149,7 +151,7 @@ def collect(
         folder=results.folder,
         rows=rows,
         runs=runs,
-        summary=[*summarize_rows(rows, runs), *_of_scripts(rows)]
+        summary=[*summarize_rows(rows, runs), *_of_scripts(rows), *_of_nodes(results.folder)]
         if sweep is None
         else sweep.summary,
         plots=[*make_plots(rows, comparison), *([predicted] if predicted else [])]
@@ -166,3 +168,8 @@ def collect(
 
 def _of_scripts(rows: Sequence[Row]) -> list[Sentence]:
     return [Sentence("caveat", sentence) for sentence in script_caveats(rows)]
+
+
+def _of_nodes(folder: Path) -> list[Sentence]:
+    rows = read_checks(folder / NODES) if (folder / NODES).is_file() else []
+    return [Sentence("caveat", f"Before the suite {each}.") for each in findings(rows)]

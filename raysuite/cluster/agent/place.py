@@ -141,8 +141,8 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
             return candidate
     raise UserError(
         f"no address of this node is found by which others reach it; it has "
-        f"{', '.join(sorted(ours))}: name the interface between the nodes in the site's "
-        "`interface`, as `ip -br address` lists them"
+        f"{', '.join(sorted(ours)) or 'no IPv4 address, and raysuite needs one'}: name the "
+        "interface between the nodes in the site's `interface`, as `ip -br address` lists them"
     )
 
 
@@ -156,8 +156,8 @@ def _on(interface: str, ours: Mapping[str, str]) -> str:
         if name == interface:
             return address
     raise UserError(
-        f"the site's interface is {interface!r}, which has no IPv4 address on this node; valid "
-        f"are {', '.join(sorted(set(ours.values())))}"
+        f"the site's interface is {interface!r}, which has no IPv4 address on this node, and "
+        f"raysuite needs one; valid are {', '.join(sorted(set(ours.values()))) or 'none'}"
     )
 
 

@@ -16,6 +16,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.sites import find_site, site_files
 from raysuite.cluster.slurm import Job, SlurmBackend, render
 from raysuite.errors import UserError
+from raysuite.spec.engines import launched
 from raysuite.spec.site import SlurmSite
 from tests.require import require
 from tests.sbatch import Bench, read_options
@@ -82,17 +83,16 @@ def test_golden(nodes: int, image: bool) -> None:
     assert script.split("\n") == wanted, "RAYSUITE_WRITE_GOLDEN=1 writes it anew"
 
 
+def read_by_shells(script: str) -> None:
+    require("shellcheck")  # SC1091: /etc/profile is not here; SC2016: a $ in quotes is meant
+    for check in (["shellcheck", "--exclude=SC1091,SC2016", "--shell=bash", "-"], ["bash", "-n"]):
+        found = subprocess.run(check, input=script, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.parametrize("image", [False, True])
 def test_shellcheck_finds_nothing(image: bool) -> None:
-    require("shellcheck")  # SC1091: /etc/profile is not here; SC2016: a $ in quotes is meant
-    found = subprocess.run(
-        ["shellcheck", "--exclude=SC1091,SC2016", "--shell=bash", "-"],
-        input=render(job(4, image)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout
+    read_by_shells(render(job(4, image)))
 
 
 def test_the_header_says_what_the_site_says() -> None:
@@ -127,8 +127,10 @@ def test_the_header_says_what_the_site_says() -> None:
 def test_every_shipped_site_renders(name: str) -> None:
     site = find_site(name)
     assert isinstance(site, SlurmSite)
-    script = render(Job("a", site, site.nodes, FOLDER, "/w", ("python", *AGENT)))
+    command = launched(site, ("python", *AGENT), [FOLDER])
+    script = render(Job("a", site, site.nodes, FOLDER, "/w", command))
     assert f"--nodes={site.nodes}" in read_options(script)
+    read_by_shells(script)
 
 
 def test_a_range_of_nodes_is_asked_for_and_what_is_given_is_used(bench: Bench) -> None:

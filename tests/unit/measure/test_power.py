@@ -164,3 +164,31 @@ def test_units_of_nvml() -> None:
     gpu = Gpu(Library(), "new", "GPU-1")
     assert (gpu.joules(), gpu.busy()) == (2.5, 0.4)
     assert Gpu(Library(), "old", "GPU-2").joules() is None
+
+
+def test_amds_counter_is_read_in_its_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Smi:  # answers of AMD SMI's documentation; no such GPU is here
+        AmdSmiException = OSError
+        activity: object = 25
+
+        def amdsmi_get_processor_handle_from_bdf(self, place: str) -> str:
+            return {"0000:23:00.0": "handle"}[place]
+
+        def amdsmi_get_gpu_device_uuid(self, handle: str) -> str:
+            return f"of {handle}"
+
+        def amdsmi_get_energy_count(self, handle: str) -> dict[str, float]:
+            return {"energy_accumulator": 200_000, "counter_resolution": 15.3, "timestamp": 0}
+
+        def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, object]:
+            return {"gfx_activity": self.activity}
+
+    smi, place = Smi(), SimpleNamespace(pci_domain_id=0, pci_bus_id=0x23, pci_device_id=0)
+    monkeypatch.setattr(power, "amdsmi", lambda: smi)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
+    gpu = power.AmdGpu.found(torch.device("cuda", 0))
+    assert gpu is not None
+    assert (gpu.uuid, gpu.joules(), gpu.busy()) == ("of handle", pytest.approx(3.06), 0.25)
+    smi.activity = "N/A"
+    assert gpu.busy() is None
+    assert power.AmdGpu.found(CPU) is None

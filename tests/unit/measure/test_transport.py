@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from raysuite.measure import transport
-from raysuite.measure.transport import Transport, infiniband, nccl_names, tcp_names
+from raysuite.measure.transport import Transport, fast_networks, infiniband, nccl_names, tcp_names
 
 LOG = """\
 node-1:20:289 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:192.168.11.1<0>
@@ -93,4 +93,6 @@ def test_active_infiniband_ports_are_found(tmp_path: Path) -> None:
         (port / "link_layer").write_text(f"{layer}\n")
         (port / "state").write_text(f"{state}\n")
     assert infiniband(tmp_path) == ["mlx5_0"]
+    (tmp_path / "class" / "cxi0").mkdir(parents=True)
+    assert fast_networks(tmp_path, tmp_path / "class") == ["mlx5_0", "cxi0"]
     assert infiniband(tmp_path / "none") == []

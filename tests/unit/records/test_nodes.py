@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records.nodes import CHECKS, NodeFigures, read_checks, slow_nodes, write_checks
+from raysuite.records import Results
+from raysuite.records.nodes import (
+    CHECKS,
+    FILE,
+    NodeFigures,
+    findings,
+    read_checks,
+    slow_nodes,
+    write_checks,
+)
+from raysuite.report.build import collect
 
 TYPICAL = {"matrix": 1800.0, "memory": 180.0, "disk": 900.0, "pairs": 1100.0}
 
@@ -69,3 +79,22 @@ def test_of_three_nodes_on_a_busy_machine_the_one_behind_a_slow_cable_is_named()
         for row, each in zip(drawn(3, 0.0, random.Random(0)), figures, strict=True)
     ]
     assert [(slow.host, slow.check) for slow in slow_nodes(rows)] == [("n2", "pairs")]
+
+
+def test_a_report_names_the_nodes_that_were_slow_before_its_suite(tmp_path: Path) -> None:
+    rows = drawn(4, 0.0, random.Random(0), disk=0.5)
+    rows[2] = rows[2].model_copy(
+        update={"transports": ["NCCL, NET/Socket"], "networks": ["mlx5_0"]}
+    )
+    assert list(findings(rows)) == [
+        "n0 is slow: disk read 450 MB/s, 50% below the median 900",
+        "n2 fell back to sockets, and has mlx5_0",
+    ]
+    results = Results(tmp_path)
+    results.write_plans([])
+    assert not any("is slow" in each.text for each in collect(results).summary)
+    write_checks(tmp_path / FILE, rows)
+    found = [each.text for each in collect(results).summary if each.kind == "caveat"]
+    assert [text for text in found if "n0 is slow" in text or "n2 fell back" in text] == [
+        f"Before the suite {each}." for each in findings(rows)
+    ]

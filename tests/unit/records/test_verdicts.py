@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records.nodes import Slow
-from raysuite.records.verdicts import FILE, SiteCheck, earlier_checks, judge
+from raysuite.records.nodes import NodeFigures
+from raysuite.records.verdicts import FILE, SiteCheck, earlier_checks, judge, published
 
 
 def check(
@@ -34,12 +34,43 @@ def test_a_first_check_is_only_kept_unless_a_figure_is_expected() -> None:
 
 def test_slow_nodes_and_variants_without_a_throughput_are_wrong() -> None:
     now = check(1000.0).model_copy(update={"failed": ["horovod"]})
-    found = judge(now, BEFORE, [Slow("n3", "disk", 10.0, 900.0)], 0.1, None)
+    found = judge(
+        now, BEFORE, [node(f"n{n}", 900.0 if n < 3 else 10.0) for n in range(4)], 0.1, None
+    )
     assert [(each.what, each.ok) for each in found] == [
         ("horovod", False),
         ("ddp", True),
         ("n3 disk", False),
     ]
+
+
+def node(host: str, disk: float, *transports: str, networks: tuple[str, ...] = ()) -> NodeFigures:
+    return NodeFigures(host=host, when=0.0, figures={"disk": disk}, all_reduce_s=0.1,
+                       transports=[*transports], networks=[*networks])  # fmt: skip
+
+
+def test_a_node_whose_nccl_fell_back_to_sockets_is_wrong() -> None:
+    nodes = [
+        node("n0", 1.0, "NCCL, NET/Socket", networks=("cxi0",)),
+        node("n1", 1.0, "NCCL, NET/Socket"),
+        node("n2", 1.0, "NCCL, NET/AWS Libfabric", networks=("cxi0",)),
+        node("n3", 1.0, "TCP, ib0", networks=("mlx5_0",)),
+    ]
+    found = judge(check(1000.0), BEFORE, nodes, 0.1, None)
+    assert [each.what for each in found if not each.ok] == ["n0 sockets"]
+
+
+@pytest.mark.parametrize(("each_gpu", "ok"), [(883.0, True), (881.0, False)])
+def test_a_first_check_of_known_gpus_is_compared_with_what_is_published(
+    each_gpu: float, ok: bool
+) -> None:
+    known = published("288 x Neoverse-V2, 4 x NVIDIA GH200 120GB")
+    now = check(8 * each_gpu)
+    (found,) = judge(now, [], [], 0.1, None, known)
+    assert (found.ok, found.reference) == (ok, 8 * 980.0)
+    (found,) = judge(now, [], [], 0.1, 100.0, known)
+    assert (found.ok, found.source) == (True, "expected")
+    assert published("128 x EPYC, 4 x A100") is None
 
 
 def test_only_checks_of_the_same_hardware_and_size_count(tmp_path: Path) -> None:
