@@ -227,7 +227,7 @@ class AmdGpu:
         """None on a CPU, and where AMD SMI does not answer."""
         if device.type != "cuda" or (smi := amdsmi()) is None:
             return None
-        its = torch.cuda.get_device_properties(device)
+        its: Any = torch.cuda.get_device_properties(device)
         place = f"{its.pci_domain_id:04x}:{its.pci_bus_id:02x}:{its.pci_device_id:02x}.0"
         try:
             handle = smi.amdsmi_get_processor_handle_from_bdf(place)
