@@ -6,11 +6,12 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
+from raysuite.cluster.files import Alive, Cluster, Head, Node, NodeState, Stop
 from raysuite.cluster.folder import (
     ClusterFolder,
     all_folders,
@@ -99,6 +100,17 @@ def test_a_second_start_keeps_the_database_and_forgets_the_rest() -> None:
     again = prepare(asked())
     assert (again.mlflow / "mlflow.db").read_text() == "figures"
     assert (again.nodes(), again.stop()) == ([], None)
+
+
+def test_a_second_start_keeps_what_nodes_that_did_not_end_left_behind() -> None:
+    folder = prepare(asked())
+    for state in get_args(NodeState):
+        folder.write(Node(host=state, state=state, temp=f"/tmp/rs-{state}"))
+    folder.write(Node(host="nowhere", state="joined"))
+    prepare(asked())
+    assert folder.nodes() == []
+    left = {node.host: node.temp for node in folder.left_nodes().values()}
+    assert left == {state: f"/tmp/rs-{state}" for state in ("starting", "joined")}
 
 
 def test_readers_find_whole_files_while_one_writes() -> None:

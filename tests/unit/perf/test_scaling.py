@@ -112,6 +112,15 @@ def test_a_forecast_names_efficiency_error_and_what_was_assumed(by_tree) -> None
     assert "not validated" in forecast("ddp", points[:2], [128]).words
 
 
+@pytest.mark.parametrize(("per_node", "nodes"), [(None, [2, 16]), (8, [1, 8])])
+def test_a_forecast_fills_nodes_as_the_largest_measurement_did_unless_told(
+    per_node: int | None, nodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "STEPS", 30)
+    points = [Point(1, 1, 1.0), Point(8, 2, 7.0), Point(16, 4, 13.0)]
+    assert [place.nodes for place in forecast("", points, [6, 64], per_node).places] == nodes
+
+
 def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
     file = tmp_path / "figures.csv"
     file.write_text("workers,throughput,loader\n4,10,dali\n8,19,dali\n4,9,native\n")

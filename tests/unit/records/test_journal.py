@@ -24,6 +24,7 @@ from raysuite.records import (
 from raysuite.records.ends import is_left
 from raysuite.records.schema import json_line
 from raysuite.spec import parse_document
+from tests.fake_batches import batch_found
 from tests.fake_population import write_population
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
 from tests.fake_sweeps import write_sweep
@@ -58,6 +59,17 @@ def test_a_changed_byte_is_found(tmp_path: Path) -> None:
     assert isinstance(found, RunFailed)
     assert (found.run_id, found.reason) == ("a", "damaged")
     assert str(journal.file) in found.message
+
+
+def test_a_damaged_journal_keeps_how_its_batch_was_found(tmp_path: Path) -> None:
+    journal, found = Journal(tmp_path / "a" / "journal.jsonl"), batch_found("a")
+    for record in (found, FIRST):
+        journal.write(record)
+    journal.file.write_bytes(journal.file.read_bytes().replace(b'"1"', b'"7"'))
+    kept, end = read_journal(journal.file)
+    assert kept == found
+    assert isinstance(end, RunFailed)
+    assert end.reason == "damaged"
 
 
 def test_bytes_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:

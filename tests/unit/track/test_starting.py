@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.files import Head
-from raysuite.track.sync import SyncSummary, wait_while_starting
+from raysuite.errors import UserError
+from raysuite.track.sync import SyncSummary, one_line, wait_while_starting
 
 URL = "http://10.0.0.1:30000"
 
@@ -68,3 +69,9 @@ def test_a_sync_leads_to_the_table_of_what_it_wrote() -> None:
     assert "make ui" in str(replace(done, address="sqlite:///mlflow.db"))
     assert "#" not in str(replace(done, error="no answer"))
     assert str(replace(done, page="")).count("\n") == 0
+
+
+def test_an_error_is_one_line_without_a_password() -> None:
+    error = OSError("http://me:hush@host:5000/api: refused\nby http://me:hush@host")
+    assert one_line(error) == "OSError: http://host:5000/api: refused"
+    assert one_line(UserError("x" * 600)) == 500 * "x"

@@ -37,6 +37,14 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, file: str) -> None:
     )
 
 
+def test_no_summary_of_a_sync_holds_the_stores_password(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.write_plans([])
+    summary = sync(results, "ftp://me:hush@host/x")
+    assert "ftp://host/x" in summary.error, "MLflow names the address that it cannot take"
+    assert "hush" not in f"{summary}{summary.address}{summary.error}"
+
+
 @pytest.mark.parametrize("name", ["run#1", "q?x", "a%41b", "a b", "ü", "x@y:z"])
 def test_a_store_is_in_the_working_folder_whatever_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
