@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -54,6 +55,7 @@ from raysuite.records import (
     RunFailed,
     results_figures,
 )
+from raysuite.records.ends import is_left
 from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
@@ -199,7 +201,7 @@ class Work(ABC, Generic[AnyRequest]):
     @property
     @abstractmethod
     def on_ray(self) -> bool:
-        """Whether anything is left that needs Ray."""
+        """Whether anything is left that needs Ray, as it is before the first run."""
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """What it runs on: a cluster of Ray, or this machine where Ray is not needed."""
@@ -267,11 +269,10 @@ class SuiteWork(Work[RunRequest]):
                 print_text(line, error=True)
 
     def left(self, retry_failed: bool = False) -> list[RunPlan]:
-        from raysuite.orchestrate import suite
-
-        if self.opened is None:
+        results = self.opened
+        if results is None:
             return list(self.plans)
-        return suite.unfinished(self.plans, self.opened, retry_failed)
+        return [p for p in self.plans if is_left(results.end_of(p.run_id), retry_failed)]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch
@@ -279,7 +280,7 @@ class SuiteWork(Work[RunRequest]):
 
         return dry_batch(unproven(self.left()), self.document)
 
-    @property
+    @cached_property
     def on_ray(self) -> bool:
         """Scripts on this machine need no Ray."""
         left = self.left()
@@ -387,14 +388,16 @@ class SweepWork(Work[SweepRequest]):
         plans = plans_of_space(self.document, self.search, gpus_before(self.request.address))
         return dry_batch(unproven(plans), None)
 
-    @property
+    @cached_property
     def on_ray(self) -> bool:
         from raysuite.orchestrate import suite
 
-        if self.opened is None:
+        results = self.opened
+        if results is None:
             return True
-        plans = suite.planned(self.opened)
-        return len(plans) < count(self.search) or bool(suite.unfinished(plans, self.opened))
+        plans = suite.planned(results)
+        ends = (results.end_of(plan.run_id) for plan in plans)
+        return len(plans) < count(self.search) or any(map(is_left, ends))
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:

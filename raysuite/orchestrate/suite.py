@@ -140,8 +140,8 @@ def run(
     with reporting(nodes, listener.say):
         while pending:
             group = pending.popleft()
-            begun = unfinished(group, results)
-            if not begun:
+            unfinished = _unfinished(group, results)
+            if not unfinished:
                 continue
             if stop := listener.requested_stop():
                 return stop
@@ -155,16 +155,16 @@ def run(
             error, stop = fit(work, results, listener)
             listener.poll()
             if stop is not None:
-                left = unfinished([plan for each in (group, *pending) for plan in each], results)
+                left = _unfinished([plan for each in (group, *pending) for plan in each], results)
                 return stop if left else None
             if full := storage_error(error):
                 raise StorageError(str(full)) from error
             missing = nodes_gone(error)
-            if missing is None and on_ray and unfinished(begun, results):
+            if missing is None and on_ray and _unfinished(unfinished, results):
                 check_head()
             gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
-            for plan in unfinished(begun, results):
+            for plan in _unfinished(unfinished, results):
                 record_lost(plan, results, error)
                 made = with_fewer(plan, count + len(fewer)) if missing else None
                 if made is not None:
@@ -178,15 +178,12 @@ def run(
     return None
 
 
-def unfinished(
-    plans: Sequence[RunPlan], results: Results, retry_failed: bool = False
-) -> list[RunPlan]:
-    """Those that an invocation that resumes trains."""
+def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     declined = budget.declined(results)
     return [
         plan
         for plan in plans
-        if plan.run_id not in declined and is_left(results.end_of(plan.run_id), retry_failed)
+        if plan.run_id not in declined and is_left(results.end_of(plan.run_id))
     ]
 
 

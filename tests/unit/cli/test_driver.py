@@ -21,7 +21,7 @@ from raysuite.cli.console import print_text
 from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_changed
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
-from raysuite.orchestrate import preflight
+from raysuite.orchestrate import budget, preflight
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
@@ -212,6 +212,18 @@ def resumed(
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     write_results(folder, spec=ONE_RUN, fails=fails)
     return CliRunner().invoke(app, ["run", "--resume-from", str(folder), *words])
+
+
+def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path, spec=ONE_RUN)
+    plan = results.plans()[0]
+    results.journal_file(plan["run_id"]).unlink()
+    (tmp_path / budget.DECLINED).write_text(f"{plan['run_id']}\n")
+    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", Broken(AssertionError("Ray"), 0))
+    done = CliRunner().invoke(app, ["run", "--resume-from", str(tmp_path), "--no-mlflow"])
+    assert str(done.exception) == "Ray"  # which was asked for
 
 
 class Broken:
