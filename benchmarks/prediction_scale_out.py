@@ -14,6 +14,7 @@ import csv
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -122,7 +123,7 @@ def cells(series: Series, most: int | None = None, above: int | None = None) -> 
 def summary(found: Sequence[Cell]) -> list[list[str]]:
     """A line for the prediction and for each law: median, 90th percentile, largest, coverage."""
     kinds = {"raysuite": [each.error for each in found]}
-    for place, name in zip(range(len(found[0].others)), LAWS, strict=False):
+    for place, name in enumerate(list(LAWS)[: len(found[0].others)]):
         kinds[name] = [each.others[place] / each.published.throughput - 1 for each in found]
     lines = []
     held = sum(each.holds for each in found)
@@ -141,6 +142,7 @@ def summary(found: Sequence[Cell]) -> list[list[str]]:
     return lines
 
 
+MODELS = ("resnet50", "resnet101", "resnet152")
 EPOCHS = 90
 GPUS_PER_NODE = 4
 
@@ -158,10 +160,11 @@ def plan_of(model: str, workers: int) -> RunPlan:
     return make_plans(Document(spec, "spec.yaml"), workers, elsewhere=True)[0]
 
 
-def rates(models: Sequence[str]) -> dict[str, float]:
+@cache
+def rates() -> dict[str, float]:
     """Images per second of one GPU, from the published hours on 4 of them; the seconds of an image
     of a network without any are on the line through the others' over their FLOPs."""
-    plans = {model: plan_of(model, GPUS_PER_NODE) for model in models}
+    plans = {model: plan_of(model, GPUS_PER_NODE) for model in MODELS}
     flops = {
         model: sum(each.forward_flops for each in layers_of(plan.spec.model, plan.dataset))
         for model, plan in plans.items()
@@ -173,18 +176,17 @@ def rates(models: Sequence[str]) -> dict[str, float]:
     }
     known = sorted(took, key=lambda model: flops[model])
     x, y = [flops[model] for model in known], [took[model] for model in known]
-    return {model: 1 / float(np.interp(flops[model], x, y)) for model in models}
+    return {model: 1 / float(np.interp(flops[model], x, y)) for model in MODELS}
 
 
 def from_one() -> list[Cell]:
     """Figures above 64 GPUs as `raysuite simulate --per-second` has them, over that of one node, as
     the published shares are relative too."""
     network, known = Network.read("juwels-booster"), aach2023()
-    alone = rates(sorted({name.partition(" ")[0] for name in known}))
 
     def simulated(model: str, workers: int) -> float:
         plan = plan_of(model, workers)
-        return plan.global_batch / step_of(plan, None, alone[model], network).seconds
+        return plan.global_batch / step_of(plan, None, rates()[model], network).seconds
 
     found = []
     for name, points in known.items():
@@ -238,7 +240,6 @@ def pipelines() -> list[list[str]]:
     return lines
 
 
-MODELS = ("resnet50", "resnet101", "resnet152")
 SUMMARY = ("Prediction", "median error", "90th percentile", "largest", "in the 90 % interval")
 EVERY = ("Series", "workers", "published", "predicted", "error", "90 % interval", *LAWS)
 
@@ -294,7 +295,7 @@ def page() -> str:
                 "Throughputs are shares of computation in percent, times GPUs.",
                 markdown(EVERY, every(found)),
             ]
-    rate = ", ".join(f"{model} {each:,.0f}" for model, each in rates(MODELS).items())
+    rate = ", ".join(f"{model} {each:,.0f}" for model, each in rates().items())
     parts += [
         "## Aach et al. 2023, Table 2, above 64 GPUs, from the rate of one GPU",
         "As `raysuite simulate --per-second` has it: nothing is fitted, the network is "

@@ -80,6 +80,7 @@ def check(
 
     from raysuite.cluster.folder import home
     from raysuite.records import Results
+    from raysuite.records.nodes import FILE as NODES
     from raysuite.records.nodes import read_checks
     from raysuite.records.verdicts import FILE, earlier_checks, judge, published, site_check
 
@@ -92,15 +93,16 @@ def check(
         gpus, cpus = (int(alive.gpus), int(alive.cpus)) if alive else (0, 1)
         suite = suite_of(gpus, cpus, status.alive_count)
         write_whole(own / "check.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
-        nodes_file = own / "nodes.jsonl"
+        nodes_file = own / NODES
         measure = ["raysuite", "cluster", "check", "--results", str(nodes_file)]
         train = ["raysuite", "run", str(own / "check.yaml"), "--results", str(own)]
         train += ["--quiet", "--no-mlflow"]  # whose server may take minutes to start
         _job(folder, status, f"{shlex.join(measure)} || [ $? = 1 ]; {shlex.join(train)}")
     now = site_check(Results.open(own), began)
-    measured = read_checks(nodes_file) if nodes_file.exists() else []
     known = published(now.hardware) if gpus else None
-    verdicts = judge(now, earlier_checks(above, now), measured, tolerance, expected, known)
+    verdicts = judge(
+        now, earlier_checks(above, now), read_checks(nodes_file), tolerance, expected, known
+    )
     write_whole(own / FILE, now.model_dump_json(indent=1).encode())
     right = all(each.ok for each in verdicts)
     if as_json:

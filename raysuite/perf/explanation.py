@@ -17,7 +17,6 @@ from typing import Literal
 from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
 from raysuite.records import Row, RunFigures
-from raysuite.records.costs import step_traffic
 from raysuite.spec.schedules import bubble, timeline
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -255,17 +254,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
                 "loaders` measures them"
             )
         case "exposed communication":
-            counted = run.costs.counted if run.costs else None
-            traffic = (
-                step_traffic(
-                    run.plan,
-                    counted.parameters,
-                    counted.gradient_bytes or 0,
-                    counted.small_parameters,
-                )
-                if counted and counted.parameters
-                else None
-            )
+            traffic = run.costs.traffic if run.costs else None
             if traffic and run.plan["device"] == "gpu" and traffic.total <= fused_bytes(run.plan):
                 return "smaller buckets (strategy.bucket_mb), so that they are reduced earlier"
             return (

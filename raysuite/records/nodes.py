@@ -67,7 +67,8 @@ def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
 
 
 def read_checks(file: Path) -> list[NodeFigures]:
-    lines = file.read_bytes().splitlines()
+    """The lines of a check's file; none where it is not there."""
+    lines = file.read_bytes().splitlines() if file.is_file() else []
     return [NodeFigures.model_validate_json(content_of(line)) for line in lines]
 
 

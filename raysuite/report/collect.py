@@ -171,5 +171,5 @@ def _of_scripts(rows: Sequence[Row]) -> list[Sentence]:
 
 
 def _of_nodes(folder: Path) -> list[Sentence]:
-    rows = read_checks(folder / NODES) if (folder / NODES).is_file() else []
+    rows = read_checks(folder / NODES)
     return [Sentence("caveat", f"Before the suite {each}.") for each in findings(rows)]

@@ -135,12 +135,8 @@ def evaluate_task(
         found = [each.cpu() for each in sums_of(task, output, targets)]
         sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
         if keep:
-            kept.append(
-                [
-                    _rows(each, samples_in(targets), plan.spec.task.name)
-                    for each in (targets, output)
-                ]
-            )
+            name = plan.spec.task.name
+            kept.append([_rows(each, samples_in(targets), name) for each in (targets, output)])
     total = Total(loss / weight, weight, samples)
     values = values_of(task, sums or [], total)
     if not keep:
