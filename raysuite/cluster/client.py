@@ -19,11 +19,11 @@ from raysuite.cluster import private
 from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import Backend, JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
-from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
 from raysuite.cluster.hosts import HostsBackend
 from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.slurm import SlurmBackend, host_names
+from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import RaysuiteError, UserError
 
 # Why a cluster did not come up: the nodes that are missing, and what their logs end with.

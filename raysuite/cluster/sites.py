@@ -12,10 +12,10 @@ from pathlib import Path
 from raysuite.cluster.backend import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
 from raysuite.cluster.hosts import check_hosts
+from raysuite.cluster.in_image import launched, step_options
 from raysuite.cluster.slurm import SlurmError, ask, check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.base import suggest
-from raysuite.spec.engines import launched, step_options
 from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from raysuite.cluster.ports import free_port
-from raysuite.measure.node import node_figures
+from raysuite.measure.node_speed import node_figures
 from raysuite.measure.transport import Transport, fast_networks
 from raysuite.orchestrate.groups import INTERFACE
 from raysuite.parallel.comm import join_torch_group, leave_torch_group
-from raysuite.records.nodes import NodeFigures
+from raysuite.records.node_checks import NodeFigures
 from raysuite.train.world import torch_device
 
 _BYTES = 4 * 2**20

@@ -13,16 +13,16 @@ from typing import Any
 from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, check_listening
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
-from raysuite.orchestrate.nodes import reporting, with_fewer
-from raysuite.orchestrate.script import ScriptRuns
+from raysuite.orchestrate.leaving_nodes import reporting, with_fewer
+from raysuite.orchestrate.ray_cluster import Capacity, check_listening
+from raysuite.orchestrate.script_launch import ScriptRuns
 from raysuite.plan import RunPlan, groups
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.records.ends import is_left
 from raysuite.spec import Document
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 
 # Whether an error of a trainer is the end of the cluster's head.
 #

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysuite.records.costs import step_traffic
 from raysuite.records.names import Plan
+from raysuite.records.run_costs import step_traffic
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 

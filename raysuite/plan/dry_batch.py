@@ -1,4 +1,4 @@
-"""Which plans one batch is tried for: `raysuite.train.dry_batch` tries it."""
+"""Which plans one batch is tried for: `raysuite.train.trial_batch` tries it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from raysuite.lazy import names_of
 
 if TYPE_CHECKING:
-    from raysuite.records.batches import BatchFound, BatchTried
+    from raysuite.records.batch_trials import BatchFound, BatchTried
     from raysuite.records.derive import STATUS_WORDS, RunFigures, results_figures, run_figures
     from raysuite.records.ends import (
         FAILED,

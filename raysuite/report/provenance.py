@@ -11,7 +11,7 @@ from typing import Any
 from raysuite import __version__
 from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
-from raysuite.report.data import finite
+from raysuite.report.raw_data import finite
 from raysuite.report.tables import Sheet, sheet_from
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raysuite.errors import RaysuiteError
 from raysuite.records import Results
 from raysuite.track.credentials import FOLDER_VARIABLE, read_told
-from raysuite.track.folder import experiment_name, locked
+from raysuite.track.results_folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 

@@ -31,7 +31,7 @@ from raysuite.data import (
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.loaders import (
     DaliOptions,

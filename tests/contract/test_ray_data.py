@@ -15,7 +15,7 @@ from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
 from raysuite.nested import leaves
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 from raysuite.spec.loaders import NativeOptions, RayDataOptions
 from tests.unit.tasks.conftest import plan_of

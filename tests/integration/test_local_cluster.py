@@ -23,7 +23,7 @@ import ray
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.records import Results
 from raysuite.records.system import system_files
-from raysuite.track.folder import results_id
+from raysuite.track.results_folder import results_id
 from tests.marks import ALONE_MARKS
 
 pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1500)]

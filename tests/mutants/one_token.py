@@ -52,9 +52,9 @@ TESTS: dict[str, Sequence[str]] = {
     "perf/prediction": ["perf/test_calibration.py"],
     "perf/recommendation": ["perf/test_recommendation.py"],
     "perf/simulator": ["perf/test_simulator.py"],
-    "plan/batches": ["plan/test_batches.py", "orchestrate/test_batches.py"],
+    "plan/batch_candidates": ["plan/test_batch_candidates.py", "orchestrate/test_found_batches.py"],
     "plan/dataset": ["plan/test_dataset.py"],
-    "plan/dry_batch": ["train/test_dry_batch.py"],
+    "plan/dry_batch": ["train/test_trial_batch.py"],
     "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
     "plan/loading": ["plan/test_loading.py"],
     "plan/matrix": ["plan/test_matrix.py"],
@@ -67,7 +67,7 @@ TESTS: dict[str, Sequence[str]] = {
         "records/test_derive.py",
         "records/test_shares.py",
         "records/test_attempts.py",
-        "records/test_costs.py",
+        "records/test_run_costs.py",
         "records/test_rows.py",
     ],
     "records/metrics": ["records/test_metrics.py", "records/test_rows.py", "report/test_costs.py"],
@@ -79,7 +79,7 @@ TESTS: dict[str, Sequence[str]] = {
         "report/test_sweep.py",
     ],
     "spec/search": ["spec/test_search.py", "plan/test_space.py"],
-    "track/entries": ["track/test_entries.py", "records/test_classes.py"],
+    "track/entries": ["track/test_entries.py", "records/test_confusion.py"],
 }
 """Modules of raysuite whose mistakes become figures -> the tests in tests/unit that should fail."""
 FASTER = "not (slow or thorough or integration)"

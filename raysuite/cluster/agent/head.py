@@ -20,8 +20,8 @@ from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
 from raysuite.cluster.agent.place import find_address
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
-from raysuite.cluster.files import Alive, Head, Stop
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Alive, Head, Stop
 from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
 from raysuite.errors import RaysuiteError
 

@@ -21,10 +21,10 @@ from raysuite.cluster import binding, ports, private, ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
-from raysuite.cluster.environment import RAY_SETTINGS, past_proxies, variables, with_site
-from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import TEMP, birth_of
+from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
+from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
 # What a node's processes find in their environment: paths of secrets, never secrets.

@@ -13,7 +13,7 @@ from typing import Any
 
 from raysuite.data.formats.base import Counts, Source
 from raysuite.data.prepared import Prepared, Split
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts, cache_dir
 
 __all__ = ["DETECTED", "Counts", "Source", "count", "module_of", "open_source", "prepare"]

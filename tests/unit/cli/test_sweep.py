@@ -105,7 +105,7 @@ def test_one_batch_tells_before_ray_starts(tmp_path: Path, monkeypatch: pytest.M
         "    optimizer.lr:",
         "    model: {choice: [resnet20, 'tests.networks:TupleOutput']}\n    optimizer.lr:",
     )
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", lambda address: nullcontext())
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", lambda address: nullcontext())
     results = tmp_path / "results"
     done = invoke(spec_file(tmp_path, text), "--results", str(results), "--no-mlflow")
     assert done.exit_code == 2

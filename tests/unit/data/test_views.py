@@ -14,7 +14,7 @@ from raysuite.data import Prepared
 from raysuite.data.header import DepthError
 from raysuite.data.pixels import cut_out, eight_bits, fit
 from raysuite.data.views import Views, uniforms, views
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 
 SIZES = np.array([[640, 480], [480, 640], [5, 400], [400, 5], [3, 3], [1, 1], [33, 32]] * 30)

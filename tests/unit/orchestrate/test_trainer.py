@@ -12,7 +12,7 @@ from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, Wo
 
 from raysuite.orchestrate.controller import LateError, NodeKeeper, NothingLeftError
 from raysuite.orchestrate.groups import make_trainer
-from raysuite.orchestrate.nodes import NodesGoneError
+from raysuite.orchestrate.leaving_nodes import NodesGoneError
 from raysuite.orchestrate.trainer import Workers
 from raysuite.plan import make_plans
 from raysuite.spec import parse_document

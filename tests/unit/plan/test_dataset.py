@@ -11,7 +11,7 @@ from raysuite.data import formats
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import Document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from tests import small_sets
 
 

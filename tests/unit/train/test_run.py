@@ -46,7 +46,7 @@ from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop, validate
 from raysuite.train.run import execute
-from raysuite.train.stopping import Watch
+from raysuite.train.stop_together import Watch
 from tests.unit.train.conftest import keep, plan_of, run
 
 
