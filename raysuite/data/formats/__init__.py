@@ -19,13 +19,13 @@ from raysuite.spec.datasets import DatasetFacts, cache_dir
 __all__ = ["DETECTED", "Counts", "Source", "count", "module_of", "open_source", "prepare"]
 
 _MODULES = {
-    "folder": "folder",
+    "folder": "image_folder",
     "idx": "idx",
     "binary": "cifar",
     "pickle": "cifar",
     "tfrecord": "tfrecord",
-    "text": "text",
-    "tokens": "text",
+    "text": "token_stream",
+    "tokens": "token_stream",
     "own": "own",
     "tensors": "tensors",
 }
