@@ -72,6 +72,6 @@ __all__ = [
     "run_figures",
     "summarize",
 ]
-_MODULES = ("batches", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
+_MODULES = ("batch_trials", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
 # on first use: planning needs their names alone
 __getattr__ = names_of(__name__, __all__, _MODULES)

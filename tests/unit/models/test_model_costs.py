@@ -15,7 +15,7 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.stems import ADAPTING, PAPERS_MODELS
 
-HERE = "tests.unit.models.test_costs"
+HERE = "tests.unit.models.test_model_costs"
 IMAGENET = DatasetFacts(1, 1, classes=1000, channels=3, image_size=224)
 
 

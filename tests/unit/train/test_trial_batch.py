@@ -39,7 +39,7 @@ def test_layers_that_are_chosen_at_random_are_refused(by: str) -> None:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
-    model = {"name": "tests.unit.train.test_dry_batch:Branches", "options": {"by": by}}
+    model = {"name": "tests.unit.train.test_trial_batch:Branches", "options": {"by": by}}
     found = {
         name: [mistake.key for mistake in mistakes(plan_of(model=model, strategy=strategy))]
         for name, strategy in STRATEGIES.items()

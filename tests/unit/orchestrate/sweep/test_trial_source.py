@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from ray.tune.search import Searcher
-from tests.unit.orchestrate.sweep.test_population import Sweep as Population
-from tests.unit.orchestrate.sweep.test_population import source_of
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.ray_cluster import Capacity, Node
@@ -20,6 +18,8 @@ from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stop_together import Stop
+from tests.unit.orchestrate.sweep.test_population_run import Sweep as Population
+from tests.unit.orchestrate.sweep.test_population_run import source_of
 
 TWO = Capacity((Node(2, 0),))
 
