@@ -54,7 +54,7 @@ TESTS: dict[str, Sequence[str]] = {
     "perf/simulator": ["perf/test_simulator.py"],
     "plan/batches": ["plan/test_batches.py", "orchestrate/test_batches.py"],
     "plan/dataset": ["plan/test_dataset.py"],
-    "plan/dry_batch": ["train/test_dry_batch.py"],
+    "plan/dry_batch": ["plan/test_dry_batch.py"],
     "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
     "plan/loading": ["plan/test_loading.py"],
     "plan/matrix": ["plan/test_matrix.py"],
@@ -259,14 +259,18 @@ class Loop:
         """For one that ends, or has to be ended."""
         while True:
             for pid, (mutant, deadline) in list(running.items()):
-                late = time.monotonic() > deadline
-                if late:
+                now = time.monotonic()
+                late = now > deadline
+                if ending := late or now > self._until:
                     os.kill(pid, signal.SIGKILL)
-                ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+                ended, status = os.waitpid(pid, 0 if ending else os.WNOHANG)
                 if ended:
                     del running[pid]
                     shutil.rmtree(_temporary(pid), ignore_errors=True)
-                    (self.left if status == 0 else self.found).append(mutant)
+                    if status == 0:
+                        self.left.append(mutant)
+                    elif late or status not in (signal.SIGKILL, signal.SIGTERM):
+                        self.found.append(mutant)  # else ended by --minutes, or from outside
                     return
             time.sleep(0.002)
 
