@@ -42,7 +42,7 @@ TESTS: dict[str, Sequence[str]] = {
     "gate/small_network": ["gate/test_strategy_check.py"],
     "gate/strategy_check": ["gate/test_strategy_check.py"],
     "optim/__init__": ["optim/test_optimizers.py", "optim/test_muon.py"],
-    "optim/average": ["train/test_recipe.py"],
+    "optim/average": ["optim/test_average.py"],
     "optim/layerwise": ["optim/test_optimizers.py"],
     "optim/schedule": ["optim/test_schedule.py"],
     "parallel/precision": ["parallel/test_precision.py", "gate/test_strategy_check.py"],
