@@ -33,7 +33,7 @@ FOLDER = ROOT / "build" / "mutants"
 COPIED = ("raysuite", "tests", "deploy", "docs", "experiments", "CONTRIBUTING.md", "README.md")
 TESTS: dict[str, Sequence[str]] = {
     "data/order": ["data/test_order.py"],
-    "data/pixels": ["data/test_views.py", "data/test_decoders.py"],
+    "data/pixels": ["data/test_pixels.py", "data/test_header.py"],
     "data/views": ["data/test_views.py"],
     "gate/gradients": ["gate/test_gradients.py", "gate/test_strategy_check.py"],
     "gate/library": ["gate/test_library.py"],
@@ -53,7 +53,7 @@ TESTS: dict[str, Sequence[str]] = {
     "perf/recommendation": ["perf/test_recommendation.py"],
     "perf/simulator": ["perf/test_simulator.py"],
     "plan/batches": ["plan/test_batches.py", "orchestrate/test_batches.py"],
-    "plan/dataset": ["plan/test_dataset.py"],
+    "plan/dataset": ["plan/test_dataset.py", "plan/test_feasible.py"],
     "plan/dry_batch": ["plan/test_dry_batch.py"],
     "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
     "plan/loading": ["plan/test_loading.py"],
