@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan, make_plans
-from raysuite.plan.batch_candidates import ROUNDS, Search, decided, sizes_of
+from raysuite.plan.batch_candidates import (
+    ROUNDS,
+    Search,
+    decided,
+    opened,
+    outcome,
+    search_of,
+    sizes_of,
+)
 from raysuite.records.batch_trials import BatchFound, BatchTried, Goal, Stage
 from raysuite.spec import parse_document
+from raysuite.spec.batches import AutoBatch
 from tests.memory import Memory
 
 BASE = "name: a\nmodel: resnet20\ndata: digits\nstrategy: ddp\nresources: {workers: 2}\n"
 
 
-def plan_of(training: str, more: str = "") -> RunPlan:
+def plan_of(training: str, more: str = "", of: Mapping[str, str] = MappingProxyType({})) -> RunPlan:
+    """`of` replaces parts of the base."""
     text = f"{BASE}training: {{epochs: 1, {training}}}\n{more}"
+    for old, new in of.items():
+        text = text.replace(old, new)
     (plan,) = make_plans(parse_document(text, "x.yaml"), 0)
     return plan
 
@@ -82,6 +97,65 @@ def test_a_pipeline_is_cut_as_its_schedule_allows() -> None:
         3,
     )
     assert found("micro_batches: {auto: fastest, at_most: 4}") == (1, 2, 3, 4)
+
+
+def test_a_batch_that_was_given_is_searched_for_the_fastest() -> None:
+    plan = opened(plan_of("global_batch: 24"), None, None)
+    training = plan.spec.training
+    assert (training.global_batch, training.accumulate) == (None, 1)
+    assert training.batch_per_worker == AutoBatch(auto="fastest")
+    limited = opened(plan, 16, 0.5)
+    assert limited.spec.training.batch_per_worker == AutoBatch(
+        auto="fastest", at_most=16, memory_share=0.5
+    )
+    assert opened(limited, None, 0.25).spec.training.batch_per_worker == AutoBatch(
+        auto="fastest", at_most=16, memory_share=0.25
+    )
+    # the work stays the same where its cut is what is found
+    wish = plan_of("global_batch: 24, accumulate: {auto: largest, at_most: 4, memory_share: 0.7}")
+    cut = opened(wish, None, None).spec.training
+    assert (cut.global_batch, cut.batch_per_worker) == (24, None)
+    assert cut.accumulate == AutoBatch(auto="fastest", at_most=4, memory_share=0.7)
+    pipeline = plan_of("global_batch: 24", of={"strategy: ddp": "strategy: pipeline"})
+    staged = opened(pipeline, None, None).spec
+    assert staged.strategy.micro_batches == AutoBatch(auto="fastest")  # type: ignore[union-attr]
+    assert staged.training.global_batch == 24
+
+
+@pytest.mark.parametrize(
+    ("training", "of", "fits", "key", "bound"),
+    [
+        ("batch_per_worker: auto", {}, 8, "training.batch_per_worker", "memory"),
+        (
+            "batch_per_worker: {auto: largest, at_most: 8, memory_share: 0.5}",
+            *({}, 8, "training.batch_per_worker", "at_most"),
+        ),
+        ("global_batch: 24, accumulate: auto", {}, 12, "training.accumulate", "batch"),
+        (
+            "global_batch: 24",
+            {"strategy: ddp": "strategy: {name: pipeline, micro_batches: auto}"},
+            *(24, "strategy.micro_batches", "batch"),
+        ),
+    ],
+)
+def test_the_record_of_a_search_holds_what_was_chosen_and_why_no_more(
+    training: str, of: dict[str, str], fits: int, key: str, bound: str
+) -> None:
+    wish, tried = plan_of(training, of=of), list[BatchTried]()
+    while (asked := search_of(wish, tried).next()) is not None:
+        stage, size = asked
+        assert stage == "together" or not of, "stages are tried in true steps alone"
+        whole = size <= fits
+        speed = float(size) if whole and stage == "together" else None
+        tried.append(BatchTried(stage=stage, micro_batch=size, fits=whole, images_per_second=speed))
+    plan, found = outcome(wish, tried, 2.5)
+    auto = wish.spec.auto
+    assert auto is not None
+    assert plan == decided(wish, fits)
+    assert (found.run_id, found.key, found.bound) == (plan.run_id, key, bound)
+    assert (found.goal, found.memory_share) == (auto.auto, auto.memory_share)
+    assert (found.micro_batch, found.accumulate) == (fits, plan.accumulate)
+    assert (found.global_batch, found.tried, found.seconds) == (plan.global_batch, tried, 2.5)
 
 
 @given(st.integers(0, 64))
