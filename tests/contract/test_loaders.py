@@ -49,7 +49,6 @@ OPTIONS: dict[str, LoaderOptions] = {
     "native-threads": NativeOptions(threads=3, prefetch=1),
     "native-processes": NativeOptions(processes=2, prefetch=3),
     "dali": DaliOptions(),
-    "dali-shallow": DaliOptions(prefetch=1),
     "dali-deep": DaliOptions(threads=2, prefetch=4),
     "memory": MemoryOptions(threads=0),
     "memory-threads": MemoryOptions(threads=3, prefetch=4),

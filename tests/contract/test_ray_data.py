@@ -69,6 +69,7 @@ def test_samples_that_are_no_images_come_as_they_do_from_native(
     assert all(map(torch.equal, streamed, expected))
 
 
+@pytest.mark.thorough
 def test_it_needs_no_cpu_of_the_cluster(running_ray, digits):
     """Training's thread waits for Ray Data while its worker, an actor, keeps the only CPU: only of
     one that waits in its main thread does Ray lend out the CPU."""
