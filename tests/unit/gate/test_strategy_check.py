@@ -105,6 +105,23 @@ class Right(InThread):
         return Averaging(model, make_optimizer, settings, self)
 
 
+class Frozen(Averaging):
+    """Layers with running statistics normalise by those in training too."""
+
+    def train(self, on: bool = True) -> None:
+        super().train(on)
+        for part in self.model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.eval()
+
+
+class WithFrozenStatistics(InThread):
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Averaging:
+        return Frozen(model, make_optimizer, settings, self)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> Iterator[None]:
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
@@ -171,6 +188,13 @@ def test_a_flaw_is_refused(flaw: str) -> None:
     assert not found.passed
     assert FLAWS[flaw] in found.message
     assert found.ranks_equal == (flaw not in ("no_sync", "comm_of_one", "comm_of_echoes"))
+
+
+def test_a_flaw_in_batch_norm_alone_is_refused() -> None:
+    found = verdict(size=1, kind=WithFrozenStatistics)
+    assert found.error < TOLERANCE < found.error_batchnorm
+    assert not found.passed
+    assert "differ by" in found.message
 
 
 def test_clipping_does_not_hide_a_wrong_scale() -> None:
