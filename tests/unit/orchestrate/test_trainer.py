@@ -89,7 +89,7 @@ def test_what_ends_a_group(
 
 def test_the_driver_does_without_torch() -> None:
     """It takes seconds to import."""
-    names = ("suite", "stopping", "trainer", "controller", "groups", "cluster")
+    names = ("suite", "stopping", "trainer", "controller", "groups", "ray_cluster")
     lines = [f"import raysuite.orchestrate.{name}" for name in names]
     ask = "; ".join(["import sys, raysuite.cli.driver", *lines, "print('torch' in sys.modules)"])
     assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "False\n"
