@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import stdev
@@ -35,13 +36,18 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The written summary: results first, then caveats, then problems."""
-    return [
+    """The written summary: results first, then caveats, then problems. Variants are named without
+    what all of them share."""
+    said = [
         *fastest(rows),
         *_scaling(rows),
         *_caveats(rows, runs),
         *_problems(rows, runs),
     ]
+    short = short_names([row.name for row in rows])
+    # the longest first: a name may begin with another one
+    names = re.compile("|".join(map(re.escape, sorted(short, key=len, reverse=True))) or r"(?!)")
+    return [Sentence(each.kind, names.sub(lambda m: short[m[0]], each.text)) for each in said]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Sentence]:
@@ -54,17 +60,17 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if not scaled:
         return []
     best = max(scaled, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
-    speed_up = best.joint_speed_up
+    speed_up = best.speed_up
     assert speed_up is not None
     said = (
         f"Highest parallel efficiency ({best.scaling} scaling): {best.name} with E = "
-        f"{text.ratio(best.joint_efficiency)}, a speed-up of {text.ratio(speed_up)} against its "
+        f"{text.ratio(best.efficiency)}, a speed-up of {text.ratio(speed_up)} against its "
         f"baseline {best.baseline}."
     )
     if speed_up.low is None:
         return [Sentence("result", f"{said} n = 1: no interval.")]
     if len(scaled) > 1:
-        said += " Picked as the highest: these intervals hold at 95 % for all rows together."
+        said += " Picked as the highest: the intervals of all rows hold together at 95 %."
     if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
