@@ -20,10 +20,11 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html, loaders.md and pictures of the plot into `folder`."""
+    """Write loaders.html and loaders.md into `folder`, and pictures of the plot if all is measured:
+    whoever interrupts waits for no pictures."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
-    plot = speeds(loading_rows(bench))
+    plot = speeds(loading_rows(bench)) if bench.complete else None
     if plot is not None:
         for suffix, content in p.pictures(plot).items():
             (folder / f"{plot.name}{suffix}").write_bytes(content)

@@ -141,9 +141,15 @@ def test_files(tmp_path: Path):
     bench = fake_bench({"native · 2 threads": ([900, 905, 895], 2.0), **DECODING})
     assert LoadingBench.model_validate_json(bench.save(tmp_path).read_bytes()) == bench
     build(bench, tmp_path)
+    (tmp_path / "cut").mkdir()
     assert (tmp_path / "loaders.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "loaders.svg").read_text("utf-8")
     assert "decoding alone" in svg
+    build(bench.model_copy(update={"complete": False}), tmp_path / "cut")
+    assert sorted(each.name for each in (tmp_path / "cut").iterdir()) == [
+        "loaders.html",
+        "loaders.md",
+    ]
     html = (tmp_path / "loaders.html").read_text("utf-8")
     assert "http-equiv" in html
     assert "src=" not in html.split("<script")[0]
@@ -151,4 +157,5 @@ def test_files(tmp_path: Path):
     traces = json.loads(figures)["plots"]["loaders"]["traces"]
     assert [trace["kind"] for trace in traces] == ["bar", "bar"]
     build(bench, tmp_path)
+    (tmp_path / "cut").mkdir()
     assert (tmp_path / "loaders.svg").read_text("utf-8") == svg
