@@ -389,13 +389,16 @@ def _best_of(group: Sequence[Row]) -> str:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Names without the parts that are the same in all of them, where there are several."""
+    """Names without the parts and options that are the same in all of them, where there are
+    several."""
     parts = {name: name.split(SEPARATOR) for name in names}
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    return {
+    short = {
         name: SEPARATOR.join(part for part in own if part not in shared) or name
         for name, own in parts.items()
     }
+    shorter = text.without_shared_options(short.values())
+    return {name: shorter[each] for name, each in short.items()}
 
 
 def _throughput(row: Row) -> float:

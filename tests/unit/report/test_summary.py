@@ -16,7 +16,7 @@ from raysuite.records import (
 from raysuite.records import rows as rows_module
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report.summary import summarize_rows
+from raysuite.report.summary import short_names, summarize_rows
 from raysuite.report.tables import columns, rows_sheet
 from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
@@ -157,6 +157,12 @@ def test_variants_are_named_without_what_all_share(tmp_path):
     said = "\n".join(sentence.text for sentence in report.summary)
     assert "against its baseline horovod · 1 worker." in said
     assert "native" not in said
+
+
+def test_options_that_all_share_are_left_out_of_names():
+    pair = [f"pipeline(schedule={each}, balance=time) · native" for each in ("gpipe", "1f1b")]
+    wanted = ["pipeline(schedule=gpipe)", "pipeline(schedule=1f1b)"]
+    assert list(short_names(pair).values()) == wanted
 
 
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
