@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any, Literal
@@ -80,6 +80,14 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
     """The sentence that names these; none where there are none."""
     found = list(names)
     return [f"{before}{text.listed(found)}{after}"] if found else []
+
+
+def _shares(found: Mapping[str, float], variants: int) -> list[str]:
+    """`ddp (12%)` of each variant; `all 4 variants (12% to 30%)` where it is true of all."""
+    if len(found) == variants > 1:
+        ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
+        return [f"all {variants} variants ({' to '.join(ends)})"]
+    return [f"{name} ({share:.0%})" for name, share in found.items()]
 
 
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
@@ -173,9 +181,8 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
             if share >= BUSY or taken_from_them >= CROWDED:
                 taken[run.variant] = max(share, taken.get(run.variant, 0.0))
     return _about(
-        "Other programs kept processors busy: ",
-        [f"{name} (up to {share:.0%})" for name, share in taken.items()],
-        " of all cores, during training.",
+        "Other programs kept cores busy during training; in brackets, their share of all cores: ",
+        _shares(taken, len({run.variant for run in runs})),
     )
 
 
@@ -184,17 +191,17 @@ WIDE_SPREAD = 0.1
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
-    wide = [
-        f"{row.name} ({spread:.0%})"
+    wide = {
+        row.name: spread
         for row in rows
         if (stat := row.throughput) is not None
         and stat.n > 1
         and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
-    ]
+    }
     return _about(
         f"The throughputs of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean "
         "or more: ",
-        wide,
+        _shares(wide, len(rows)),
         ". A busy or throttled machine does that.",
     )
 

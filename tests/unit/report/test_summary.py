@@ -165,6 +165,18 @@ def test_options_that_all_share_are_left_out_of_names():
     assert list(short_names(pair).values()) == wanted
 
 
+def test_what_is_true_of_all_variants_names_none(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+    pace = (1000.0, 1500.0)
+    apart = [replace(run, throughput=pace[run.plan["repeat"]]) for run in runs]
+    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "vary by" in s.text]
+    assert "all 12 variants (28%)" in said
+    one = [replace(run, throughput=1000.0) for run in apart if run.workers == 2]
+    one += [run for run in apart if run.workers == 1]
+    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "vary by" in s.text]
+    assert "ddp · dali · 1 worker (28%)" in said
+
+
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
     write_results(tmp_path, missing=range(6, 12))
     monkeypatch.setitem(ENVIRONMENT, "fingerprint", "cafe")
@@ -235,7 +247,7 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     runs = [replace(run, other_cores=0.5) for run in runs]  # of 2
     runs[0] = replace(runs[0], throughput=2 * runs[0].throughput)
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
-    assert any("up to 25%" in each for each in said)
+    assert any("busy" in each and "all 12 variants (25%)" in each for each in said)
     assert any("standard deviation of 10%" in each and runs[0].variant in each for each in said)
     runs = [replace(run, other_cores=0.3) for run in runs]  # of 2: one worker leaves a core free
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if "busy" in s.text]
