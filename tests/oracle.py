@@ -153,21 +153,27 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     firsts = [plans[numbers[0]] for numbers in groups.values()]
     ways = [{by_trial[n] for n in numbers} for numbers in groups.values()]
     keys = [way.pop() if len(way) == 1 else None for way in ways]
-    sides = {
-        number: (samples[number], samples[base], firsts[base]["workers"], firsts[number]["workers"])
-        for number, base in enumerate(baselines or _baselines(firsts, keys))
-        if base is not None
+    works = [(_work(plan), plan["workers"]) for plan in firsts]
+    repeated = [len(each) > 1 for each in samples]
+    groups_of = {
+        work: [n for n, each in enumerate(works) if each == work and repeated[n]] for work in works
     }
-    for number, each in sides.items():
-        found.rows[number] |= _scaling(*each)
-    others = {n: each for n, each in sides.items() if each[0] is not each[1]}
-    repeated = sum(found.rows[n]["speed_up.low"] is not None for n in others)
-    for number in sides:
-        low = None
-        if number in others:
-            joint = _scaling(*others[number], 1 - (1 - LEVEL) / max(1, repeated))
-            low = joint["efficiency.low"]
-        found.rows[number]["efficiency_above_one"] = low is not None and low > 1
+    several = sum(len(group) > 1 for group in groups_of.values())
+    sides = {n: b for n, b in enumerate(baselines or _baselines(firsts, keys)) if b is not None}
+    apart = sum(works[n] != works[b] and repeated[n] and repeated[b] for n, b in sides.items())
+    for number, base in sides.items():
+        group = groups_of[works[number]]
+        if works[number] == works[base] and {number, base} <= {*group}:
+            own = [samples[n] for n in group]
+            level = 1 - (1 - LEVEL) / max(1, several)
+            reach = _reach_of_pair(own, group.index(number), group.index(base), level)
+        else:
+            reach = _reach(samples[number], samples[base], 1 - (1 - LEVEL) / max(1, apart))
+        part = firsts[base]["workers"] / firsts[number]["workers"]
+        scales = number == base or part != 1
+        row = _scaling(samples[number], samples[base], reach, part, scales)
+        low = row["efficiency.low"]
+        found.rows[number] |= row | {"efficiency_above_one": low is not None and low > 1}
     return found
 
 
@@ -184,6 +190,12 @@ def _lines(file: Path) -> list[Values]:
         except (ValueError, TypeError, KeyError):
             continue  # cut off by a crash
     return lines
+
+
+def _work(plan: Values) -> str:
+    """The network and the images, in whatever format they are stored."""
+    data = {key: value for key, value in plan["spec"]["data"].items() if key != "format"}
+    return json.dumps([plan["spec"]["model"], data], sort_keys=True)
 
 
 def _variant(plan: Values) -> str:
@@ -389,50 +401,73 @@ def _of_accuracy(mean: float, half: float, images: int) -> tuple[float, float]:
     )
 
 
-def _by_round(ours: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame | None:
-    """Both sides of each round; None unless there are five or more, all complete and in turn."""
-    both = ours.merge(base, on="round", how="outer")
-    if len(both) < 5 or both.isna().any(axis=None):
+def _by_round(sides: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+    """[rounds, sides] of throughputs over their side's mean; None unless there are five rounds or
+    more, all complete and in turn."""
+    shares = [side.assign(share=side["speed"] / side["speed"].mean()) for side in sides]
+    runs = pd.concat(shares, keys=range(len(sides)), names=["side", "run"])
+    whole = runs.pivot_table(values="share", index="round", columns="side")
+    if len(whole) < 5 or len(runs) != whole.size or whole.isna().any(axis=None):
         return None
-    times = both[["began_x", "began_y"]].agg(["min", "max"], axis=1).sort_values("min")
+    times = runs.groupby("round")["began"].agg(["min", "max"]).sort_values("min")
     in_turn = (times["max"].to_numpy()[:-1] < times["min"].to_numpy()[1:]).all()
-    return both if in_turn else None
+    return whole if in_turn else None
+
+
+def _reach(ours: pd.DataFrame, base: pd.DataFrame, level: float) -> float | None:
+    """How far the interval of log(ours / base) reaches; None where either side has one run."""
+    if min(len(ours), len(base)) < 2 or ours is base:
+        return None
+    if (paired := _by_round([ours, base])) is not None:
+        apart = paired[0] - paired[1]
+        return float(stats.t.isf((1 - level) / 2, len(apart) - 1) * stats.sem(apart))
+    u, v = (stats.sem(side["speed"]) ** 2 / side["speed"].mean() ** 2 for side in (ours, base))
+    if u + v == 0:
+        return 0.0
+    freedom = (u + v) ** 2 / (u**2 / (len(ours) - 1) + v**2 / (len(base) - 1))
+    return float(stats.t.isf((1 - level) / 2, freedom) * np.sqrt(u + v))
+
+
+def _reach_of_pair(group: Sequence[pd.DataFrame], one: int, two: int, level: float) -> float | None:
+    """The same of two of a group, all pairs of which hold together at the level."""
+    sides = len(group)
+    if sides == 2 or one == two:
+        return _reach(group[one], group[two], level)
+    if (whole := _by_round(group)) is not None:
+        freedom = (sides - 1) * (len(whole) - 1)
+        about = whole.sub(whole.mean(axis=1), axis=0)
+        own = stats.sem(whole[one] - whole[two]) ** 2
+        parts = 2 / len(whole)
+    else:
+        shares = [side["speed"] / side["speed"].mean() for side in group]
+        freedom = sum(map(len, shares)) - sides
+        about = pd.concat([share - 1 for share in shares])
+        own = sum(stats.sem(shares[each]) ** 2 for each in (one, two))
+        parts = 1 / len(shares[one]) + 1 / len(shares[two])
+    pooled = np.square(about - about.mean()).to_numpy().sum() / freedom
+    pairs = sides * (sides - 1) / 2
+    return float(stats.t.isf((1 - level) / 2 / pairs, freedom) * max(own, pooled * parts) ** 0.5)
 
 
 def _scaling(
-    ours: pd.DataFrame,
-    base: pd.DataFrame,
-    base_workers: int,
-    workers: int,
-    level: float = LEVEL,
+    ours: pd.DataFrame, base: pd.DataFrame, reach: float | None, part: float, scales: bool
 ) -> Values:
-    """Speed-up and efficiency with their interval by the delta method on the logarithm."""
-    values: Values
-    same, paired = ours is base, _by_round(ours, base)
-    ours, base = (side["speed"].to_numpy(float) for side in (ours, base))
-    if not ours.size or not base.size or min(ours.mean(), base.mean()) <= 0:
-        values = dict.fromkeys(("value", "low", "high"))
-    elif same:
-        values = dict.fromkeys(("value", "low", "high"), 1.0)
-    else:
-        values = {"value": float(ours.mean() / base.mean()), "low": None, "high": None}
-        if ours.size > 1 and base.size > 1:
-            reach = 1.0
-            u, v = (stats.sem(side) ** 2 / side.mean() ** 2 for side in (ours, base))
-            if paired is not None:
-                apart = paired["speed_x"] / ours.mean() - paired["speed_y"] / base.mean()
-                with np.errstate(over="ignore"):
-                    reach = float(
-                        np.exp(stats.t.isf((1 - level) / 2, len(apart) - 1) * stats.sem(apart))
-                    )
-            elif u + v > 0:
-                freedom = (u + v) ** 2 / (u**2 / (ours.size - 1) + v**2 / (base.size - 1))
-                with np.errstate(over="ignore"):  # two wild repeats tell nothing: infinity
-                    reach = float(np.exp(stats.t.isf((1 - level) / 2, freedom) * np.sqrt(u + v)))
-            values |= {"low": values["value"] / reach, "high": values["value"] * reach}
-    part = base_workers / workers
-    scaled = {name: None if end is None else end * part for name, end in values.items()}
+    """Speed-up and efficiency, whose interval reaches so far on the logarithm."""
+    ends: dict[str, float | None] = dict.fromkeys(("value", "low", "high"))
+    means = [side["speed"].mean() for side in (ours, base) if len(side)]
+    if len(means) == 2 and min(means) > 0:
+        ends["value"] = float(means[0] / means[1])
+        if ours is base:
+            ends |= {"low": 1.0, "high": 1.0}
+        elif reach is not None:
+            with np.errstate(over="ignore"):  # two wild repeats tell nothing: infinity
+                ends["low"], ends["high"] = (
+                    float(ends["value"] * np.exp(side)) for side in (-reach, reach)
+                )
+    scaled = {
+        name: end * part if scales and end is not None else None for name, end in ends.items()
+    }
     return {
-        **{f"speed_up.{name}": value for name, value in values.items()},
+        **{f"speed_up.{name}": value for name, value in ends.items()},
         **{f"efficiency.{name}": value for name, value in scaled.items()},
     }

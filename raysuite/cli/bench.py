@@ -119,28 +119,39 @@ def measure_and_print(
 
 
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
+<<<<<<< HEAD
     from raysuite.records.loader_rates import loading_rows
     from raysuite.report.loader_page import build, described, diagnose, loaders_sheet, notes
+=======
+    from raysuite.records.loader_rates import loading_rows
+    from raysuite.report.loader_page import (
+        build,
+        described,
+        diagnose,
+        loaders_sheet,
+        summarize_loaders,
+    )
+>>>>>>> u45
     from raysuite.report.tables import terminal_sheet
 
-    rows, diagnosis = loading_rows(measured), diagnose(measured)
+    rows = loading_rows(measured)
+    result, *others = summarize_loaders(measured, rows)
     build(measured, folder)
     if as_json:
         figures = {
             "folder": str(folder),
             "complete": measured.complete,
             "rows": [asdict(row) | {"candidate": row.candidate.name} for row in rows],
-            "diagnosis": asdict(diagnosis),
-            "notes": notes(measured, rows),
+            "diagnosis": asdict(diagnose(measured)),
+            "notes": [each.text for each in others],
         }
         print_json(figures)
         return
     out = stdout()
     out.print(f"{measured.name}: {described(measured)}")
     out.print(terminal_sheet(loaders_sheet(rows)))
-    for note in notes(measured, rows):
-        out.print(f"- {note}")
-    out.print(f"- {diagnosis}")
+    for each in (*others, result):
+        out.print(f"- {each.text}")
     print_text(f"\n{folder / 'loaders.html'}")
 
 
@@ -325,6 +336,7 @@ def batch(
     if dry_run:
         _print_sizes(first, as_json)
         return
+    preflight.check_early(first, document, elsewhere=bool(address))
     folder = _folder(out, f"batches-{first[0].spec.name}")
     with (
         preflight.dry_batch(unproven(first), document) as check_batch,

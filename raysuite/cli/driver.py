@@ -275,9 +275,12 @@ class SuiteWork(Work[RunRequest]):
         return [p for p in self.plans if is_left(results.end_of(p.run_id), retry_failed)]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        from raysuite.orchestrate.preflight import dry_batch
+        from raysuite.orchestrate.preflight import check_early, dry_batch
         from raysuite.plan.dry_batch import unproven
 
+        if self.opened is None:
+            assert self.document is not None
+            check_early(self.plans, self.document, elsewhere=bool(self.request.address))
         return dry_batch(unproven(self.left()), self.document)
 
     @cached_property

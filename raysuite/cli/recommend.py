@@ -232,11 +232,13 @@ def _name(choice: Choice) -> str:
 
 
 def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
+    from raysuite.records.names import task_of
     from raysuite.report import text
     from raysuite.report.predictions import interval, validations
     from raysuite.units import human_bytes
 
-    figures = ["Images/s", "Epoch", "Efficiency", "Energy, J", "Memory"]
+    rate = f"{task_of(shown[0].plan).unit.capitalize()}/s"
+    figures = [rate, "Epoch", "Efficiency", "Energy, J", "Memory"]
     if not any(each.predicted.joules for each in shown):
         figures.remove("Energy, J")
     header = ("Rank", "Candidate", *figures, "Remarks")
@@ -246,7 +248,7 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
         cells = {
             "Rank": str(each.rank),
             "Candidate": _name(each),
-            "Images/s": interval(predicted.throughput),
+            rate: interval(predicted.throughput),
             "Epoch": interval(each.epoch, text.seconds),
             "Efficiency": text.NONE if efficiency is None else text.number(efficiency),
             "Energy, J": interval(predicted.joules),

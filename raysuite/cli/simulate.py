@@ -130,8 +130,10 @@ def simulate(
         lines.append(line)
         if rate is not None and each.schedule is None:
             worst, best = reached(each.workers)
-            line["ideal_images_per_s"] = ideal = rate * each.workers
-            line["published_images_per_s"] = [part.efficiency * ideal for part in (worst, best)]
+            line[f"ideal_{each.task.unit}_per_s"] = ideal = rate * each.workers
+            line[f"published_{each.task.unit}_per_s"] = [
+                part.efficiency * ideal for part in (worst, best)
+            ]
             line["published"] = [part._asdict() for part in (worst, best)]
             if stated is None and each.workers > 1 and not more:
                 line["validated"] = RANGE
@@ -196,8 +198,8 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             cell += ["never ends" if expected is None else human_seconds(expected)]
             cell += [human_seconds(line["checkpoint_every_s"])]
         if published:
-            low, high = line.get("published_images_per_s", (None, None))
-            ideal = line.get("ideal_images_per_s")
+            low, high = line.get(f"published_{line['unit']}_per_s", (None, None))
+            ideal = line.get(f"ideal_{line['unit']}_per_s")
             cell[3:3] = ["", ""] if low is None else [f"{ideal:,.0f}", f"{low:,.0f} to {high:,.0f}"]
         cells.append(cell)
     filled = [place for place in range(len(header)) if any(cell[place] for cell in cells)]

@@ -134,27 +134,40 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
     )
 
 
-def check_here(plans: Sequence[RunPlan], document: Document, deep: bool = False) -> None:
+def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -> None:
+    """`check_here` before Ray starts, where more is wrong than what a dry batch beside it finds."""
+    if _wrong_here(plans, document, elsewhere):
+        check_here(plans, document, elsewhere=elsewhere)
+
+
+def check_here(
+    plans: Sequence[RunPlan], document: Document, deep: bool = False, elsewhere: bool = False
+) -> None:
     """Raise SpecError with everything that prevents the plans on this machine, at once; without
     Ray, and with a dry batch where `deep`.
 
-    Where RAY_ADDRESS names a cluster, the number of workers is not looked at.
+    Where they run `elsewhere`, or RAY_ADDRESS names a cluster, the number of workers is not looked
+    at.
     """
-    capacity = None if os.environ.get("RAY_ADDRESS") else Capacity.here()
-
-    def wrong(plan: RunPlan) -> list[Mistake]:
-        size = too_large(plan, capacity) if capacity else []
-        hint = "--gpus N plans for a cluster elsewhere"
-        return [*lacking(plan), *(replace(m, message=f"{m.message}; {hint}") for m in size)]
-
     tried = [each for each in plans if deep or ":" in each.spec.model.name]
     with dry_batch(tried, document, batches=deep) as check_models:
-        found = _mistakes(plans, wrong, document)
+        found = _wrong_here(plans, document, elsewhere)
         try:
             check_models()
         except SpecError as error:
             found += error.mistakes
     _raise_all(found)
+
+
+def _wrong_here(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -> list[Mistake]:
+    capacity = None if elsewhere or os.environ.get("RAY_ADDRESS") else Capacity.here()
+
+    def wrong(plan: RunPlan) -> list[Mistake]:
+        size = too_large(plan, capacity) if capacity else []
+        hint = "raysuite plan --gpus N plans for a cluster elsewhere"
+        return [*lacking(plan), *(replace(m, message=f"{m.message}; {hint}") for m in size)]
+
+    return _mistakes(plans, wrong, document)
 
 
 def _mistakes(

@@ -34,6 +34,7 @@ from raysuite.records.statistics import (
     Stat,
     compared,
     fieller,
+    ratio_of_logs,
     ratio_of_means,
     summarize,
 )
@@ -77,12 +78,9 @@ class Row:
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
     """E = S * workers of the baseline / workers; None against another row with as many."""
-    joint_speed_up: Ratio | None = None
-    """S with the interval at which those of all rows hold together; None for a baseline."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows that do the same work on as many
-    workers, with the interval at which those of all rows and groups hold together: the best is
-    picked after it was measured. None where the row is the only one of its group."""
+    workers; None where the row is the only one of its group."""
     is_best: bool = False
     """True where the row has that throughput, and others do the same work."""
     beside: str | None = None
@@ -95,12 +93,18 @@ class Row:
     """Whether a script trains other parameters here than in its baseline: there is no speed-up."""
     break_even: Ratio | None = None
     """Steps after which compiling has saved what it took; None where it is not faster."""
+    ratios: Ratios | None = field(default=None, compare=False, repr=False)
+    """By which all ratios of throughputs above are computed."""
 
     def __getattr__(self, name: str) -> Stat | None:
         """A metric by its name."""
         if name in BY_NAME:
             return self.figures.get(name)  # another task has none of its accuracies
         raise AttributeError(f"a Row has no {name!r}")
+
+    def over(self, base: Row) -> Ratio | None:
+        """Its throughput / another row's of the same report."""
+        return self.ratios(self, base) if self.ratios else None
 
     @property
     def counted(self) -> tuple[RunFigures, ...]:
@@ -160,17 +164,10 @@ class Row:
         return "weak" if fixed is None else "strong"
 
     @property
-    def joint_efficiency(self) -> Ratio | None:
-        """E with the interval at which those of all rows hold together; None for a baseline."""
-        if self.joint_speed_up is None or self.speed_up is None or self.efficiency is None:
-            return None
-        return self.joint_speed_up.scaled(self.efficiency.value / self.speed_up.value)
-
-    @property
     def superlinear(self) -> bool:
         """True where E is shown to be above 1, which calls for a look at the baseline."""
-        joint = self.joint_efficiency
-        return joint is not None and joint.low is not None and joint.low > 1
+        found = self.efficiency
+        return found is not None and found.low is not None and found.low > 1
 
     @property
     def status(self) -> str:
@@ -224,15 +221,19 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
             f"--baseline {baseline}: no series has several numbers of workers, so each row would "
             "be its own baseline; leave --baseline out, or give a row's name, or a part of it"
         )
-    measured = [(row, base) for row, base in zip(rows, pairs, strict=True) if base is not None]
-    compared = sum(row.key != base.key and _repeated(row, base) for row, base in measured)
-    # all are looked at for the highest efficiency, and for one above 1: Bonferroni
-    level = 1 - (1 - LEVEL) / max(1, compared)
-    rows = [_against(row, base, level) for row, base in zip(rows, pairs, strict=True)]
+    ratios = Ratios(rows, pairs)
+    rows = [
+        _against(replace(row, ratios=ratios), base) for row, base in zip(rows, pairs, strict=True)
+    ]
     rows = [replace(row, own_scaling=_scaling(row, rows)) for row in rows]
     keys = {row.key: row for row in rows}
-    best = _against_the_best(rows)
-    return [replace(_beside(row, keys), **best.get(row.key, {})) for row in rows]
+    bests = {
+        row.key: max(group, key=lambda each: each.throughput.mean if each.throughput else 0.0)
+        for group in same_work(rows).values()
+        if len(group) > 1
+        for row in group
+    }
+    return [_beside(_against_the_best(row, bests.get(row.key)), keys) for row in rows]
 
 
 def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
@@ -244,27 +245,51 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
     return groups
 
 
-def _against_the_best(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Key of a row -> its `to_best` and `is_best`."""
-    groups = [group for group in same_work(rows).values() if len(group) > 1]
-    repeated = [[row for row in group if _repeated(row)] for group in groups]
-    # one family-wise level for the statements on all groups (Bonferroni)
-    level = 1 - (1 - LEVEL) / max(1, sum(len(group) > 1 for group in repeated))
-    found: dict[str, dict[str, Any]] = {}
-    for group, several in zip(groups, repeated, strict=True):
-        best = max(group, key=lambda row: row.throughput.mean if row.throughput else 0.0)
-        assert best.throughput is not None
-        for row in group:
-            assert row.throughput is not None
-            value = row.throughput.mean / best.throughput.mean
-            found[row.key] = {"to_best": Ratio(value, None, None), "is_best": row is best}
-        if best in several and len(several) > 1:
-            logs, reaches = compared([row.throughput for row in several if row.throughput], level)
-            place = several.index(best)
-            for row, log, reach in zip(several, logs[:, place], reaches[:, place], strict=True):
-                low, high = math.exp(log - reach), math.exp(log + reach)
-                found[row.key]["to_best"] = Ratio(math.exp(log), low, high)
-    return found
+class Ratios:
+    """Ratios of throughputs, a pair of rows with one interval wherever it is reported: all those of
+    a report hold together at 95 %, among rows of the same work on as many workers, of which the
+    best is picked afterwards, and likewise of rows against baselines with other workers."""
+
+    def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
+        groups = [[row for row in group if _repeated(row)] for group in same_work(rows).values()]
+        groups = [group for group in groups if len(group) > 1]
+        level = _each_of(len(groups))
+        self._places: dict[str, tuple[int, int]] = {}
+        self._found = []
+        for number, group in enumerate(groups):
+            self._places |= {row.key: (number, place) for place, row in enumerate(group)}
+            self._found.append(compared([row.throughput for row in group if row.throughput], level))
+        self._level = _each_of(
+            sum(
+                base is not None and _repeated(row, base) and not self._same_work(row, base)
+                for row, base in zip(rows, pairs, strict=True)
+            )
+        )
+
+    def _same_work(self, row: Row, base: Row) -> bool:
+        return (row.work_key, row.workers) == (base.work_key, base.workers)
+
+    def __call__(self, row: Row, base: Row) -> Ratio | None:
+        """Throughput of `row` / that of `base`; None where either has none."""
+        if row.throughput is None or base.throughput is None:
+            return None
+        if row.key == base.key or not self._same_work(row, base) or not _repeated(row, base):
+            below = row.throughput if row.key == base.key else base.throughput
+            return ratio_of_means(row.throughput, below, self._level)
+        (number, above), (_, under) = self._places[row.key], self._places[base.key]
+        log, reach = (float(each[above, under]) for each in self._found[number])
+        return ratio_of_logs(math.exp(log), reach)
+
+
+def _each_of(families: int) -> float:
+    """The level at which so many statements hold together at 95 % (Bonferroni)."""
+    return 1 - (1 - LEVEL) / max(1, families)
+
+
+def _against_the_best(row: Row, best: Row | None) -> Row:
+    if best is None:
+        return row
+    return replace(row, to_best=row.over(best), is_best=row.key == best.key)
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
@@ -388,7 +413,7 @@ def _repeated(*rows: Row) -> bool:
     return all(row.throughput is not None and row.throughput.n > 1 for row in rows)
 
 
-def _against(row: Row, base: Row | None, level: float) -> Row:
+def _against(row: Row, base: Row | None) -> Row:
     if base is None:
         return row
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
@@ -396,13 +421,10 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
         return row
     if _unequal_work(row, base):
         return replace(row, differs_in_work=True)
-    joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
-    speed_up = ratio_of_means(
-        row.throughput, row.throughput if row.is_baseline else base.throughput
-    )
+    speed_up = row.over(base)
     scales = row.is_baseline or row.workers != base.workers
     efficiency = speed_up.scaled(base.workers / row.workers) if speed_up and scales else None
-    return replace(row, speed_up=speed_up, efficiency=efficiency, joint_speed_up=joint)
+    return replace(row, speed_up=speed_up, efficiency=efficiency)
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
@@ -423,8 +445,9 @@ def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
     row = replace(row, beside=plain.name)
     if row.throughput is None or plain.throughput is None:
         return row
-    relative = ratio_of_means(row.throughput, plain.throughput)
-    return replace(row, relative=relative, break_even=_break_even(row, plain) if compiled else None)
+    return replace(
+        row, relative=row.over(plain), break_even=_break_even(row, plain) if compiled else None
+    )
 
 
 def _break_even(row: Row, plain: Row) -> Ratio | None:

@@ -193,8 +193,12 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
     if above.n == 1 or below.n == 1:
         return Ratio(value, None, None)
     _, reaches = compared([above, below], level)
-    reach = _exp(float(reaches[0, 1]))
-    return Ratio(value, value / reach, value * reach)
+    return ratio_of_logs(value, float(reaches[0, 1]))
+
+
+def ratio_of_logs(value: float, reach: float) -> Ratio:
+    """A ratio whose logarithm has an interval of `reach` to both sides."""
+    return Ratio(value, value / _exp(reach), value * _exp(reach))
 
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:

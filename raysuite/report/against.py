@@ -574,9 +574,7 @@ def _but_loader(row: Row, other_form: bool) -> tuple[object, ...]:
 
 
 def _throughput_ratio(row: Row, base: Row | None) -> Ratio | None:
-    if base is None or base is row or row.throughput is None or base.throughput is None:
-        return None
-    return ratio_of_means(row.throughput, base.throughput)
+    return None if base is None or base is row else row.over(base)
 
 
 def _notes(row: Row, value: Published) -> Iterator[str]:

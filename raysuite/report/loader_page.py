@@ -15,15 +15,16 @@ from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.page import as_yaml, render
 from raysuite.report.plot import Plot, Style, Trace
-from raysuite.report.summary import Sentence
+from raysuite.report.summary import NO_INTERVAL, Sentence
 from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text, mean, sheet_of
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html, loaders.md and pictures of the plot into `folder`."""
+    """Write loaders.html and loaders.md into `folder`, and pictures of the plot if all is measured:
+    whoever interrupts waits for no pictures."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
-    plot = speeds(loading_rows(bench))
+    plot = speeds(loading_rows(bench)) if bench.complete else None
     if plot is not None:
         for suffix, content in p.pictures(plot).items():
             (folder / f"{plot.name}{suffix}").write_bytes(content)
@@ -31,7 +32,7 @@ def build(bench: LoadingBench, folder: Path) -> None:
 
 def markdown(bench: LoadingBench) -> str:
     rows = loading_rows(bench)
-    summary = [str(diagnose(bench)), *notes(bench, rows)]
+    summary = [each.text for each in summarize_loaders(bench, rows)]
     lines = [f"# Loaders of {bench.name}", "", described(bench) + ".", ""]
     lines += [*(f"- {markdown_text(line)}" for line in summary), ""]
     return "\n".join([*lines, markdown_table(loaders_sheet(rows))])
@@ -46,10 +47,7 @@ def page(bench: LoadingBench) -> str:
         bench=bench,
         described=described(bench),
         measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        said=[
-            Sentence("result", str(diagnose(bench))),
-            *(Sentence("caveat", note) for note in notes(bench, rows)),
-        ],
+        said=summarize_loaders(bench, rows),
         sheet=loaders_sheet(rows),
         environments=[(as_yaml(bench.environment), 0)],
     )
@@ -79,7 +77,7 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        "Means and 95 % intervals over rounds. "
+        f"{_meaning(rows)} "
         "Of decoding: over decoding alone by as many threads. "
         "Start: until the first batch."
     )
@@ -106,11 +104,26 @@ def described(bench: LoadingBench) -> str:
     )
 
 
-def notes(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
-    """Notes on how to read the figures."""
-    found = []
+def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[Sentence]:
+    """What was found, what is lacking, and caveats."""
+    said = [Sentence("result", str(diagnose(bench)))]
     if not bench.complete:
-        found.append("It was interrupted: the figures are of what had been measured by then.")
+        lacking = [row for row in rows if not row.throughput and not row.failure]
+        ends = f": {text.count(len(lacking), 'candidate')} of {len(rows)} not measured"
+        said.append(Sentence("problem", f"It was interrupted{ends if lacking else ''}."))
+    return said + [Sentence("caveat", each) for each in _caveats(bench, rows)]
+
+
+def _meaning(rows: Sequence[LoadingRow]) -> str:
+    """What figures are, and where they have an interval."""
+    counts = {row.throughput.n for row in rows if row.throughput}
+    if counts == {1}:
+        return "One round each: no intervals."
+    return "Means over rounds, with 95 % intervals."
+
+
+def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
+    found = []
     others = [r.others.mean for r in rows if r.others]
     if others and max(others) > 0.1:
         found.append(
@@ -138,11 +151,13 @@ class Diagnosis:
     best: str
     """The candidate's name; empty where no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best."""
+    """Loaders that are not shown to be slower than the best; all others where n = 1."""
     bound: Literal["loading", "hand-over"] | None
     """`hand-over`: `synthetic` is as fast, within NEAR; None where it was not measured."""
     because: str
     """The figures: images/s, shares of the limits, cores busy; or why nothing was delivered."""
+    repeated: bool = True
+    """False where nothing has an interval."""
 
     def __str__(self) -> str:
         if not self.best:
@@ -150,7 +165,9 @@ class Diagnosis:
             return f"No loader delivered anything{why}."
         bound = f", bound by {self.bound}" if self.bound else ""
         line = f"Fastest: {self.best}{bound}: {self.because}."
-        if self.rivals:
+        if self.rivals and not self.repeated:
+            line += f" {NO_INTERVAL}"
+        elif self.rivals:
             line += f" Not shown to be slower: {text.listed(list(self.rivals))}."
         return line
 
@@ -184,7 +201,8 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
     if share is not None:
         bound = "hand-over" if share.value >= NEAR else "loading"
     rivals = _rivals(rate, [(row.candidate.name, stat) for row, stat in loaders[1:]])
-    return Diagnosis(best.candidate.name, rivals, bound, "; ".join(figures))
+    repeated = any(stat.n > 1 for _, stat in loaders)
+    return Diagnosis(best.candidate.name, rivals, bound, "; ".join(figures), repeated)
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
@@ -200,8 +218,8 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits beyond so many times the fastest of the others are in the table alone: all bars beside
-them would be too short to compare."""
+"""Limits beyond so many times the fastest loader, or decoding alone, are in the table alone: all
+bars beside them would be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
@@ -210,9 +228,11 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     measured = [row for row in rows if row.throughput]
     if not measured:
         return None
-    ruling = [row for row in measured if _drawn_always(row)] or measured
+    ruling = [row for row in measured if not _is_limit(row)] or measured
     bound = FARTHEST * max(map(_rate, ruling))
     shown = [row for row in measured if _rate(row) <= bound]
+    beyond = list(dict.fromkeys(row.candidate.series for row in measured if row not in shown))
+    left_out = f" In the table alone, as much faster: {text.listed(beyond)}." if beyond else ""
     widths = sorted({row.candidate.width for row in shown})
     styles = {
         f"{width} at work" if width else "nothing loaded": Style(
@@ -224,8 +244,7 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     return Plot(
         name="loaders",
         title="Images per second",
-        note="Bars are means over rounds; whiskers are 95 % intervals. Limits that are much faster "
-        "are in the table alone.",
+        note=_meaning(rows) + left_out,
         description=f"Bars per loader and number of threads; the longest is {best.candidate.name} "
         f"with {text.number(_rate(best))} images/s.",
         traces=[
@@ -257,11 +276,9 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
     return p.trace("bar", bars, series=series)
 
 
-def _drawn_always(row: LoadingRow) -> bool:
-    """A loader that reads, or decoding alone."""
-    if row.candidate.kind == "loader":
-        return row.candidate.width > 0 and row.candidate.options.get("name") != "memory"
-    return row.candidate.kind == "decoding"
+def _is_limit(row: LoadingRow) -> bool:
+    """Whether nothing is loaded, or nothing decoded."""
+    return row.candidate.width == 0 or row.candidate.kind == "reading"
 
 
 def _rate(row: LoadingRow) -> float:

@@ -30,14 +30,16 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         for unit, name in _UNITS
     )
 
+    rate = f"{pairs[0][0].task.unit.capitalize()}/s"
+
     def cells(run: RunFigures, each: RunPredicted) -> dict[str, str]:
         most = max(each.shares.items(), key=lambda item: item[1], default=None)
         remarks = [each.message, *(f"out of range: {name}" for name in each.outside)]
         measured = run.peak_device_bytes or run.peak_process_bytes
         return {
             "Run": run.name,
-            "Images/s predicted": interval(each.throughput),
-            "Images/s measured": _number(run.throughput),
+            f"{rate} predicted": interval(each.throughput),
+            f"{rate} measured": _number(run.throughput),
             "Error": _error(each.throughput, run.throughput),
             "Epoch": interval(each.epoch_seconds, epoch),
             "Run time": interval(each.run_seconds, whole),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any, Literal
@@ -35,13 +36,18 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The written summary: results first, then caveats, then problems."""
-    return [
+    """The written summary: results first, then caveats, then problems. Variants are named without
+    what all of them share."""
+    said = [
         *fastest(rows),
         *_scaling(rows),
         *_caveats(rows, runs),
         *_problems(rows, runs),
     ]
+    short = short_names([row.name for row in rows])
+    # the longest first: a name may begin with another one
+    names = re.compile("|".join(map(re.escape, sorted(short, key=len, reverse=True))) or r"(?!)")
+    return [Sentence(each.kind, names.sub(lambda m: short[m[0]], each.text)) for each in said]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Sentence]:
@@ -54,17 +60,17 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if not scaled:
         return []
     best = max(scaled, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
-    speed_up = best.joint_speed_up
+    speed_up = best.speed_up
     assert speed_up is not None
     said = (
         f"Highest parallel efficiency ({best.scaling} scaling): {best.name} with E = "
-        f"{text.ratio(best.joint_efficiency)}, a speed-up of {text.ratio(speed_up)} against its "
+        f"{text.ratio(best.efficiency)}, a speed-up of {text.ratio(speed_up)} against its "
         f"baseline {best.baseline}."
     )
     if speed_up.low is None:
         return [Sentence("result", f"{said} n = 1: no interval.")]
     if len(scaled) > 1:
-        said += " Picked as the highest: these intervals hold at 95 % for all rows together."
+        said += " Picked as the highest: the intervals of all rows hold together at 95 %."
     if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
@@ -74,6 +80,14 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
     """The sentence that names these; none where there are none."""
     found = list(names)
     return [f"{before}{text.listed(found)}{after}"] if found else []
+
+
+def _shares(found: Mapping[str, float], variants: int) -> list[str]:
+    """`ddp (12%)` of each variant; `all 4 variants (12% to 30%)` where it is true of all."""
+    if len(found) == variants > 1:
+        ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
+        return [f"all {variants} variants ({' to '.join(ends)})"]
+    return [f"{name} ({share:.0%})" for name, share in found.items()]
 
 
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
@@ -167,9 +181,8 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
             if share >= BUSY or taken_from_them >= CROWDED:
                 taken[run.variant] = max(share, taken.get(run.variant, 0.0))
     return _about(
-        "Other programs kept processors busy: ",
-        [f"{name} (up to {share:.0%})" for name, share in taken.items()],
-        " of all cores, during training.",
+        "Other programs kept cores busy during training; in brackets, their share of all cores: ",
+        _shares(taken, len({run.variant for run in runs})),
     )
 
 
@@ -178,17 +191,17 @@ WIDE_SPREAD = 0.1
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
-    wide = [
-        f"{row.name} ({spread:.0%})"
+    wide = {
+        row.name: spread
         for row in rows
         if (stat := row.throughput) is not None
         and stat.n > 1
         and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
-    ]
+    }
     return _about(
         f"The throughputs of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean "
         "or more: ",
-        wide,
+        _shares(wide, len(rows)),
         ". A busy or throttled machine does that.",
     )
 
@@ -383,13 +396,16 @@ def _best_of(group: Sequence[Row]) -> str:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Names without the parts that are the same in all of them, where there are several."""
+    """Names without the parts and options that are the same in all of them, where there are
+    several."""
     parts = {name: name.split(SEPARATOR) for name in names}
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    return {
+    short = {
         name: SEPARATOR.join(part for part in own if part not in shared) or name
         for name, own in parts.items()
     }
+    shorter = text.without_shared_options(short.values())
+    return {name: shorter[each] for name, each in short.items()}
 
 
 def _throughput(row: Row) -> float:

@@ -19,7 +19,7 @@ from rich.text import Text
 from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.records.metrics import Metric, metrics_of
 from raysuite.records.names import script_name
-from raysuite.records.statistics import LEVEL, PAIRED_FROM
+from raysuite.records.statistics import LEVEL
 from raysuite.report import text
 from raysuite.report.facets import shared, telling, written
 from raysuite.report.summary import repeats_note
@@ -383,8 +383,9 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
     if ratios(rows) == (_TO_BEST,):
         note += (
             " Against the best: throughput over the highest mean throughput of the same work on as "
-            "many workers; these intervals hold together, so that the best may be picked."
+            "many workers."
         )
+    note += f" Intervals of ratios: {TOGETHER}."
     main = frozenset(
         (_NAMES[0].title, rate_title(rows), ratios(rows)[0].title, primary(rows).title)
     )
@@ -394,6 +395,10 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 NARROW = 140
 """Columns of a terminal below which the table is cut to what matters most."""
+
+
+TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
+"""What a reader of ratios has to know of their intervals (`raysuite.records.rows.Ratios`)."""
 
 
 def _point(ratio: Ratio | None, baseline: str | None) -> str:
@@ -581,7 +586,9 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
         _NAMES[0],
         Column[Row]("Beside", lambda r: r.beside or ""),
         Column[Row](
-            "Images/s relative to it", lambda r: text.ratio(r.relative), lambda r: r.relative
+            f"{rate_title(shown)} relative to it",
+            lambda r: text.ratio(r.relative),
+            lambda r: r.relative,
         ),
         metric_column(metric_named("compile_seconds", shown), shown),
         Column[Row](
@@ -591,8 +598,8 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
         ),
     ]
     notes = (
-        "Beside: the variant that is equal in all else, without torch.compile or the wrapper. The "
-        f"ratio is round by round where both ran in {PAIRED_FROM} rounds or more.",
+        "Beside: the variant that is equal in all else, without torch.compile or the wrapper. "
+        f"Intervals of the ratio: {TOGETHER}.",
         "Break-even step: compile seconds over the seconds that a step is shorter, with Fieller's "
         "interval; none where steps are not shorter.",
     )

@@ -29,6 +29,7 @@ from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
 from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_sweeps import write_sweep
 
 SPEC = Path("x y.yaml")
 
@@ -183,6 +184,23 @@ def test_this_machine_is_known_before(verb: str, connected: list[str | None]) ->
     assert f"{TOO_FEW} 0" in refused.stderr
 
 
+@pytest.mark.parametrize("verb", [["run", "--no-mlflow"], ["bench", "batch", "--out", "out"]])
+def test_all_that_a_plan_refuses_is_refused_before_ray_starts(
+    verb: list[str], connected: list[str | None]
+) -> None:
+    spec = ON_GPUS.replace("device: gpu, workers: 8", "workers: 1024")
+    spec = spec.replace("global_batch: 64", "global_batch: 1024")
+    Path("on-cpus.yaml").write_text(
+        spec.replace("model: resnet20", "model: {name: resnet20, weights: absent.pt}"), "utf-8"
+    )
+    planned, ran = (CliRunner().invoke(app, [*words, "on-cpus.yaml"]) for words in (["plan"], verb))
+    assert (planned.exit_code, ran.exit_code, connected) == (2, 2, [])
+    assert ran.stderr == planned.stderr
+    assert "absent.pt" in ran.stderr
+    assert "at most" in ran.stderr
+    assert not Path("out").exists()
+
+
 def test_a_dry_run_of_a_sweep_asks_no_cluster(connected: list[str | None]) -> None:
     assert f"{TOO_FEW} 0" in invoke("sweep", "--dry-run").stderr
     foreseen = invoke("sweep", "--dry-run", *JOINED)
@@ -201,6 +219,18 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
 ) -> None:
     done = resumed(tmp_path, monkeypatch, fails, "--no-mlflow", "--quiet")
     assert (done.exit_code, type(done.exception)) == (code, SystemExit if code else type(None))
+
+
+@pytest.mark.parametrize("missing", [[], [2]])
+def test_a_sweep_is_resumed_on_ray_only_where_a_trial_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[int]
+) -> None:
+    write_sweep(tmp_path, trials=3, missing=missing)
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", Broken(UserError("Ray"), 0))
+    monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
+    done = CliRunner().invoke(app, ["sweep", "--resume-from", str(tmp_path), "--no-mlflow"])
+    wanted = (2, "error: Ray\n") if missing else (0, "")
+    assert (done.exit_code, done.stderr) == wanted
 
 
 def resumed(

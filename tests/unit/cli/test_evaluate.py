@@ -68,6 +68,16 @@ def test_bad_input(trained: Trained, wrong: list[str]) -> None:
     assert done.exit_code == 2
 
 
+@pytest.mark.parametrize("out", ["", "file/predictions.csv"])
+def test_an_out_that_cannot_be_written_is_refused_first(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    words = ["evaluate", str(tmp_path / "absent"), "--out", str(tmp_path / out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "give a file" in done.stderr
+    assert str(tmp_path / "absent") not in done.stderr
+
+
 def test_figures_by_class() -> None:
     labels, predicted = np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 0])
     found = Evaluation(("a", "b", "c"), labels, predicted, np.ones(5, np.float32), 0.5)

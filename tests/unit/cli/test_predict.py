@@ -349,6 +349,15 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert near["published_images_per_s"][1] == pytest.approx(200)
 
 
+@pytest.mark.thorough
+def test_simulated_rates_are_named_by_what_they_count() -> None:
+    spec = Path(__file__).parents[3] / "experiments" / "gpt.yaml"
+    asked = ("--scale", "laptop", "matrix=null", "strategy=ddp", "--per-second", "100", "--json")
+    (line,) = json.loads(run("simulate", str(spec), *asked, "--workers", "4"))
+    rates = [key for key in line if key.endswith("_per_s")]
+    assert rates == ["ideal_tokens_per_s", "published_tokens_per_s"]
+
+
 def test_a_step_waits_for_storage_and_a_run_for_its_start_and_validations(folder: Path) -> None:
     asked = ("simulate", "spec.yaml", "matrix=null", "training.global_batch=64", "strategy=ddp")
     asked += ("resources.workers=2", "--json")

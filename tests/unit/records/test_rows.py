@@ -276,17 +276,30 @@ def test_an_efficiency_of_single_runs_is_not_shown_to_be_above_one(tmp_path, mon
     assert (row.efficiency.value > 1.5, row.superlinear) == (True, False)
 
 
-def test_joint_intervals_hold_for_all_rows(tmp_path):
+def test_intervals_of_speed_ups_hold_for_all_rows_together(tmp_path):
     rows = rows_of(tmp_path, repeats=3)
     bases = {row.name: row for row in rows}
     for row in rows:
-        if row.is_baseline:
-            assert row.joint_speed_up is None
-            continue
         base = bases[row.baseline]
         joint = ratio_of_means(row.throughput, base.throughput, 1 - 0.05 / 6)
-        assert row.joint_speed_up == joint
-        assert row.joint_efficiency.low == pytest.approx(joint.low / 2)
+        assert row.speed_up == joint
+        assert row.efficiency.low == pytest.approx(joint.low * base.workers / row.workers)
+
+
+def test_a_pair_of_rows_has_one_interval_in_all_columns(tmp_path):
+    """The speed-up over another row with as many workers is the inverse of the ratio to the best;
+    over a row with other workers, it is at the level of those pairs alone."""
+    runs = results_figures(write_results(tmp_path, repeats=3))
+    best = next(row for row in make_rows(runs) if row.is_best and row.workers == 2)
+    of_two = {row.key: row for row in make_rows(runs, best.name) if row.workers == 2}
+    assert len(of_two) == 6
+    for row in of_two.values():
+        assert row.speed_up == row.to_best == row.over(best)
+        back = best.over(row)
+        assert (back.low, back.high) == pytest.approx((1 / row.to_best.high, 1 / row.to_best.low))
+    of_one = [row for row in make_rows(runs, best.name) if row.workers == 1]
+    for row in of_one:
+        assert row.speed_up == ratio_of_means(row.throughput, best.throughput, 1 - 0.05 / 6)
 
 
 def test_of_a_variant_that_diverged_times_alone_count(tmp_path):
@@ -400,9 +413,10 @@ def test_the_ratio_to_the_best_is_of_the_same_work_on_as_many_workers(tmp_path):
         for row, log, reach in zip(group, logs[:, of_best], reaches[:, of_best], strict=True):
             assert row.to_best.value == pytest.approx(row.throughput.mean / best.throughput.mean)
             ends = math.exp(log - reach), math.exp(log + reach)
+            ends = (1.0, 1.0) if row.is_best else ends
             assert (row.to_best.low, row.to_best.high) == pytest.approx(ends)
     single = make_rows([run for run in runs if run.plan["repeat"] == 0])
-    assert all(row.to_best.low is None for row in single)
+    assert all(row.to_best.low == (1.0 if row.is_best else None) for row in single)
     alone = make_rows([run for run in runs if run.variant == rows[0].name])
     assert [row.to_best for row in alone] == [None]
 
@@ -427,20 +441,23 @@ def test_intervals_are_no_wider_for_rows_that_have_none(tmp_path):
     alone, mixed, whole = (
         {row.key: row for row in make_rows(each)} for each in (several, several + once, runs)
     )
-    assert sum(row.to_best is not None and row.to_best.low is None for row in mixed.values()) == 6
+    of_once = [row for row in mixed.values() if row.workers == 2]
+    assert [row.to_best.low is None for row in of_once] == [not row.is_best for row in of_once]
     for key, row in alone.items():
         assert mixed[key].to_best == row.to_best
         assert row.is_best or whole[key].to_best.low < row.to_best.low
     of_ddp = [run for run in runs if run.plan["spec"]["strategy"]["name"] == "ddp"]
     others = [run for run in runs if run not in of_ddp and run.plan["repeat"] == 0]
     alone, mixed = ({row.key: row for row in make_rows(each)} for each in (of_ddp, of_ddp + others))
-    joint = [row.key for row in alone.values() if row.joint_speed_up]
+    joint = [row.key for row in alone.values() if not row.is_baseline]
     assert len(joint) == 2
-    [_, one] = make_rows([run for run in of_ddp if run.plan["spec"]["loader"]["name"] == "native"])
-    assert one.joint_speed_up == one.speed_up
+    [base, one] = make_rows(
+        [run for run in of_ddp if run.plan["spec"]["loader"]["name"] == "native"]
+    )
+    assert one.speed_up == ratio_of_means(one.throughput, base.throughput)
     for key in joint:
-        assert mixed[key].joint_speed_up == alone[key].joint_speed_up
-        assert mixed[key].joint_speed_up.low > whole[key].joint_speed_up.low
+        assert mixed[key].speed_up == alone[key].speed_up
+        assert mixed[key].speed_up.low > whole[key].speed_up.low
 
 
 def of_script(folder, samples, parameters=(7, 7, 7), repeats=2):

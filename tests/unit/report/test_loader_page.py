@@ -6,7 +6,17 @@ import json
 from pathlib import Path
 
 from raysuite.records.loader_rates import LoadingBench, loading_rows
-from raysuite.report.loader_page import Diagnosis, build, diagnose, markdown, notes, page, speeds
+from raysuite.report.loader_page import (
+    Diagnosis,
+    build,
+    diagnose,
+    loaders_sheet,
+    markdown,
+    page,
+    speeds,
+    summarize_loaders,
+)
+from raysuite.report.summary import NO_INTERVAL
 from tests.fake_loading import Speed, fake_bench
 
 DECODING: dict[str, Speed] = {
@@ -58,6 +68,14 @@ def test_with_one_round_nothing_is_shown_to_be_slower():
         fake_bench({"native · 2 threads": ([900], 2.0), "native · 1 thread": ([9], 1.0)})
     )
     assert found.rivals == ("native · 1 thread",)
+    assert str(found).endswith(NO_INTERVAL)
+
+
+def test_intervals_are_mentioned_where_there_are_some():
+    for rounds, words in (([900], "One round each: no intervals."), ([900, 901], "95 % intervals")):
+        rows = loading_rows(fake_bench({"native · 2 threads": (rounds, 2.0)}))
+        assert words in speeds(rows).note
+        assert words in loaders_sheet(rows).notes[0]
 
 
 def test_synthetic_is_no_loader():
@@ -87,9 +105,14 @@ def test_what_has_no_figures_says_why_in_its_row():
 
 def test_notes_tell_of_interruption_disk_and_company():
     bench = fake_bench(DECODING, others=0.5, read_before=False)
-    said = " ".join(notes(bench.model_copy(update={"complete": False}), loading_rows(bench)))
-    for words in ("interrupted", "0.5 to 0.5 cores", "larger than the page cache"):
-        assert words in said
+    cut = bench.model_copy(update={"complete": False})
+    said = summarize_loaders(cut, loading_rows(cut))
+    for kind, words in (
+        ("problem", "interrupted: 7 candidates of 11 not measured"),
+        ("caveat", "0.5 to 0.5 cores"),
+        ("caveat", "larger than the page cache"),
+    ):
+        assert any(each.kind == kind and words in each.text for each in said)
 
 
 def test_limits_that_are_far_away_are_not_drawn():
@@ -98,6 +121,14 @@ def test_limits_that_are_far_away_are_not_drawn():
     assert plot is not None
     drawn = [name for trace in plot.traces for name in trace["y"]]
     assert drawn == ["decoding alone", "native", "decoding alone"]
+    assert plot.note.endswith("In the table alone, as much faster: synthetic and reading alone.")
+
+
+def test_the_fastest_loader_is_drawn_however_much_faster_it_is():
+    figures = {"native · 1 thread": ([100.0] * 3, 1.0), "memory · 1 thread": ([9000.0] * 3, 1.0)}
+    plot = speeds(loading_rows(fake_bench(figures)))
+    assert sorted(name for trace in plot.traces for name in trace["y"]) == ["memory", "native"]
+    assert "table alone" not in plot.note
 
 
 def test_nothing_measured_is_a_page_too():
@@ -110,9 +141,15 @@ def test_files(tmp_path: Path):
     bench = fake_bench({"native · 2 threads": ([900, 905, 895], 2.0), **DECODING})
     assert LoadingBench.model_validate_json(bench.save(tmp_path).read_bytes()) == bench
     build(bench, tmp_path)
+    (tmp_path / "cut").mkdir()
     assert (tmp_path / "loaders.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "loaders.svg").read_text("utf-8")
     assert "decoding alone" in svg
+    build(bench.model_copy(update={"complete": False}), tmp_path / "cut")
+    assert sorted(each.name for each in (tmp_path / "cut").iterdir()) == [
+        "loaders.html",
+        "loaders.md",
+    ]
     html = (tmp_path / "loaders.html").read_text("utf-8")
     assert "http-equiv" in html
     assert "src=" not in html.split("<script")[0]
@@ -120,4 +157,5 @@ def test_files(tmp_path: Path):
     traces = json.loads(figures)["plots"]["loaders"]["traces"]
     assert [trace["kind"] for trace in traces] == ["bar", "bar"]
     build(bench, tmp_path)
+    (tmp_path / "cut").mkdir()
     assert (tmp_path / "loaders.svg").read_text("utf-8") == svg

@@ -52,6 +52,15 @@ def test_a_named_baseline(tmp_path):
     assert differences(results, collect(results, baseline="2 workers")) == []
 
 
+@pytest.mark.parametrize("repeats", [3, 5])
+def test_a_named_baseline_of_the_same_work(tmp_path, repeats):
+    results = write_results(tmp_path, TWELVE_ROWS, repeats)
+    report = collect(results, baseline="ddp · native · 2 workers")
+    equal = [row for row in report.rows if row.workers == 2]
+    assert are_blocks([row.throughput for row in equal]) is (repeats == 5)
+    assert differences(results, report) == []
+
+
 def test_a_batch_found_by_trial(tmp_path):
     spec = DDP.replace("global_batch: 64", "global_batch: 64, accumulate: auto")
     assert differences(write_results(tmp_path, spec, 2, sizes={1: 16, 2: 16})) == []

@@ -16,8 +16,8 @@ from raysuite.records import (
 from raysuite.records import rows as rows_module
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report.summary import summarize_rows
-from raysuite.report.tables import columns
+from raysuite.report.summary import short_names, summarize_rows
+from raysuite.report.tables import columns, rows_sheet
 from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
@@ -141,12 +141,40 @@ def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
     assert any(sentence.text.startswith("Efficiency above 1:") for sentence in report.summary)
 
 
-def test_the_highest_efficiency_has_an_interval_for_all_rows(tmp_path):
+def test_the_highest_efficiency_has_the_interval_of_the_table(tmp_path):
     report = collect(write_results(tmp_path, repeats=3))
     [said] = [s.text for s in report.summary if s.text.startswith("Highest parallel")]
     best = max((r for r in report.rows if not r.is_baseline), key=lambda r: r.efficiency.value)
-    assert ratio(best.joint_efficiency) != ratio(best.efficiency)
-    assert f"E = {ratio(best.joint_efficiency)}, a speed-up of {ratio(best.joint_speed_up)}" in said
+    assert f"E = {ratio(best.efficiency)}, a speed-up of {ratio(best.speed_up)}" in said
+    table = "\n".join(map(str, rows_sheet(report.rows).cells))
+    assert ratio(best.efficiency) in table
+    assert ratio(best.speed_up) in table
+
+
+def test_variants_are_named_without_what_all_share(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]")
+    report = collect(write_results(tmp_path, spec=spec, repeats=3))
+    said = "\n".join(sentence.text for sentence in report.summary)
+    assert "against its baseline horovod · 1 worker." in said
+    assert "native" not in said
+
+
+def test_options_that_all_share_are_left_out_of_names():
+    pair = [f"pipeline(schedule={each}, balance=time) · native" for each in ("gpipe", "1f1b")]
+    wanted = ["pipeline(schedule=gpipe)", "pipeline(schedule=1f1b)"]
+    assert list(short_names(pair).values()) == wanted
+
+
+def test_what_is_true_of_all_variants_names_none(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+    pace = (1000.0, 1500.0)
+    apart = [replace(run, throughput=pace[run.plan["repeat"]]) for run in runs]
+    [said] = [s.text for s in summarize_rows(make_rows(apart), apart) if "vary by" in s.text]
+    assert "all 12 variants (28%)" in said
+    one = [replace(run, throughput=1000.0) for run in apart if run.workers == 2]
+    one += [run for run in apart if run.workers == 1]
+    [said] = [s.text for s in summarize_rows(make_rows(one), one) if "vary by" in s.text]
+    assert "ddp · dali · 1 worker (28%)" in said
 
 
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
@@ -219,7 +247,7 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     runs = [replace(run, other_cores=0.5) for run in runs]  # of 2
     runs[0] = replace(runs[0], throughput=2 * runs[0].throughput)
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
-    assert any("up to 25%" in each for each in said)
+    assert any("busy" in each and "all 12 variants (25%)" in each for each in said)
     assert any("standard deviation of 10%" in each and runs[0].variant in each for each in said)
     runs = [replace(run, other_cores=0.3) for run in runs]  # of 2: one worker leaves a core free
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if "busy" in s.text]
