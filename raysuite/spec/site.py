@@ -263,7 +263,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "flux": ("flux", "run", "--nodes=1", "--ntasks=1", "--requires=host:{host}", COMMAND),
     # docs.open-mpi.org, mpirun(1)
     "mpirun": ("mpirun", "--host", "{host}", "-n", "1", COMMAND),
-    # docs.alcf.anl.gov/polaris/running-jobs: mpiexec of HPE's PALS
+    # mpiexec of HPE's PALS; docs.alcf.anl.gov/polaris/running-jobs has -n and -ppn, not --hosts
     "mpiexec": ("mpiexec", "-n", "1", "--ppn", "1", "--hosts", "{host}", COMMAND),
 }
 """What starts a command on one host of an allocation."""
