@@ -93,6 +93,9 @@ class _Site(Options):
     interface: Interface | None = None
     """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
     site, else the one with the route to the head."""
+    client_interface: Interface | None = None
+    """The head's network interface by which the login node reaches its dashboard, Ray Client and
+    MLflow, where that is not the one between the nodes."""
     mlflow: MlflowOptions = MlflowOptions()
     """Where the cluster's MLflow server keeps its figures."""
     start_timeout_seconds: int = Field(default=600, ge=10)
