@@ -223,7 +223,7 @@ def _record_timings(
     seconds["waiting"] = max(0.0, running_since - submitted)
     first = min((node.began for node in status.nodes if node.began), default=running_since)
     seconds["step"] = max(0.0, first - running_since)
-    for what in ("python", "ray"):
+    for what in ("image", "python", "ray"):
         longest = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
         seconds[what] = longest
     seconds["all"] = now - status.cluster.created

@@ -60,7 +60,10 @@ class Cluster(File):
 
 
 class Head(File):
-    """head.json: the cluster's addresses; written at each start, once its servers answer."""
+    """head.json: the cluster's addresses; written at each start, once its servers answer.
+
+    URLs are those for clients, which may be on another network than the nodes.
+    """
 
     host: str
     gcs: str
@@ -80,6 +83,12 @@ class Head(File):
     incarnation: str = ""
     """Differs with every start of the cluster's step."""
     when: float = Field(default_factory=time.time)
+
+    @property
+    def mlflow_inside(self) -> str:
+        """MLflow's URL for the nodes."""
+        port = self.mlflow.rpartition(":")[2]
+        return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 
 
 class Node(File):

@@ -83,10 +83,12 @@ class Step:
         # in an image the agent is a descendant of the task, not the task itself
         task = variables.get("SLURM_TASK_PID", "")
         self._task: psutil.Process | None = None
+        self.began: float | None = None
+        """When the task began, in seconds since 1970."""
         if "SLURM_STEP_ID" in variables and task.isdecimal():
             try:
                 self._task = psutil.Process(int(task))
-                self._holder = self._task.ppid()
+                self._holder, self.began = self._task.ppid(), self._task.create_time()
             except psutil.Error:  # a container with process ids of its own
                 self._task = None
 
@@ -126,6 +128,8 @@ class ThisNode:
         private.create(temp / NONCE, self._nonce)
         self._began = psutil.Process().create_time()
         self._seconds = {"python": time.time() - self._began}
+        if self._step.began is not None:
+            self._seconds = {"image": self._began - self._step.began, **self._seconds}
 
     def say(self, state: NodeState, message: str = "") -> None:
         """Write the state of this node into the cluster's folder."""
@@ -263,7 +267,7 @@ class WorkerNode:
         began = time.monotonic()
         node.address = find_address(node.cluster.site, head.gcs.rpartition(":")[0])
         node.take_ports(attempt)
-        node.start_ray(head.gcs, node.environment(head.mlflow))
+        node.start_ray(head.gcs, node.environment(head.mlflow_inside))
         while not node.signals.ended and not node.ray_ended():
             if answers(node.address, node.ports.node_manager):
                 node.took("ray", began)
