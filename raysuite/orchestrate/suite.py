@@ -21,8 +21,8 @@ from raysuite.orchestrate.script_launch import ScriptRuns
 from raysuite.plan import RunPlan, groups
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.records.ends import is_left
-from raysuite.records.nodes import FEWEST, findings, write_checks
-from raysuite.records.nodes import FILE as NODES
+from raysuite.records.node_checks import FEWEST, findings, write_checks
+from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 

@@ -12,7 +12,7 @@ import pytest
 
 from raysuite.cluster.agent.place import client_address, own_addresses
 from raysuite.cluster.agent.relay import Relay
-from raysuite.cluster.files import Head
+from raysuite.cluster.state_files import Head
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from raysuite.track.sync import _is_starting
