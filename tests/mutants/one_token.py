@@ -55,7 +55,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/batch_candidates": ["plan/test_batch_candidates.py", "orchestrate/test_found_batches.py"],
     "plan/dataset": ["plan/test_dataset.py", "plan/test_feasible.py"],
     "plan/dry_batch": ["plan/test_dry_batch.py"],
-    "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
+    "plan/feasible": ["plan/test_feasible.py"],
     "plan/loading": ["plan/test_loading.py"],
     "plan/matrix": ["plan/test_matrix.py"],
     "plan/population": ["plan/test_population.py"],
