@@ -119,10 +119,6 @@ def measure_and_print(
 
 
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
-<<<<<<< HEAD
-    from raysuite.records.loader_rates import loading_rows
-    from raysuite.report.loader_page import build, described, diagnose, loaders_sheet, notes
-=======
     from raysuite.records.loader_rates import loading_rows
     from raysuite.report.loader_page import (
         build,
@@ -131,7 +127,6 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
         loaders_sheet,
         summarize_loaders,
     )
->>>>>>> u45
     from raysuite.report.tables import terminal_sheet
 
     rows = loading_rows(measured)
