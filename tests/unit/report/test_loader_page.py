@@ -157,5 +157,4 @@ def test_files(tmp_path: Path):
     traces = json.loads(figures)["plots"]["loaders"]["traces"]
     assert [trace["kind"] for trace in traces] == ["bar", "bar"]
     build(bench, tmp_path)
-    (tmp_path / "cut").mkdir()
     assert (tmp_path / "loaders.svg").read_text("utf-8") == svg
