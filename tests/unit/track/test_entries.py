@@ -24,13 +24,13 @@ from raysuite.records import (
     RunFailed,
     RunStopped,
     SamplesSkipped,
+    ScriptMeasured,
     TimeShares,
     make_rows,
     results_figures,
     run_figures,
 )
 from raysuite.records.classes import class_figures
-from raysuite.records.schema import ScriptMeasured
 from raysuite.spec import parse_document
 from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import (
