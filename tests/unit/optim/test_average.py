@@ -28,6 +28,7 @@ def test_the_average_follows_its_formula() -> None:
     found = torch.cat([average.weights()["weight"], average.model.running_mean])
     torch.testing.assert_close(found, expected)
     assert not average.model.training
+    assert not average.model.weight.requires_grad
 
 
 def test_indices_and_counts_are_copied() -> None:

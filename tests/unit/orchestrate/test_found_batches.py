@@ -83,6 +83,9 @@ def test_one_search_serves_those_alike() -> None:
 def test_what_changes_memory_or_speed_has_a_search_of_its_own(line: str) -> None:
     one, other = plans(f"matrix: {{{line}}}\n")
     assert same_search(one) != same_search(other)
+    task = one.spec.task.model_copy(update={"name": "my:Task"})
+    of_another = one.model_copy(update={"spec": one.spec.model_copy(update={"task": task})})
+    assert same_search(one) != same_search(of_another)
 
 
 def test_a_run_that_is_made_again_keeps_how_its_batch_was_found(tmp_path: Path) -> None:

@@ -69,6 +69,12 @@ def test_what_is_found_gives_all_numbers() -> None:
     assert plan.run_id == same.run_id
 
 
+def test_what_is_found_on_gpus_is_trained_there() -> None:
+    text = f"{BASE}training: {{epochs: 1, batch_per_worker: auto}}\n"
+    (wish,) = make_plans(parse_document(text, "x.yaml"), gpus=2)
+    assert wish.device == decided(wish, 16).device == "gpu"
+
+
 def test_the_work_stays_the_same_where_the_batch_is_given() -> None:
     wish = plan_of("global_batch: 96, accumulate: auto")
     plan = decided(wish, 16)
@@ -242,6 +248,8 @@ def test_the_fastest_is_the_smallest_that_is_as_fast_as_any() -> None:
     search = Memory(16, 16, speeds).searched((1, 2, 4, 8, 16, 32), "fastest")
     assert search.chosen == 4
     assert [len(search.timings(size)) for size in (1, 2, 4, 8, 16)] == [0, 3, 3, 3, 3]
+    edge = Memory(4, 4, {2: [95.0] * 3, 4: [100.0] * 3})  # 5 % slower, to the bit
+    assert edge.searched((2, 4), "fastest").chosen == 2
 
 
 def test_noise_makes_no_slow_size_the_fastest() -> None:

@@ -56,6 +56,7 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("", "global_batch: 9, accumulate: 2", "training.global_batch", "8 would do"),
         ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "8 would do"),
         ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
+        ("strategy: fsdp\noptimizer: lars", "", "optimizer.name", "valid there is sgd or adamw or"),
         (PIPEDREAM, "precision: fp16", "training.precision", "1f1b"),
         (PIPEDREAM, "ema_decay: 0.9", "training.ema_decay", "1f1b"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from raysuite.records import (
     RunFailed,
     RunStopped,
     SamplesSkipped,
+    ScriptMeasured,
     TimeShares,
     make_rows,
     results_figures,
     run_figures,
 )
+from raysuite.records.classes import class_figures
 from raysuite.spec import parse_document
 from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import (
@@ -108,6 +111,7 @@ def test_an_epoch_without_steps_that_count_has_no_speed_and_one_without_losses_n
     assert names(with_speed=False) == {*learnt, "elapsed_seconds"}
     assert names(steady_seconds=0.0) == names() - {"images_per_second"}
     assert names(data_wait_seconds=[]) == names(seconds=0.0) == names() - {"data_wait_share"}
+    assert names(seconds=0.5) == names()
     assert names(losses=[], learning_rates=[]) == {"elapsed_seconds", *speed}
     assert names(val_top5=0.9) == names(), "a figure of the run alone"
 
@@ -197,6 +201,37 @@ def test_time_shares_are_metrics_of_runs_that_were_profiled():
     told = {p.key: p.value for p in points if p.key.startswith("run/share_")}
     names = (*(name.removesuffix("_seconds") for name in seconds), "other")
     assert told == {f"run/share_{name}": 0.25 for name in names}
+
+
+def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
+    run = run_figures(DATA, run_records(PLAN))
+    assert run.end is not None
+    classes = class_figures(["a", "b"], [[3, 1], [0, 2]])
+    script = ScriptMeasured(
+        run_id="",
+        steps=1,
+        left_out=0,
+        samples_per_step=None,
+        steps_per_second=1.0,
+        parameters=None,
+        hosts=["n 1", "n 2", "n 1"],
+        start_seconds={"import torch": [1.0, 2.0, 3.0], "first step": [4.0, 5.0, 6.0]},
+    )
+    end = run.end.model_copy(update={"classes": classes})
+    whole = dataclasses.replace(run, end=end, script=script)
+    points = [p for p in run_points(whole) if p.key.partition("/")[0] not in ("step", "epoch")]
+    assert {(p.timestamp, p.step) for p in points} == {(round(1000 * run.end.time), 0)}
+    found = {p.key: p.value for p in points}
+    assert found["recall/a"] == 0.75
+    assert {key: value for key, value in found.items() if key.startswith("start/")} == {
+        "start/import torch/n 1": 3.0,  # of its slowest rank
+        "start/import torch/n 2": 2.0,
+        "start/first step/n 1": 6.0,
+        "start/first step/n 2": 5.0,
+    }
+    assert not [p for p in run_points(run) if p.key.startswith("start/")]
+    assert run_tags(whole, "id")["raysuite.hosts"] == "n 1, n 2"
+    assert "raysuite.hosts" not in run_tags(run, "id")
 
 
 def test_an_epoch_recorded_twice_is_written_once():
@@ -350,6 +385,9 @@ def test_status_of_a_run_that_was_stopped(reason, status):
 def test_a_history_continues_by_later_epochs_alone():
     run = run_figures(DATA, run_records(PLAN))
     first, second, *rest = run.epochs
+    times = f"{round(1000 * first.time)},{round(1000 * second.time)}"
+    digest = hashlib.sha256(times.encode()).hexdigest()
+    assert history_of([first, second]) == f"2 {digest[:16]}", "as in tags of earlier versions"
     for count in range(len(run.epochs) + 1):
         assert continues(run, history_of(run.epochs[:count]))
     again = first.model_copy(update={"time": first.time + 0.01})
