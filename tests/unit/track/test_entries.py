@@ -30,7 +30,7 @@ from raysuite.records import (
     results_figures,
     run_figures,
 )
-from raysuite.records.classes import class_figures
+from raysuite.records.confusion import class_figures
 from raysuite.spec import parse_document
 from raysuite.spec.tasks import CLASSIFICATION
 from raysuite.track.entries import (
