@@ -34,7 +34,7 @@ from raysuite.train.stop_together import Stop
 PATIENCE_S = 10.0
 """How long the head may take to end after the first of its processes."""
 _CONNECT_S = 3.0
-_MEASURING_S = 60.0
+_MEASURING_S = 120.0
 """How long each of the two parts of the nodes' check may take; both take some seconds."""
 
 

@@ -168,9 +168,8 @@ _START = {
 
 def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
     """How long each node took to join the cluster of the last command; None outside of clusters."""
-    nodes: dict[str, Any] = next(
-        (each["nodes"] for each in reversed(data["timings"]) if "nodes" in each), {}
-    )
+    found = [each["nodes"] for each in data["timings"] if "nodes" in each]
+    nodes: dict[str, dict[str, float]] = found[-1] if found else {}
     phases = [phase for phase in _START if any(phase in seconds for seconds in nodes.values())]
     if not phases:
         return None

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
+from lab import hosts
 
 from raysuite.records import Results, RunFinished
+from raysuite.records.node_checks import FILE as NODES_FILE
 from raysuite.records.node_checks import read_checks, slow_nodes
+from raysuite.report.provenance import nodes_sheet, provenance
 from tests.lab.closed import check_files_and_sockets, check_processes
 from tests.lab.listening import listening
 from tests.lab.place import LabPlace
@@ -26,9 +34,19 @@ kind: hosts
 description: hosts of the lab, by ssh
 hosts: [node1, node2, node3]
 launcher: ssh
+client_interface: clients0
 cpus_per_node: 1
 start_timeout_seconds: 900
 """
+CLIENTS = "10.198.7.1"
+NETWORK = f"""\
+set -e
+ip link add clients0 type veth peer name clients1
+ip address add {CLIENTS}/32 dev clients0
+ip link set clients1 up
+ip link set clients0 up
+"""
+"""Of the head: an interface on which no other node is."""
 SSHD = """\
 mkdir -p /run/sshd /tmp/sshd && chmod 755 /run/sshd
 ssh-keygen -q -t ed25519 -N "" -f /tmp/sshd/key
@@ -63,6 +81,8 @@ def resident(whole_lab: LabPlace) -> Iterator[Resident]:
     for host in HOSTS:
         lab.run("bash", "-c", SSHD, host=host, user=None)
     lab.run("bash", "-c", KEYS, user=USER)
+    lab.run("bash", "-c", NETWORK, host="node1", user=None)
+    lab.run("ip", "route", "add", CLIENTS, "via", lab.lab.address("node1"), user=None)
     try:
         variables = bring_up(lab, USER, "byssh", SITE)
         yield Resident(lab, USER, status_of(lab, USER), variables, {})
@@ -78,8 +98,19 @@ def test_hosts_by_ssh_are_up_at_their_own_addresses(resident: Resident) -> None:
     assert {node["host"] for node in resident.status["nodes"]} == set(HOSTS)
     assert resident.status["nodes_alive"] == len(HOSTS)
     for node in resident.status["nodes"]:
-        found = {address for address, _ in listening(resident.lab, node["host"], USER)}
+        found = {address for address, _ in listening(resident.lab, node["host"], USER)} - {CLIENTS}
         assert found == {node["address"], "127.0.0.1"}
+
+
+def test_clients_reach_the_head_by_an_interface_of_their_own(resident: Resident) -> None:
+    urls = {resident.status[name] for name in ("dashboard", "mlflow")}
+    urls.add(resident.variables["RAYSUITE_RAY_CLIENT"])
+    there = listening(resident.lab, "node1", USER)
+    ports = {port for address, port in there if address == CLIENTS}
+    assert {urlsplit(url).netloc for url in urls} == {f"{CLIENTS}:{port}" for port in ports}
+    assert len(ports) == 3
+    assert not any(address == CLIENTS for address, _ in listening(resident.lab, "node2", USER))
+    assert resident.variables["RAY_ADDRESS"] == resident.status["dashboard"]  # jobs go there below
 
 
 def test_a_run_on_hosts_has_a_worker_on_each(resident: Resident) -> None:
@@ -87,6 +118,15 @@ def test_a_run_on_hosts_has_a_worker_on_each(resident: Resident) -> None:
     results = Results.open(resident.lab.lab.home(USER) / "results" / "tiny")
     (plan,) = results.plans()
     assert isinstance(results.end_of(plan["run_id"]), RunFinished)
+    rows = read_checks(results.folder / NODES_FILE)  # before its first run
+    print(*rows, sep="\n")
+    assert {row.host for row in rows} == set(HOSTS)
+    assert all(row.when < results.records(plan["run_id"])[0].time for row in rows)
+    sheet = nodes_sheet(provenance(results.folder, [], {}, {}))
+    assert sheet is not None
+    print(sheet)
+    assert [line[0] for line in sheet.cells] == sorted(HOSTS)
+    assert {"Imports", "Ray"} < set(sheet.header)
 
 
 def checked(lab: LabPlace) -> tuple[int, dict[str, list[str]]]:
@@ -94,7 +134,7 @@ def checked(lab: LabPlace) -> tuple[int, dict[str, list[str]]]:
     script = (
         'eval "$(raysuite cluster env)"; ray job submit -- raysuite cluster check --results c.jsonl'
     )
-    done = lab.run("bash", "-c", script, user=USER, check=False, timeout_s=300)
+    done = lab.run("bash", "-c", script, user=USER, check=False, timeout_s=600)
     rows = read_checks(lab.lab.home(USER) / "c.jsonl")
     print(*rows, sep="\n")
     slow = slow_nodes(rows)
@@ -112,6 +152,42 @@ def test_a_host_behind_a_slow_cable_is_named(resident: Resident) -> None:
         lab.shape("node3")
     assert (status != 0, "pairs" in slow.get("node3", [])) == (True, True), slow
     assert [host for host, checks in slow.items() if "pairs" in checks] == ["node3"]
+
+
+@contextlib.contextmanager
+def busy(lab: LabPlace, host: str, loops: int = 4) -> Iterator[None]:
+    """So many endless loops on a host, all of whose processes together have at most one CPU, and
+    the weight of one process: the loops slow that host alone."""
+    group = Path(f"/sys/fs/cgroup/cpu/raysuite-lab-{os.getpid()}")
+    group.mkdir()
+    spin = f"for i in {{1..{loops}}}; do while :; do :; done & done; wait"
+    enter = hosts.entering(lab.lab, host, ["bash", "-c", spin])
+    join = ["bash", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "-", *enter]
+    inner = psutil.Process(hosts.inner_pid(lab.lab, host))
+    try:
+        (group / "cpu.cfs_quota_us").write_text((group / "cpu.cfs_period_us").read_text())
+        (group / "cpu.shares").write_text("128")  # as one process of niceness 10 has, or so
+        for each in [inner, *inner.children(recursive=True)]:
+            with contextlib.suppress(ProcessLookupError):
+                (group / "cgroup.procs").write_text(str(each.pid))
+        with subprocess.Popen(join) as spinning:
+            try:
+                yield
+            finally:
+                for each in psutil.Process(spinning.pid).children(recursive=True):
+                    each.kill()
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (group.parent / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+def test_a_busy_host_is_named(resident: Resident) -> None:
+    with busy(resident.lab, "node3"):
+        status, slow = checked(resident.lab)
+    assert (status != 0, "matrix" in slow.get("node3", [])) == (True, True), slow
+    assert [host for host, checks in slow.items() if "matrix" in checks] == ["node3"]
 
 
 def test_hosts_by_ssh_are_closed_to_another_user(resident: Resident) -> None:
