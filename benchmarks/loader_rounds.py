@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from raysuite.data import Prepared, Slice, make_loader, permutation, rank_slices
-from raysuite.orchestrate.loaders import turn
+from raysuite.orchestrate.loader_timings import turn
 from raysuite.spec.loaders import LoaderOptions
 
 _SEED = 0

@@ -29,7 +29,7 @@ from plain_imagefolder import PlainImageFolder
 
 from raysuite.data import Prepared, cache_dir
 from raysuite.measure.environment import environment
-from raysuite.orchestrate.loaders import decoding_limit, reading_limit
+from raysuite.orchestrate.loader_timings import decoding_limit, reading_limit
 from raysuite.records.statistics import Stat, summarize
 from raysuite.spec.loaders import (
     DaliOptions,

@@ -27,7 +27,7 @@ from typing import Any
 from pairs import LAUNCH, WORKERS, call, machine, spread, table, write
 
 from raysuite.measure.environment import environment
-from raysuite.orchestrate.script import run_script
+from raysuite.orchestrate.script_launch import run_script
 from raysuite.plan import make_plans
 from raysuite.records import Results, ScriptMeasured
 from raysuite.spec import parse_document

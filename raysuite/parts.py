@@ -1,6 +1,6 @@
 """Parts of the installation: declared once, for `doctor`, plans, images, tests and provenance.
 
-To add a part: a line here, its trial in `raysuite/orchestrate/trials.py`, and, where it brings
+To add a part: a line here, its trial in `raysuite/orchestrate/part_trials.py`, and, where it brings
 packages, an extra of the same name in pyproject.toml.
 """
 

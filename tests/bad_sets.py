@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.data.formats.tfrecord import decode_example, encode_example, write_records
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from tests.small_sets import FEATURES, SmallSet, write
 
 BAD = 13

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysuite.records.batches import BatchFound
+from raysuite.records.batch_trials import BatchFound
 
 
 def batch_found(run_id: str, **changes: Any) -> BatchFound:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysuite.plan.loading import candidates, checked_data, loader_blocks
-from raysuite.records.loading import Failure, LoadingBench, Material, Timing
+from raysuite.records.loader_rates import Failure, LoadingBench, Material, Timing
 
 Speed = tuple[Sequence[float], float]
 """Images/s of each round, and cores busy."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raysuite.optim.schedule import factor
 from raysuite.plan import make_plans
-from raysuite.plan.batches import outcome
+from raysuite.plan.batch_candidates import outcome
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import (
     BatchTried,
@@ -25,7 +25,7 @@ from raysuite.records import (
     RunFinished,
     RunStarted,
 )
-from raysuite.records.classes import ClassFigures
+from raysuite.records.confusion import ClassFigures
 from raysuite.spec import parse_document
 
 START = 1_700_000_000.0

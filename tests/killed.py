@@ -10,8 +10,8 @@ from pathlib import Path
 
 from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.node import node_variables
-from raysuite.cluster.files import Node
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Node
 
 
 def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:

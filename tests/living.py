@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from raysuite.cluster.files import Cluster
+from raysuite.cluster.state_files import Cluster
 from raysuite.spec.site import LocalSite
 
 

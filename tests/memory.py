@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raysuite.plan.batches import Search
-from raysuite.records.batches import BatchTried, Goal
+from raysuite.plan.batch_candidates import Search
+from raysuite.records.batch_trials import BatchTried, Goal
 
 
 @dataclass(frozen=True)

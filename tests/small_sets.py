@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.formats.tfrecord import encode_example, write_records
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 
 Pixels = NDArray[np.uint8]

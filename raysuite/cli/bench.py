@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.plan.loading import LoadingPlan
     from raysuite.records import BatchFound
-    from raysuite.records.batches import SizeFigures
-    from raysuite.records.loading import LoadingBench
-    from raysuite.spec.data import DataOptions
+    from raysuite.records.batch_trials import SizeFigures
+    from raysuite.records.loader_rates import LoadingBench
+    from raysuite.spec.data_set import DataOptions
 
 Out = Annotated[
     Path | None,
@@ -91,8 +91,8 @@ def measure_and_print(
     tracking_uri: str | None,
 ) -> LoadingBench:
     """Measure, report, track; also what was measured before Ctrl-C, which is raised again."""
-    from raysuite.orchestrate.loaders import compare
-    from raysuite.records.loading import FILE, LoadingBench
+    from raysuite.orchestrate.loader_timings import compare
+    from raysuite.records.loader_rates import FILE, LoadingBench
 
     def begun(name: str, repeat: int) -> None:
         advance(0, f"round {repeat + 1} of {plan.repeats}: {name}")
@@ -110,7 +110,7 @@ def measure_and_print(
     if interrupted:
         raise KeyboardInterrupt
     if mlflow:
-        from raysuite.track.loading import log_loaders
+        from raysuite.track.loader_run import log_loaders
 
         error = log_loaders(measured, folder, tracking_uri)
         if error:
@@ -119,8 +119,8 @@ def measure_and_print(
 
 
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
-    from raysuite.records.loading import loading_rows
-    from raysuite.report.loading import (
+    from raysuite.records.loader_rates import loading_rows
+    from raysuite.report.loader_page import (
         build,
         described,
         diagnose,
@@ -314,10 +314,10 @@ def batch(
     """
     from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import preflight
-    from raysuite.orchestrate.cluster import connect
+    from raysuite.orchestrate.ray_cluster import connect
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
-    from raysuite.plan.batches import opened
+    from raysuite.plan.batch_candidates import opened
     from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
 
@@ -359,13 +359,13 @@ def batch(
 
 def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One plan for each search: repeats and loaders share one."""
-    from raysuite.plan.batches import same_search
+    from raysuite.plan.batch_candidates import same_search
 
     return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
 
 
 def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
-    from raysuite.plan.batches import sizes_of
+    from raysuite.plan.batch_candidates import sizes_of
 
     tried = {_name(plan): sizes_of(plan).sizes for plan in plans}
     if as_json:
@@ -387,7 +387,7 @@ def _name(plan: RunPlan) -> str:
 
 
 def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
-    from raysuite.records.batches import size_figures
+    from raysuite.records.batch_trials import size_figures
 
     figures = size_figures(found.tried)
     rate = "images_per_second" if plan.task.unit == "images" else "samples_per_second"
@@ -413,7 +413,7 @@ def _without_rate(found: SizeFigures) -> dict[str, Any]:
 
 def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """What was found for a plan, as a person reads it."""
-    from raysuite.records.batches import size_figures
+    from raysuite.records.batch_trials import size_figures
 
     figures = size_figures(found.tried)
     return _table(plan, found, figures), _summary(found, figures)

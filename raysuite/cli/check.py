@@ -80,8 +80,8 @@ def check(
 
     from raysuite.cluster.folder import home
     from raysuite.records import Results
-    from raysuite.records.nodes import FILE as NODES
-    from raysuite.records.nodes import read_checks
+    from raysuite.records.node_checks import FILE as NODES
+    from raysuite.records.node_checks import read_checks
     from raysuite.records.verdicts import FILE, earlier_checks, judge, published, site_check
 
     began = time.time()

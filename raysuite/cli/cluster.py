@@ -27,8 +27,8 @@ from raysuite.units import human_seconds
 if TYPE_CHECKING:
     from raysuite.cluster.client import Progress, Status
     from raysuite.cluster.dashboard import RayJob
-    from raysuite.cluster.files import Cluster, Head
     from raysuite.cluster.folder import ClusterFolder
+    from raysuite.cluster.state_files import Cluster, Head
 
 ClusterName = Annotated[
     str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
@@ -105,7 +105,7 @@ def env(
       eval "$(raysuite cluster env second)"
     """
     from raysuite.cluster.client import check_here, find_folder, status_of
-    from raysuite.cluster.environment import client_environment
+    from raysuite.cluster.variables import client_environment
 
     folder = find_folder(name)
     status = status_of(folder)
@@ -377,9 +377,9 @@ def check(
       raysuite cluster check --address 10.0.0.1:6379 --json
     """
     from raysuite.cluster.folder import home
-    from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.node_check import check_nodes
-    from raysuite.records.nodes import CHECKS, FEWEST, findings, slow_nodes, write_checks
+    from raysuite.orchestrate.ray_cluster import connect
+    from raysuite.records.node_checks import CHECKS, FEWEST, findings, slow_nodes, write_checks
 
     with connect(address):
         rows = check_nodes(disk.resolve())
@@ -493,9 +493,9 @@ def bring_up(site: str, nodes: str | None, name: str) -> ClusterFolder:
 
 
 def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str | None) -> Cluster:
-    from raysuite.cluster.files import Cluster
     from raysuite.cluster.hosts import find_hosts
     from raysuite.cluster.sites import find_site
+    from raysuite.cluster.state_files import Cluster
     from raysuite.spec.site import HostsSite, LocalSite, SlurmSite
     from raysuite.spec.site_values import node_range
 
@@ -536,7 +536,7 @@ def _working_folder() -> str:
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     """What runs on each node."""
-    from raysuite.spec.engines import launched
+    from raysuite.cluster.in_image import launched
 
     site = cluster.site
     python = "python" if site.image else site.python or sys.executable
@@ -692,7 +692,7 @@ _MLFLOW_S = 10
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
     """Where the cluster's MLflow shows the newest results as a table; its experiments where there
     are none, or where it does not answer in time."""
-    from raysuite.cluster.environment import client_environment
+    from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
     page = experiments_page()

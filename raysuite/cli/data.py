@@ -24,11 +24,11 @@ from raysuite.units import human_bytes, human_seconds
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from raysuite.data.check import Report, Target
     from raysuite.data.convert import Conversion, Summary
+    from raysuite.data.set_check import Report, Target
     from raysuite.data.synthesis import Made, SyntheticSet
     from raysuite.orchestrate.synthetic_data import NodeEnd
-    from raysuite.spec.data import DataOptions
+    from raysuite.spec.data_set import DataOptions
 
 # The bar that the verbs on data show while they work.
 
@@ -74,7 +74,7 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
     from raysuite.plan import expand
     from raysuite.plan.trials import specs_of_space
     from raysuite.spec import read_document
-    from raysuite.spec.data import root_of
+    from raysuite.spec.data_set import root_of
     from raysuite.spec.search_check import read_search
 
     document = read_document(file, scale=scale)
@@ -267,7 +267,7 @@ def _on_nodes(
     say: _Say,
     address: str,
 ) -> None:
-    from raysuite.orchestrate.cluster import connect
+    from raysuite.orchestrate.ray_cluster import connect
     from raysuite.orchestrate.synthetic_data import make_on_nodes
 
     folder = None if out is None else out.expanduser().absolute()
@@ -355,7 +355,7 @@ def check(
       raysuite data check my_data:Shapes
       raysuite data check /scratch/shards --write-index --no-decode
     """
-    from raysuite.data.check import check as look
+    from raysuite.data.set_check import check as look
 
     targets, reports = _targets(what, name, form), []
     for target in targets:
@@ -378,10 +378,10 @@ def check(
 
 def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     """The data sets that the command line names. Raises UserError where there is none."""
-    from raysuite.data.check import detect, stated, target_of
+    from raysuite.data.set_check import detect, stated, target_of
     from raysuite.plan import expand
     from raysuite.spec import read_document
-    from raysuite.spec.data import DataOptions
+    from raysuite.spec.data_set import DataOptions
 
     path = Path(what)
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
@@ -411,7 +411,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
     """Those that are files or code of a user; of others a message states why none is checked."""
-    from raysuite.data.check import target_of
+    from raysuite.data.set_check import target_of
 
     found = []
     for data in blocks:

@@ -26,7 +26,7 @@ def doctor(
       raysuite doctor
       raysuite doctor --json | jq '.parts[] | select(.state != "works")'
     """
-    from raysuite.orchestrate.trials import TRIED, State, try_parts
+    from raysuite.orchestrate.part_trials import TRIED, State, try_parts
 
     findings = []
     # Progress goes to stderr, so that --json can be piped.

@@ -65,12 +65,12 @@ from raysuite.spec.search_check import read_search
 from raysuite.train.resuming import left_alone
 
 if TYPE_CHECKING:
-    from raysuite.orchestrate.batches import Decision
-    from raysuite.orchestrate.cluster import Capacity
+    from raysuite.orchestrate.found_batches import Decision
+    from raysuite.orchestrate.ray_cluster import Capacity
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.orchestrate.suite import Listener
     from raysuite.plan import RunPlan
-    from raysuite.train.stopping import Stop
+    from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
 """A stopped suite writes to MLflow where so much of its time is left."""
@@ -141,7 +141,7 @@ def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
     """What `orchestrate.batches.decide` finds; what is tried is printed on stderr."""
-    from raysuite.orchestrate.batches import decide
+    from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
 
     def say(line: str) -> None:
@@ -205,7 +205,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """What it runs on: a cluster of Ray, or this machine where Ray is not needed."""
-        from raysuite.orchestrate.cluster import Capacity, connect
+        from raysuite.orchestrate.ray_cluster import Capacity, connect
 
         return connect(self.request.address) if self.on_ray else nullcontext(Capacity.here())
 
@@ -457,7 +457,7 @@ def drive(work: Work[Any]) -> None:
     result, with 75 where it was stopped."""
     request = work.request
     request.check()
-    from raysuite.orchestrate.cluster import ending
+    from raysuite.orchestrate.ray_cluster import ending
     from raysuite.orchestrate.stopping import StopWatch
 
     work.plan()

@@ -20,7 +20,7 @@ from raysuite.spec.datasets import DatasetFacts, match_classes
 
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
-    from raysuite.train.evaluate import Evaluation, TaskEvaluation
+    from raysuite.train.evaluation import Evaluation, TaskEvaluation
 
 Rows = Iterable[Sequence[object]]
 
@@ -65,8 +65,8 @@ def evaluate(
 
     from raysuite.orchestrate.registration import chosen_run, trained
     from raysuite.records import Results
-    from raysuite.train.evaluate import evaluate as predict
-    from raysuite.train.evaluate import evaluate_task, places
+    from raysuite.train.evaluation import evaluate as predict
+    from raysuite.train.evaluation import evaluate_task, places
 
     opened = Results.open(results)
     run_id, note = chosen_run(opened, run, best)

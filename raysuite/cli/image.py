@@ -44,7 +44,7 @@ def docker(
     Examples:
       raysuite image docker /tmp/image && docker build /tmp/image
     """
-    from raysuite.images.build import Order, checkout, write_context
+    from raysuite.images.builder import Order, checkout, write_context
     from raysuite.images.recipe import dockerfile
 
     choice, root = _choice(variant, extras), checkout()
@@ -79,7 +79,7 @@ def build(
       raysuite image build raysuite.sif --variant cuda --scratch /local/me
       raysuite image build small.sif --extras horovod,deepspeed
     """
-    from raysuite.images.build import Order, build, check, checkout, commands
+    from raysuite.images.builder import Order, build, check, checkout, commands
 
     order = Order(
         choice=_choice(variant, extras),
@@ -152,7 +152,7 @@ def verify(
       raysuite image verify raysuite.sif --key site-public.pem --no-test
     """
     from raysuite.images import inspect as checks
-    from raysuite.images.build import checkout
+    from raysuite.images.builder import checkout
 
     with stderr().status("reading the image"):
         found = [checks.recipe(image, checkout())]

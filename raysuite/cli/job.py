@@ -201,8 +201,8 @@ def forward(
     Example:
       raysuite job forward me@login.site.org
     """
-    from raysuite.cluster.environment import client_environment
     from raysuite.cluster.forward import forwarded
+    from raysuite.cluster.variables import client_environment
 
     with forwarded(login, cluster) as folder:
         head = folder.head()

@@ -86,7 +86,7 @@ def show(made: Report, folder: Path) -> None:
     if made.sweep is None:
         console.print(terminal_table(made.rows, console.width))
     else:
-        from raysuite.report.sweep.tables import best_sheet
+        from raysuite.report.sweep.sweep_tables import best_sheet
 
         print_sheet(best_sheet(made.sweep.study), without=("Rank", "Gate"))
     for sentence in made.summary:
@@ -179,7 +179,7 @@ def history(
             f"{named}, no two have a throughput of the same variant on the same hardware"
         )
         return
-    from raysuite.report.history import history_sheet, page
+    from raysuite.report.history_page import history_sheet, page
 
     if html is not None:
         write_whole(html, page(series).encode())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from raysuite.cli.console import print_text
 from raysuite.cluster import mlflow_server, private
-from raysuite.cluster.files import Mlflow
 from raysuite.cluster.ports import held_port
 from raysuite.cluster.process import end_with_parent
+from raysuite.cluster.state_files import Mlflow
 from raysuite.track.store import (
     artifacts_folder,
     runs_page,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Cluster
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
 """`unknown`: SLURM did not answer, or it is a local cluster of another host."""

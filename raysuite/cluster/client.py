@@ -19,11 +19,11 @@ from raysuite.cluster import private
 from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import Backend, JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
-from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
 from raysuite.cluster.hosts import HostsBackend
 from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.slurm import SlurmBackend, host_names
+from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import RaysuiteError, UserError
 
 # Why a cluster did not come up: the nodes that are missing, and what their logs end with.
@@ -223,7 +223,7 @@ def _record_timings(
     seconds["waiting"] = max(0.0, running_since - submitted)
     first = min((node.began for node in status.nodes if node.began), default=running_since)
     seconds["step"] = max(0.0, first - running_since)
-    for what in ("python", "ray"):
+    for what in ("image", "python", "ray"):
         longest = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
         seconds[what] = longest
     seconds["all"] = now - status.cluster.created

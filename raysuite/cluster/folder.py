@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop, Timings
+from raysuite.cluster.state_files import Alive, Cluster, File, Head, Mlflow, Node, Stop, Timings
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 

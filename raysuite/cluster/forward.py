@@ -22,10 +22,10 @@ from typing import IO, NoReturn
 from urllib.parse import urlsplit
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, folder_of, home
 from raysuite.cluster.ports import free_port
 from raysuite.cluster.process import end_with_parent, in_order
+from raysuite.cluster.state_files import Head
 from raysuite.errors import RunError, UserError
 
 # One SSH connection for all that a command does at a site: ssh asks for a password once.

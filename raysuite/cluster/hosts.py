@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
-from raysuite.cluster.files import Cluster, Head, Stop
 from raysuite.cluster.folder import ClusterFolder, home
 from raysuite.cluster.local import LocalBackend
+from raysuite.cluster.state_files import Cluster, Head, Stop
 from raysuite.ending import end_group
 from raysuite.errors import UserError
 from raysuite.spec.engines import COMMAND

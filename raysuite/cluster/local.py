@@ -13,10 +13,10 @@ import psutil
 
 from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
-from raysuite.cluster.environment import with_site
-from raysuite.cluster.files import NONCE, Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
+from raysuite.cluster.state_files import NONCE, Cluster
+from raysuite.cluster.variables import with_site
 from raysuite.errors import UserError
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Mlflow
+from raysuite.cluster.state_files import Mlflow
 from raysuite.files import sqlite_uri
 
 if TYPE_CHECKING:

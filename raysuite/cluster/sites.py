@@ -12,10 +12,10 @@ from pathlib import Path
 from raysuite.cluster.backend import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
 from raysuite.cluster.hosts import check_hosts
+from raysuite.cluster.in_image import launched, step_options
 from raysuite.cluster.slurm import SlurmError, ask, check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.base import suggest
-from raysuite.spec.engines import launched, step_options
 from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
@@ -99,8 +99,9 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
         yield unsure("environment", *secrets_in(names))
     if site.mlflow.url_file is not None:
         yield _secret(Path(site.mlflow.url_file))
-    if site.interface is not None:
-        yield _interface(site.interface, site)
+    for key in ("interface", "client_interface"):
+        if (name := getattr(site, key)) is not None:
+            yield _interface(key, name, site)
 
 
 def secrets_in(names: list[str]) -> tuple[str, str]:
@@ -232,9 +233,9 @@ def _secret(file: Path) -> Finding:
     return works("mlflow", str(file))
 
 
-def _interface(name: str, site: Site) -> Finding:
+def _interface(key: str, name: str, site: Site) -> Finding:
     if Path("/sys/class/net", name).exists():
-        return works("interface", name)
+        return works(key, name)
     if not isinstance(site, LocalSite):
-        return unsure("interface", f"this node has no {name}", "the compute nodes must have it")
-    return wrong("interface", f"there is no {name}", "`ip link` lists those that there are")
+        return unsure(key, f"this node has no {name}", "the compute nodes must have it")
+    return wrong(key, f"there is no {name}", "`ip link` lists those that there are")

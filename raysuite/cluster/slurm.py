@@ -17,13 +17,13 @@ from pathlib import Path
 
 from raysuite.cluster import binding, private
 from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.in_image import step_options
+from raysuite.cluster.state_files import Cluster
 from raysuite.compiled import LibraryError, build
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.files import write_whole
 from raysuite.spec.base import suggest
-from raysuite.spec.engines import step_options
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import node_range, one_line, slurm_seconds
 

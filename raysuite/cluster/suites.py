@@ -25,9 +25,9 @@ import psutil
 from pydantic import Field, ValidationError
 
 from raysuite.cluster import private
-from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
+from raysuite.cluster.state_files import File
 from raysuite.errors import (
     HeadLostError,
     RaysuiteError,

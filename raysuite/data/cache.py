@@ -13,7 +13,7 @@ from pathlib import Path
 
 from raysuite.data.node_share import found_once
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
 """File systems keep times to within two seconds (FAT); what was changed in the last ones may change

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.formats.base import Listing
-from raysuite.data.formats.folder import listed
-from raysuite.data.formats.folder import listings as listings_of
+from raysuite.data.formats.image_folder import listed
+from raysuite.data.formats.image_folder import listings as listings_of
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.header import Header
 from raysuite.data.order import permutation

@@ -17,7 +17,7 @@ from raysuite.data.formats.base import Listing
 from raysuite.data.formats.tfrecord import Shard, encode_example, listed, write_records
 from raysuite.data.pixels import encode
 from raysuite.data.prepared import Prepared, prepared_of
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1

@@ -11,7 +11,7 @@ from typing import Literal
 from raysuite.data.pixels import check_whole, header_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data_set import DataOptions, root_of
 
 Kind = Literal["file", "class", "image", "record", "index", "label"]
 

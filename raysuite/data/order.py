@@ -47,7 +47,7 @@ def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int
         rounds = draws.random_raw(-(-count // len(members)) * len(members)).reshape(
             -1, len(members)
         )
-        parts.append(members[np.argsort(rounds, axis=1, kind="stable")].ravel()[:count])
+        parts.append(members[np.argsort(rounds, kind="stable")].ravel()[:count])
     chosen = np.concatenate(parts) if parts else np.arange(len(labels))
     order = np.argsort(draws.random_raw(len(chosen)), kind="stable")
     return chosen[order].astype(np.int64)
@@ -75,7 +75,7 @@ def rank_slices(
         ids = order[start : start + global_batch]
         if skipped is not None:
             ids = ids[~skipped[ids]]
-        spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)[:1]
+        spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)
         parts = np.array_split(ids, workers * accumulate)
         own = parts[rank * accumulate : (rank + 1) * accumulate]
         weight = len(ids) if weights is None else float(weights[ids].sum())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import (
     DIGITS_MEAN,
     DIGITS_STD,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import GateError, UserError, some
-from raysuite.measure.script import digest
+from raysuite.measure.script_steps import digest
 
 if TYPE_CHECKING:
     import torch

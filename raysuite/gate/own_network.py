@@ -35,7 +35,7 @@ from raysuite import models, optim, tasks
 from raysuite.data.base import Batch
 from raysuite.gate.small_network import same_on_all_ranks, without_tf32
 from raysuite.measure.clock import now
-from raysuite.measure.memory import available_bytes
+from raysuite.measure.peak_memory import available_bytes
 from raysuite.nested import called, mapped, unpadded
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm

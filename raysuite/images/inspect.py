@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import UserError
-from raysuite.images.engine import EngineError, asked
+from raysuite.images.apptainer import EngineError, asked
 from raysuite.images.recipe import FACTS, Choice, Variant, digest
 from raysuite.spec.engines import checked_image
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 from torch import Tensor, float64, tensor
 
-from raysuite.measure.power import BOOT
+from raysuite.measure.power_meter import BOOT
 
 
 def machine_seconds() -> float:

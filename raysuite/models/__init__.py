@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from raysuite.models.base import Constructor
-    from raysuite.models.costs import ModelCost
+    from raysuite.models.model_costs import ModelCost
 
 __all__ = ["build", "check", "cost_of", "layers_of"]
 
@@ -93,7 +93,7 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     """
     import torch
 
-    from raysuite.models.costs import cost
+    from raysuite.models.model_costs import cost
 
     try:
         with torch.device("meta"):
@@ -113,7 +113,7 @@ def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
     def count() -> list[LayerCost]:
         import torch
 
-        from raysuite.models.costs import layer_costs
+        from raysuite.models.model_costs import layer_costs
 
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             return layer_costs(build(model, facts), facts)

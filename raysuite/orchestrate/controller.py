@@ -16,14 +16,14 @@ from typing import Protocol
 import ray
 
 from raysuite.errors import RunError, StorageError
-from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.failures import record_failure
-from raysuite.orchestrate.nodes import Need, NodesGoneError
+from raysuite.orchestrate.leaving_nodes import Need, NodesGoneError
+from raysuite.orchestrate.ray_cluster import Capacity
 from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Results
 from raysuite.records.ends import is_left
-from raysuite.train.memory import kernel_kills, ray_out_of_memory
+from raysuite.train.out_of_memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raysuite.errors import StorageError, is_full
-from raysuite.orchestrate.nodes import NodesGoneError
+from raysuite.orchestrate.leaving_nodes import NodesGoneError
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
-from raysuite.train.memory import ray_out_of_memory
+from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:

@@ -59,7 +59,7 @@ def make_trainer(
     from ray.train.v2.api.config import RunConfig, ScalingConfig
 
     from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper
-    from raysuite.orchestrate.nodes import Need
+    from raysuite.orchestrate.leaving_nodes import Need
     from raysuite.orchestrate.trainer import Workers
 
     largest = max(plans, key=lambda plan: plan.workers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.cluster.environment import past_proxies
+from raysuite.cluster.variables import past_proxies
 from raysuite.errors import RunError, UserError
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from raysuite.cluster.ports import free_port
-from raysuite.measure.node import node_figures
+from raysuite.measure.node_speed import node_figures
 from raysuite.measure.transport import Transport, fast_networks
 from raysuite.orchestrate.groups import INTERFACE
 from raysuite.parallel.comm import join_torch_group, leave_torch_group
-from raysuite.records.nodes import NodeFigures
+from raysuite.records.node_checks import NodeFigures
 from raysuite.train.world import torch_device
 
 _BYTES = 4 * 2**20
@@ -27,8 +27,11 @@ _MOST_ROUNDS = 16
 _PATIENCE_S = 300.0
 
 
-def check_nodes(folder: Path) -> list[NodeFigures]:
-    """Of the cluster that this driver has joined; `folder` is on the disk that is read."""
+def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigures]:
+    """Of the cluster that this driver has joined; `folder` is on the disk that is read.
+
+    Raises ray.exceptions.RayError where a node is lost, or none of its CPUs is free in time.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -43,9 +46,13 @@ def check_nodes(folder: Path) -> list[NodeFigures]:
         ).remote(rank, size)
         for rank, node in enumerate(sorted(alive, key=lambda node: node["NodeManagerAddress"]))
     ]
-    place = ray.get(probes[0].place.remote(), timeout=_PATIENCE_S)
-    found = [probe.measure.remote(*place, str(folder)) for probe in probes]
-    return [NodeFigures.model_validate(each) for each in ray.get(found, timeout=_PATIENCE_S)]
+    try:
+        place = ray.get(probes[0].place.remote(), timeout=patience_s)
+        found = [probe.measure.remote(*place, str(folder)) for probe in probes]
+        return [NodeFigures.model_validate(each) for each in ray.get(found, timeout=patience_s)]
+    finally:
+        for probe in probes:  # or one that waits for the others keeps its CPU
+            ray.kill(probe)
 
 
 class Probe:

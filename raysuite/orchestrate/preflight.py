@@ -18,7 +18,7 @@ from raysuite import lazy
 from raysuite.cluster import private
 from raysuite.errors import Mistake, SpecError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.ray_cluster import Capacity
 from raysuite.parts import installed, part
 from raysuite.plan import RunPlan, placed
 from raysuite.plan.dry_batch import distinct, import_error
@@ -50,7 +50,7 @@ def dry_batch(
         given.write_text(json.dumps([each.model_dump(mode="json") for each in plans]), "utf-8")
         with given.open() as stdin, (folder / _OUTPUT).open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "raysuite.train.dry_batch", *words],
+                [sys.executable, "-P", "-m", "raysuite.train.trial_batch", *words],
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from raysuite.errors import UserError
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.records import Results, RunFigures
-    from raysuite.track.register import Registration
+    from raysuite.track.model_registry import Registration
 
 
 def register_run(
@@ -27,7 +27,7 @@ def register_run(
     Raises UserError where there is no such run, where it kept no weights, or where its network
     cannot be exported.
     """
-    from raysuite.track.register import Network, register  # here: they load MLflow and torch
+    from raysuite.track.model_registry import Network, register  # here: they load MLflow and torch
     from raysuite.train.served import example, outputs, served
 
     plan, weights = trained(results, run_id)
@@ -89,7 +89,7 @@ def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
 
 def _best_trial(results: Results, search: dict[str, Any]) -> tuple[str, str]:
     from raysuite.records.sweep import best, trials, wanted_goals
-    from raysuite.track.register import weights_of
+    from raysuite.track.model_registry import weights_of
 
     found, goal = trials(results), wanted_goals(search["search"])[0]
     kept = [trial for trial in found if weights_of(results, trial.run_id).is_file()]
@@ -119,7 +119,7 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
     """
     from raysuite.plan import RunPlan
     from raysuite.records.journal import class_names
-    from raysuite.track.register import weights_of
+    from raysuite.track.model_registry import weights_of
 
     plans = {plan["run_id"]: plan for plan in results.plans()}
     if run_id not in plans:
@@ -158,7 +158,7 @@ def only_run(results: Results) -> str:
 def _kept(results: Results) -> list[RunFigures]:
     """The runs whose weights are there. Raises UserError where there are none."""
     from raysuite.records import results_figures
-    from raysuite.track.register import weights_of
+    from raysuite.track.model_registry import weights_of
 
     runs = results_figures(results)
     kept = [run for run in runs if weights_of(results, run.run_id).is_file()]

@@ -20,9 +20,9 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from raysuite.cluster import guard, private
-from raysuite.measure.script import rank_file
+from raysuite.measure.script_steps import rank_file
 from raysuite.orchestrate.rendezvous import awaited, serve_store
-from raysuite.orchestrate.script import (
+from raysuite.orchestrate.script_launch import (
     Ended,
     Stall,
     begin,
@@ -34,7 +34,7 @@ from raysuite.orchestrate.script import (
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.plan import RunPlan
 from raysuite.records import Results
-from raysuite.records.script import RankLog
+from raysuite.records.script_records import RankLog
 from raysuite.spec.script import numbers_of
 
 _POLL_S = 0.1

@@ -22,9 +22,9 @@ from typing import Any, Self, get_args
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import Suite, is_to_be_resumed, register, unregister
 from raysuite.errors import UserError
-from raysuite.orchestrate.cluster import check_listening
+from raysuite.orchestrate.ray_cluster import check_listening
 from raysuite.records import StopReason
-from raysuite.train.stopping import Prune, Signals, Stop
+from raysuite.train.stop_together import Prune, Signals, Stop
 
 FILE = "stop.json"
 _PRUNED = "pruned"

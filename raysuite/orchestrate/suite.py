@@ -13,16 +13,18 @@ from typing import Any
 from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, check_listening
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
-from raysuite.orchestrate.nodes import reporting, with_fewer
-from raysuite.orchestrate.script import ScriptRuns
+from raysuite.orchestrate.leaving_nodes import reporting, with_fewer
+from raysuite.orchestrate.ray_cluster import Capacity, check_listening
+from raysuite.orchestrate.script_launch import ScriptRuns
 from raysuite.plan import RunPlan, groups
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.records.ends import is_left
+from raysuite.records.node_checks import FEWEST, findings, write_checks
+from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 
 # Whether an error of a trainer is the end of the cluster's head.
 #
@@ -32,6 +34,8 @@ from raysuite.train.stopping import Stop
 PATIENCE_S = 10.0
 """How long the head may take to end after the first of its processes."""
 _CONNECT_S = 3.0
+_MEASURING_S = 60.0
+"""How long each of the two parts of the nodes' check may take; both take some seconds."""
 
 
 def check_head() -> None:
@@ -134,6 +138,8 @@ def run(
     without it torch's launcher runs them here.
     """
     stopping.request_stop(results.folder, None)
+    if on_ray and nodes >= FEWEST and not (results.folder / NODES).exists():
+        _measure_nodes(results.folder, listener)
     count = len(plans)
     pending = deque(groups(plans, one_node=nodes == 1))
     gave_up_at: Capacity | None = None
@@ -176,6 +182,22 @@ def run(
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()
     return None
+
+
+def _measure_nodes(folder: Path, listener: Listener) -> None:
+    """Keep the figures of every node, and name those that are slow, before the runs."""
+    from ray.exceptions import RayError
+
+    from raysuite.orchestrate.node_check import check_nodes  # and torch
+
+    try:
+        rows = check_nodes(folder, _MEASURING_S)
+    except RayError as error:  # a node is lost or busy: the runs report that themselves
+        listener.say(f"the nodes were not measured: {type(error).__name__}")
+        return
+    write_checks(folder / NODES, rows)
+    for line in findings(rows):
+        listener.say(line)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from raysuite.cluster.folder import current_folder
 from raysuite.records import Results, RunFinished
 
 PHASES = {
@@ -55,6 +56,8 @@ class Timings:
     def write(self, results: Results) -> None:
         """Keep them beside those of earlier commands on these results."""
         own = {"began": self.began, "seconds": {n: round(s, 3) for n, s in self.seconds.items()}}
+        if (cluster := current_folder()) is not None:
+            own["nodes"] = {node.host: node.seconds for node in cluster.nodes()}
         earlier = [each for each in results.timings() if each["began"] != self.began]
         results.write_timings([*earlier, own])
 

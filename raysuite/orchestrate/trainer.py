@@ -24,7 +24,7 @@ from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, Wo
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysuite.cluster import ray_shortcuts
-from raysuite.cluster.environment import RUN_SETTINGS
+from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.files import write_whole
 from raysuite.lazy import load
 from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, NothingLeftError

@@ -17,10 +17,10 @@ from typing import Any
 import ray.train
 
 from raysuite.errors import RunError, UserError, is_full
-from raysuite.measure.system import sampling
+from raysuite.measure.host_samples import sampling
 from raysuite.orchestrate import budget
-from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
+from raysuite.orchestrate.found_batches import tried_file
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.mailbox import Mailbox
 from raysuite.orchestrate.rendezvous import decided, store_of
@@ -28,21 +28,21 @@ from raysuite.orchestrate.script_ranks import run_rank
 from raysuite.orchestrate.stopping import FILE, requested_end, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
-from raysuite.plan.batches import search_of
+from raysuite.plan.batch_candidates import search_of
 from raysuite.records import EpochFinished, Results, RunFinished
 from raysuite.records.base import checked_line
-from raysuite.records.batches import TriedFile
+from raysuite.records.batch_trials import TriedFile
 from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.system import system_file
-from raysuite.train.batches import search_batch
+from raysuite.train.batch_search import search_batch
 from raysuite.train.checkpoint import (
     latest_checkpoint,
     places,
     remove_checkpoint,
     remove_partial,
 )
-from raysuite.train.memory import figures, is_out_of_memory
+from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
 

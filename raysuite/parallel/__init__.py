@@ -31,8 +31,9 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 @contextmanager
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
     """The strategy, in whose group this process is within the context. At its end the process is as
-    before, as `raysuite.parallel.process.restored` describes. `profiled`: see `make_strategy`."""
-    from raysuite.parallel.process import restored  # torch, which the driver does without
+    before, as `raysuite.parallel.process_state.restored` describes. `profiled`: see
+    `make_strategy`."""
+    from raysuite.parallel.process_state import restored  # torch, which the driver does without
 
     with restored(world.device):
         strategy = make_strategy(options, profiled)

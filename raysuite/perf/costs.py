@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysuite.records.costs import step_traffic
 from raysuite.records.names import Plan
+from raysuite.records.run_costs import step_traffic
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -96,7 +96,7 @@ def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = (
     own = [
         f"{key}={value}"
         for key, value in options.items()
-        if key not in ("name", *left_out) and (key not in fields or value != fields[key].default)
+        if key not in left_out and (key not in fields or value != fields[key].default)
     ]
     return f"{options['name']}({', '.join(own)})" if own else str(options["name"])
 
@@ -195,8 +195,6 @@ def ddlbench_data_parallel(
 ) -> float:
     """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce, of
     which all but the last fused buffer is hidden. `rate` in bytes per second."""
-    if workers == 1:
-        return sequential_s
     hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
     return sequential_s / workers + 2 * (workers - 1) * hop
 

@@ -99,7 +99,7 @@ class Network(BaseModel):
         (Patarasuk and Yuan 2009), or two binary trees of 2 log2 N messages in pipelined pieces
         (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
         """
-        if workers <= 1 or count <= 0:
+        if count <= 0:
             return 0.0
         n = min(workers, self.workers_per_node)
         nodes = math.ceil(workers / self.workers_per_node)

@@ -12,7 +12,7 @@ from raysuite.errors import Mistake, UserError
 from raysuite.plan.feasible import global_batch_of
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import KNOWN, NAMED, DatasetFacts
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
-"""Which plans one batch is tried for: `raysuite.train.dry_batch` tries it."""
+"""Which plans one batch is tried for: `raysuite.train.trial_batch` tries it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from raysuite import models
 from raysuite.errors import Mistake, UserError
@@ -52,22 +53,21 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """The first of all plans that differ in nothing that a dry batch depends on."""
-    return list(
-        {
-            (
-                plan.spec.model.model_dump_json(),
-                plan.spec.data.model_dump_json(),
-                plan.spec.task.model_dump_json(),
-                plan.dataset,
-                plan.memory_format,
-                plan.spec.strategy.model_dump_json(),
-                plan.spec.optimizer.weight_decay > 0,
-                tuple(plan.spec.optimizer.patterns.values()),
-                plan.spec.optimizer.averages,
-                plan.spec.training.ema_decay is None,
-                plan.spec.loader.loads,
-                plan.device,
-            ): plan
-            for plan in reversed(plans)
-        }.values()
-    )[::-1]
+    found: dict[tuple[Any, ...], RunPlan] = {}
+    for plan in plans:
+        depends = (
+            plan.spec.model.model_dump_json(),
+            plan.spec.data.model_dump_json(),
+            plan.spec.task.model_dump_json(),
+            plan.dataset,
+            plan.memory_format,
+            plan.spec.strategy.model_dump_json(),
+            plan.spec.optimizer.weight_decay > 0,
+            tuple(plan.spec.optimizer.patterns.values()),
+            plan.spec.optimizer.averages,
+            plan.spec.training.ema_decay is None,
+            plan.spec.loader.loads,
+            plan.device,
+        )
+        found.setdefault(depends, plan)
+    return list(found.values())

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from raysuite.errors import SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
-from raysuite.records.loading import Candidate
+from raysuite.records.loader_rates import Candidate
 from raysuite.spec import ExperimentSpec, suggest, validate
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.document import COMMAND_LINE
 from raysuite.spec.loaders import LOADER_OPTIONS, AutoOptions, LoaderOptions

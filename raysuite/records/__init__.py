@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from raysuite.lazy import names_of
 
 if TYPE_CHECKING:
-    from raysuite.records.batches import BatchFound, BatchTried
+    from raysuite.records.batch_trials import BatchFound, BatchTried
     from raysuite.records.derive import STATUS_WORDS, RunFigures, results_figures, run_figures
     from raysuite.records.ends import (
         FAILED,
@@ -72,6 +72,6 @@ __all__ = [
     "run_figures",
     "summarize",
 ]
-_MODULES = ("batches", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
+_MODULES = ("batch_trials", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
 # on first use: planning needs their names alone
 __getattr__ = names_of(__name__, __all__, _MODULES)

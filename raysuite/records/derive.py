@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from raysuite.records.batches import BatchFound
-from raysuite.records.costs import Costs, run_costs
+from raysuite.records.batch_trials import BatchFound
 from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.journal import Results
 from raysuite.records.names import (
@@ -21,6 +20,7 @@ from raysuite.records.names import (
     task_of,
     variant_name,
 )
+from raysuite.records.run_costs import Costs, run_costs
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from raysuite.records.base import RecordBase
-from raysuite.records.classes import ClassFigures
+from raysuite.records.confusion import ClassFigures
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
 """time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 from raysuite.errors import UserError
 from raysuite.files import append_line, printable, read_lines, write_whole
 from raysuite.records.base import checked_line, content_of
-from raysuite.records.batches import BatchFound
+from raysuite.records.batch_trials import BatchFound
 from raysuite.records.ends import RunEnd, RunFailed, RunFinished
 from raysuite.records.predicted import RunPredicted
 from raysuite.records.schema import EpochFinished, Record, RunStarted

@@ -12,9 +12,9 @@ from functools import cache
 from statistics import fmean
 from typing import Any, Literal
 
-from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.derive import RunFigures
 from raysuite.records.names import script_name
+from raysuite.records.run_costs import PROJECTED_EPOCHS
 from raysuite.records.statistics import Stat, accuracy, summarize
 from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from raysuite.records.base import RecordBase
-from raysuite.records.batches import BatchFound
+from raysuite.records.batch_trials import BatchFound
 from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.judged import RunJudged
-from raysuite.records.nodes import nccl_sockets
+from raysuite.records.node_checks import nccl_sockets
 from raysuite.records.power import PowerUse
 from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysuite.records.batches import BatchFound
+from raysuite.records.batch_trials import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
 from raysuite.records.ends import RunPruned
 from raysuite.records.journal import Results

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from raysuite.records.derive import results_figures
 from raysuite.records.history import hardware_of
 from raysuite.records.journal import Results
-from raysuite.records.nodes import NodeFigures, slow_nodes
+from raysuite.records.node_checks import NodeFigures, slow_nodes
 from raysuite.records.rows import make_rows
 
 FILE = "check.json"

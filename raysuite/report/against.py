@@ -17,13 +17,13 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_means, results_figures
-from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import Unit, metrics_of
 from raysuite.records.names import dotted, work_key
+from raysuite.records.run_costs import PROJECTED_EPOCHS
 from raysuite.records.sweep import best
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
-from raysuite.report.sweep.summary import accuracy_interval
+from raysuite.report.sweep.sweep_summary import accuracy_interval
 from raysuite.report.tables import Sheet, sheet_from
 from raysuite.spec.search import QUALITY, TIMES, Goal
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts

@@ -10,9 +10,9 @@ from raysuite.records import Results
 from raysuite.report.against import Comparison, comparison_sheets
 from raysuite.report.classes import class_sheet
 from raysuite.report.collect import Further, Report, collect
-from raysuite.report.data import csv_of, csv_text, finite, json_text
 from raysuite.report.provenance import provenance_sheets
-from raysuite.report.sweep.build import outdated
+from raysuite.report.raw_data import csv_of, csv_text, finite, json_text
+from raysuite.report.sweep.sweep_report import outdated
 from raysuite.report.tables import (
     Sheet,
     gate_sheet,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raysuite.records import Row, RunFinished
-from raysuite.records.classes import ClassFigures, class_figures
+from raysuite.records.confusion import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import Plot

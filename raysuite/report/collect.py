@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
-from raysuite.records.nodes import FILE as NODES
-from raysuite.records.nodes import findings, read_checks
+from raysuite.records.node_checks import FILE as NODES
+from raysuite.records.node_checks import findings, read_checks
 from raysuite.report.against import Comparison, compare
-from raysuite.report.data import finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
 from raysuite.report.provenance import provenance
-from raysuite.report.script import script_caveats, script_sheets
+from raysuite.report.raw_data import finite, row_data, run_data
+from raysuite.report.script_report import script_caveats, script_sheets
 from raysuite.report.summary import Sentence, repeats_note, summarize_rows
-from raysuite.report.sweep.build import SweepReport, collect_sweep
+from raysuite.report.sweep.sweep_report import SweepReport, collect_sweep
 from raysuite.report.tables import (
     Sheet,
     costs_sheet,

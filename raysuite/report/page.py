@@ -22,9 +22,9 @@ from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
 from raysuite.report.collect import Report
-from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.provenance import provenance_sheets
+from raysuite.report.raw_data import finite
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
 

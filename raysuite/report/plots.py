@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from raysuite.records import Row, RunFigures, Stat
-from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.names import script_name, workers_name
 from raysuite.records.rows import same_work
+from raysuite.records.run_costs import PROJECTED_EPOCHS
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
 from raysuite.report import plot as p

@@ -11,7 +11,7 @@ from typing import Any
 from raysuite import __version__
 from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
-from raysuite.report.data import finite
+from raysuite.report.raw_data import finite
 from raysuite.report.tables import Sheet, sheet_from
 
 
@@ -74,6 +74,7 @@ def _timings(results: Results) -> list[dict[str, Any]]:
     return [
         {
             "began": _utc(command["began"]),
+            **({"nodes": command["nodes"]} if command.get("nodes") else {}),
             "seconds": {
                 name: seconds
                 for name, seconds in command["seconds"].items()
@@ -115,7 +116,7 @@ def _utc(time: float) -> str:
 
 def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
     """The tables of what `provenance` found."""
-    return [*filter(None, [times_sheet(data)]), files_sheet(data)]
+    return [*filter(None, [times_sheet(data), nodes_sheet(data)]), files_sheet(data)]
 
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
@@ -153,4 +154,37 @@ def times_sheet(data: dict[str, Any]) -> Sheet | None:
             for what, seconds in commands + runs
         ),
         numbers=frozenset(names),
+    )
+
+
+_START = {
+    "image": "Image",
+    "python": "Imports",
+    "head": "Wait for the head",
+    "ray": "Ray",
+}
+"""Phase of a node's start -> its column; `cluster.files.Node` has them."""
+
+
+def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
+    """How long each node took to join the cluster of the last command; None outside of clusters."""
+    nodes: dict[str, Any] = next(
+        (each["nodes"] for each in reversed(data["timings"]) if "nodes" in each), {}
+    )
+    phases = [phase for phase in _START if any(phase in seconds for seconds in nodes.values())]
+    if not phases:
+        return None
+    titles = tuple(_START[phase] for phase in phases)
+    return Sheet(
+        name="node-starts",
+        title="Seconds until a node was in the cluster, by phase",
+        header=("Node", *titles),
+        cells=tuple(
+            (host, *(f"{seconds[each]:.2f}" if each in seconds else "–" for each in phases))
+            for host, seconds in sorted(nodes.items())
+        ),
+        numbers=frozenset(titles),
+        notes=("Image: from the start of SLURM's task to the agent's process in it.",)
+        if "image" in phases
+        else (),
     )

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later, off
 from raysuite.spec.batches import AutoBatch
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, ScheduleOptions, SgdOptions
 from raysuite.spec.resources import ResourceOptions

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysuite.spec.base import Options, expand_shorthand
 
 if TYPE_CHECKING:
-    from raysuite.spec.data import DataOptions
+    from raysuite.spec.data_set import DataOptions
     from raysuite.spec.datasets import DatasetFacts
 
 Decode = Literal["exact", "scaled"]
@@ -57,7 +57,7 @@ class NativeOptions(_LoaderOptions):
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
-    tensors = "raysuite.data.loaders.tensors:TensorLoader"
+    tensors = "raysuite.data.loaders.tensor_loader:TensorLoader"
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)
@@ -110,7 +110,7 @@ class MemoryOptions(_LoaderOptions):
     sets."""
 
     implementation = "raysuite.data.loaders.memory:MemoryLoader"
-    tensors = "raysuite.data.loaders.tensors:HeldLoader"
+    tensors = "raysuite.data.loaders.tensor_loader:HeldLoader"
     widths = ("threads",)
     holds_decoded = True
 

@@ -93,6 +93,9 @@ class _Site(Options):
     interface: Interface | None = None
     """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
     site, else the one with the route to the head."""
+    client_interface: Interface | None = None
+    """The head's network interface by which the login node reaches its dashboard, Ray Client and
+    MLflow, where that is not the one between the nodes."""
     mlflow: MlflowOptions = MlflowOptions()
     """Where the cluster's MLflow server keeps its figures."""
     start_timeout_seconds: int = Field(default=600, ge=10)
@@ -263,7 +266,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "flux": ("flux", "run", "--nodes=1", "--ntasks=1", "--requires=host:{host}", COMMAND),
     # docs.open-mpi.org, mpirun(1)
     "mpirun": ("mpirun", "--host", "{host}", "-n", "1", COMMAND),
-    # docs.alcf.anl.gov/polaris/running-jobs: mpiexec of HPE's PALS
+    # mpiexec of HPE's PALS; docs.alcf.anl.gov/polaris/running-jobs has -n and -ppn, not --hosts
     "mpiexec": ("mpiexec", "-n", "1", "--ppn", "1", "--hosts", "{host}", COMMAND),
 }
 """What starts a command on one host of an allocation."""

@@ -21,7 +21,7 @@ from raysuite.parts import installed, part
 from raysuite.records import Results, make_rows
 from raysuite.records.sweep import trials
 from raysuite.track.entries import Point, run_params, title
-from raysuite.track.folder import experiment_name, locked, results_id
+from raysuite.track.results_folder import experiment_name, locked, results_id
 from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raysuite.errors import RaysuiteError
 from raysuite.records import Results
 from raysuite.track.credentials import FOLDER_VARIABLE, read_told
-from raysuite.track.folder import experiment_name, locked
+from raysuite.track.results_folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
@@ -35,8 +35,10 @@ def _is_starting(folder: str, address: str) -> bool:
         said = read_told(folder, "head.json")
     except (OSError, ValueError):
         return False
-    same = said.get("mlflow", "").rstrip("/") == address.rstrip("/")
-    return same and not said.get("mlflow_answers", True)
+    url = said.get("mlflow", "").rstrip("/")
+    # the nodes may know the server by another address than clients
+    inside = f"http://{said.get('gcs', '').rpartition(':')[0]}:{url.rpartition(':')[2]}"
+    return address.rstrip("/") in (url, inside) and not said.get("mlflow_answers", True)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ from raysuite.track.entries import (
     shared_params,
     title,
 )
-from raysuite.track.folder import digest, experiment_name, results_id
 from raysuite.track.inputs import dataset_inputs
+from raysuite.track.results_folder import digest, experiment_name, results_id
 from raysuite.track.store import VIEW, Store, view_page
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from raysuite.files import write_whole
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import shared_store
 from raysuite.plan import RunPlan, make_plans
-from raysuite.plan.batches import decided, outcome
+from raysuite.plan.batch_candidates import decided, outcome
 from raysuite.records import (
     STOPPED,
     EpochFinished,
@@ -40,13 +40,13 @@ from raysuite.records import (
     StagesMeasured,
     TimeShares,
 )
-from raysuite.records.batches import BatchFound, TriedFile
+from raysuite.records.batch_trials import BatchFound, TriedFile
 from raysuite.records.ends import RunEnd, is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.names import unnamed_differences
 from raysuite.spec import Document, read_document
-from raysuite.train import dry_batch
-from raysuite.train.batches import search_batch
+from raysuite.train import trial_batch
+from raysuite.train.batch_search import search_batch
 from raysuite.train.checkpoint import (
     LoopState,
     latest_checkpoint,
@@ -54,7 +54,7 @@ from raysuite.train.checkpoint import (
 )
 from raysuite.train.recording import recorded
 from raysuite.train.resuming import left_alone
-from raysuite.train.stopping import RequestedEnd, Signals
+from raysuite.train.stop_together import RequestedEnd, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
 # A run's batch without Ray: what was tried is in the results folder.
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
         # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
-        dry_batch.check(left, document)
+        trial_batch.check(left, document)
         words = sys.argv[1:] if arguments is None else arguments
         results = opened or begin(document, parent, words)
         failed = False

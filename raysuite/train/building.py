@@ -21,7 +21,7 @@ from raysuite.optim.average import WeightAverage
 from raysuite.parallel.base import Criterion, Engine, StepSettings, Strategy, World
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.tasks import Task, make_task
 

@@ -40,15 +40,15 @@ from raysuite.parallel.comm import Comm, average_buffers
 from raysuite.parallel.precision import Autocast, local_part
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
-from raysuite.records.classes import ClassFigures, class_figures
+from raysuite.records.confusion import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
 from raysuite.tasks import Task, make_task
 from raysuite.tasks.base import Total, sums_of, values_of
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
-from raysuite.train.costs import EpochPower
-from raysuite.train.stopping import EndRequest, Watch
+from raysuite.train.cost_meter import EpochPower
+from raysuite.train.stop_together import EndRequest, Watch
 from raysuite.train.waiting import layers_named
 
 

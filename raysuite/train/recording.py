@@ -12,7 +12,7 @@ from raysuite.records.live import live_file
 from raysuite.train.checkpoint import keep_checkpoint
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.run import TRACE, execute
-from raysuite.train.stopping import RequestedEnd
+from raysuite.train.stop_together import RequestedEnd
 
 
 def recorded(

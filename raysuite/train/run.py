@@ -16,7 +16,7 @@ import torch
 from raysuite.gate import strategy_check
 from raysuite.gate.small_network import same_on_all_ranks
 from raysuite.measure.environment import environment
-from raysuite.measure.memory import PeakMemory
+from raysuite.measure.peak_memory import PeakMemory
 from raysuite.measure.topology import bind
 from raysuite.measure.transport import Transport
 from raysuite.parallel import joined
@@ -34,12 +34,12 @@ from raysuite.records import (
 )
 from raysuite.records.schema import SCHEMA
 from raysuite.train.building import bind_worker, import_own, set_torch
-from raysuite.train.costs import run_costs
+from raysuite.train.cost_meter import run_costs
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
-from raysuite.train.skipping import bad_samples
+from raysuite.train.skipped_samples import bad_samples
 from raysuite.train.stages import measure_stages
-from raysuite.train.stopping import Prune, RequestedEnd, Stop, Watch, never
+from raysuite.train.stop_together import Prune, RequestedEnd, Stop, Watch, never
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "

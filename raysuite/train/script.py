@@ -1,8 +1,8 @@
 """One rank of a training script that is not changed: `python -m raysuite.train.script train.py`.
 
-The script runs as `__main__`, as it would by itself; `raysuite.measure.script` observes it. What it
-writes goes to the named pipe that its launcher reads. Horovod, which has a launcher of its own,
-finds its place from that of torch.
+The script runs as `__main__`, as it would by itself; `raysuite.measure.script_steps` observes it.
+What it writes goes to the named pipe that its launcher reads. Horovod, which has a launcher of its
+own, finds its place from that of torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.process import own_age_s
-from raysuite.measure.script import Recorder, observe, rank_file, status_bytes
+from raysuite.measure.script_steps import Recorder, observe, rank_file, status_bytes
 
 SETTINGS = "RAYSUITE_SCRIPT"
 """Variable with the settings of a run, as JSON: the folder of the ranks' files, how many steps are

@@ -23,7 +23,7 @@ from raysuite.spec import Document
 from raysuite.spec.optimizers import LambOptions, LarsOptions
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.train.loop import TrainingLoop
-from raysuite.train.stopping import Watch, never
+from raysuite.train.stop_together import Watch, never
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 

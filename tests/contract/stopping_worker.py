@@ -18,9 +18,9 @@ from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished
 from raysuite.spec import Document
 from raysuite.spec.strategies import STRATEGY_OPTIONS
-from raysuite.train import stopping
+from raysuite.train import stop_together
 from raysuite.train.loop import TrainingLoop
-from raysuite.train.stopping import Stop, Watch, never
+from raysuite.train.stop_together import Stop, Watch, never
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 
@@ -64,7 +64,7 @@ def plan_of(strategy: dict[str, Any], workers: int) -> RunPlan:
     return make_plans(Document(data, "test"), gpus=0)[0]
 
 
-def trained(loop: TrainingLoop, asked: stopping.RequestedEnd) -> EpochFinished | Stop:
+def trained(loop: TrainingLoop, asked: stop_together.RequestedEnd) -> EpochFinished | Stop:
     watch = Watch(asked, loop.world, loop.engine.comm)
     found = loop.run_epoch(watch)
     watch.end()
@@ -144,7 +144,7 @@ def examine(strategy: dict[str, Any], world: World, folder: Path) -> dict[str, A
 
 
 def main(request: dict[str, Any], file: Path) -> None:
-    stopping.MEET_SECONDS = 0.0  # at every step
+    stop_together.MEET_SECONDS = 0.0  # at every step
     world = world_from_environment("cpu")
     found = {
         name: examine(options, world, file.parent / f"{file.name}-{name}")

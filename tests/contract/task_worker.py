@@ -22,9 +22,9 @@ from raysuite.parallel.ddp import DdpEngine
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStopped
 from raysuite.spec import Document
-from raysuite.train import stopping
+from raysuite.train import stop_together
 from raysuite.train.run import execute
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.task_sets import BATCH, EPOCHS, called, metrics_of, plain, samples_of, spec_of
@@ -45,7 +45,7 @@ def stopped(plan: RunPlan, world: World, folder: Path) -> dict[str, Any]:
     """Stop in the midst of the first epoch, with a checkpoint in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     stop = Stop("preempted", 7.0)
-    with patch.object(stopping, "MEET_SECONDS", 0.0):  # it is asked after every step
+    with patch.object(stop_together, "MEET_SECONDS", 0.0):  # it is asked after every step
         *_, end = execute(
             plan, world, checkpoint=lambda loop: loop.save(folder), requested_end=lambda: stop
         )

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data import Slice, header, make_loader, prepare
-from raysuite.data.check import check, stated, target_of
 from raysuite.data.convert import convert, plan_conversion
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.loaders import ray_data
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared
+from raysuite.data.set_check import check, stated, target_of
 from raysuite.data.skipping import look
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.loaders import (
     DaliOptions,

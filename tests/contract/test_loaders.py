@@ -31,7 +31,7 @@ from raysuite.data import (
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.loaders import (
     DaliOptions,
@@ -49,7 +49,6 @@ OPTIONS: dict[str, LoaderOptions] = {
     "native-threads": NativeOptions(threads=3, prefetch=1),
     "native-processes": NativeOptions(processes=2, prefetch=3),
     "dali": DaliOptions(),
-    "dali-shallow": DaliOptions(prefetch=1),
     "dali-deep": DaliOptions(threads=2, prefetch=4),
     "memory": MemoryOptions(threads=0),
     "memory-threads": MemoryOptions(threads=3, prefetch=4),

@@ -11,7 +11,7 @@ from raysuite.gate import own_network
 from raysuite.plan import make_plans
 from raysuite.plan.dry_batch import unproven
 from raysuite.spec import Document
-from raysuite.train.dry_batch import mistakes
+from raysuite.train.trial_batch import mistakes
 from tests.contract.launches import found_by
 from tests.contract.network_worker import plan_of
 from tests.networks import NETWORKS

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.loaders import DaliOptions, LoaderOptions, NativeOptions
 from tests.require import require

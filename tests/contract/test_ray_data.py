@@ -15,7 +15,7 @@ from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
 from raysuite.nested import leaves
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 from raysuite.spec.loaders import NativeOptions, RayDataOptions
 from tests.unit.tasks.conftest import plan_of
@@ -69,6 +69,7 @@ def test_samples_that_are_no_images_come_as_they_do_from_native(
     assert all(map(torch.equal, streamed, expected))
 
 
+@pytest.mark.thorough
 def test_it_needs_no_cpu_of_the_cluster(running_ray, digits):
     """Training's thread waits for Ray Data while its worker, an actor, keeps the only CPU: only of
     one that waits in its main thread does Ray lend out the CPU."""

@@ -79,6 +79,7 @@ def figures(run: list[dict[str, Any]]) -> list[Any]:
     return [(rank["end"], rank["losses"]) for rank in run]
 
 
+@pytest.mark.thorough
 @WORLDS
 def test_a_run_leaves_its_process_as_it_was(workers: int) -> None:
     names = able(workers)

@@ -21,7 +21,7 @@ from raysuite.parallel.comm import NoComm
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished, Record, SamplesSkipped
 from raysuite.spec import Document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.loaders import (
     DaliOptions,
     LoaderOptions,
@@ -30,7 +30,7 @@ from raysuite.spec.loaders import (
     RayDataOptions,
 )
 from raysuite.train.run import execute
-from raysuite.train.skipping import Skipped, check_samples
+from raysuite.train.skipped_samples import Skipped, check_samples
 from tests import bad_sets, loading
 from tests.small_sets import COUNTS, SmallSet
 

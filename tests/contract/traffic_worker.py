@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records.costs import step_traffic
+from raysuite.records.run_costs import step_traffic
 from raysuite.spec import Document
-from raysuite.train.costs import run_costs
+from raysuite.train.cost_meter import run_costs
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write

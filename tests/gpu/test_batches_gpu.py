@@ -9,10 +9,10 @@ import torch
 
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
-from raysuite.plan.batches import outcome
-from raysuite.records.batches import TriedFile
+from raysuite.plan.batch_candidates import outcome
+from raysuite.records.batch_trials import TriedFile
 from raysuite.spec import Document
-from raysuite.train.batches import search_batch
+from raysuite.train.batch_search import search_batch
 from tests.require import require
 
 pytestmark = pytest.mark.gpu

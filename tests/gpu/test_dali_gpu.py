@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 from raysuite.spec.loaders import DaliOptions, NativeOptions
 from tests.require import require

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysuite.measure.clock import now
-from raysuite.measure.power import PowerMeter
+from raysuite.measure.power_meter import PowerMeter
 from tests.require import require
 
 pytestmark = pytest.mark.gpu

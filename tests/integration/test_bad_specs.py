@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.errors import SpecError
 from raysuite.orchestrate import preflight
-from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.plan import make_plans
 from raysuite.spec import read_document
 from tests.integration import own
@@ -87,7 +87,7 @@ def test_what_one_batch_says_has_its_place(tmp_path: Path, monkeypatch: pytest.M
     Path("exits.py").write_text("import sys\nsys.exit(0)\n")
     models = ["own:Net", "own:Nett", "exits:Net", "ends:Net"]
     Path("bad.yaml").write_text(LEAST + f"matrix: {{model: {models}}}\n")
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", lambda _: nullcontext(TWO_CPUS))
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", lambda _: nullcontext(TWO_CPUS))
     for command in (["plan", "bad.yaml", "--deep"], ["run", "bad.yaml", "--no-mlflow"]):
         refused = CliRunner().invoke(app, command)
         assert refused.exit_code == 2

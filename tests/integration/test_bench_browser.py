@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.report.loading import build
+from raysuite.report.loader_page import build
 from tests.fake_loading import fake_bench
 from tests.integration.test_report_browser import browser, open_page
 

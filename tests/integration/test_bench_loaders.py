@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from raysuite.records.loading import FILE, LoadingBench
+from raysuite.records.loader_rates import FILE, LoadingBench
 from tests.integration.workplace import Workplace, until_ended
 from tests.waiting import until
 

@@ -41,6 +41,7 @@ def make_images(folder: Path) -> None:
                 Image.new("RGB", (8, 8), (shade, shade, shade)).save(file)
 
 
+@pytest.mark.thorough
 def test_failed_runs_leave_the_others_alone_and_sigterm_frees_the_workers(
     workplace: Workplace, cluster: dict[str, str]
 ) -> None:

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Head, Mlflow
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.forward import forwarded
+from raysuite.cluster.state_files import Head, Mlflow
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 from tests.require import require

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.cluster.in_image import launched
 from raysuite.images import inspect as verify
-from raysuite.images.build import Built, Order, build
-from raysuite.images.engine import EngineError
+from raysuite.images.apptainer import EngineError
+from raysuite.images.builder import Built, Order, build
 from raysuite.images.inspect import describe
 from raysuite.images.recipe import BASE, TOP, Choice, digest
-from raysuite.spec.engines import launched
 from raysuite.spec.site import LocalSite
 from tests.require import require
 

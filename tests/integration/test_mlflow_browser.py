@@ -19,7 +19,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import Results
 from raysuite.records.sweep import trials
 from raysuite.track import sync
-from raysuite.track.register import weights_of
+from raysuite.track.model_registry import weights_of
 from raysuite.track.store import view_page
 from tests.fake_results import write_results
 from tests.fake_sweeps import write_sweep

@@ -15,10 +15,10 @@ import pytest
 
 from raysuite.cluster import private
 from raysuite.cluster.agent.mlflow import MlflowServer
-from raysuite.cluster.environment import variables
-from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import prepare
 from raysuite.cluster.ports import free_port
+from raysuite.cluster.state_files import Cluster, Head
+from raysuite.cluster.variables import variables
 from raysuite.spec.site import LocalSite, MlflowOptions
 from tests.require import postgres_programs, require
 from tests.secrets import files_with

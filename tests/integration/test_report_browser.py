@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from raysuite.records import RunFailed
-from raysuite.records.classes import class_figures
+from raysuite.records.confusion import class_figures
 from raysuite.report import build
-from raysuite.report.loading import build as write_loaders
+from raysuite.report.loader_page import build as write_loaders
 from tests.fake_loading import fake_bench
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from raysuite.cli import app
-from raysuite.orchestrate.script import run_script
+from raysuite.orchestrate.script_launch import run_script
 from raysuite.plan import make_plans
 from raysuite.records import (
     EpochFinished,

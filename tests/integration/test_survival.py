@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysuite.cluster.files import Stop
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.ports import free_port
+from raysuite.cluster.state_files import Stop
 from raysuite.cluster.suites import resume_commands
 from raysuite.records import (
     EpochFinished,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.orchestrate.trials import TRIALS, TRIED, Part, State, try_part
+from raysuite.orchestrate.part_trials import TRIALS, TRIED, Part, State, try_part
 from tests.require import PRESENT, require
 
 MANY_PROCESSES = ("ray", "gloo", "deepspeed")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
-from raysuite.cluster.files import Head, Node
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Head, Node
 from raysuite.errors import UserError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.records import Record, Results, RunFailed

@@ -12,7 +12,7 @@ from lab.layout import ROOT
 from raysuite.records import GateVerdict, Results, RunFinished, ScriptMeasured
 from raysuite.records.system import system_files
 from raysuite.report.sweep.study import study
-from raysuite.report.sweep.summary import side_by_side
+from raysuite.report.sweep.sweep_summary import side_by_side
 from tests.lab.place import LabPlace
 from tests.marks import LAB_MARKS
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from raysuite.records import Results, RunFinished
-from raysuite.records.nodes import read_checks, slow_nodes
+from raysuite.records.node_checks import read_checks, slow_nodes
 from tests.lab.closed import check_files_and_sockets, check_processes
 from tests.lab.listening import listening
 from tests.lab.place import LabPlace

@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from raysuite.images.build import Order, build, checkout
+from raysuite.images.builder import Order, build, checkout
 from raysuite.images.recipe import BASE, FACTS, HOME, TOP, Choice
 
 _PACKAGES = site.getsitepackages()[0]

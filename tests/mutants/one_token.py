@@ -33,7 +33,7 @@ FOLDER = ROOT / "build" / "mutants"
 COPIED = ("raysuite", "tests", "deploy", "docs", "experiments", "CONTRIBUTING.md", "README.md")
 TESTS: dict[str, Sequence[str]] = {
     "data/order": ["data/test_order.py"],
-    "data/pixels": ["data/test_views.py", "data/test_decoders.py"],
+    "data/pixels": ["data/test_pixels.py", "data/test_header.py"],
     "data/views": ["data/test_views.py"],
     "gate/gradients": ["gate/test_gradients.py", "gate/test_strategy_check.py"],
     "gate/library": ["gate/test_library.py"],
@@ -42,7 +42,7 @@ TESTS: dict[str, Sequence[str]] = {
     "gate/small_network": ["gate/test_strategy_check.py"],
     "gate/strategy_check": ["gate/test_strategy_check.py"],
     "optim/__init__": ["optim/test_optimizers.py", "optim/test_muon.py"],
-    "optim/average": ["train/test_recipe.py"],
+    "optim/average": ["optim/test_average.py"],
     "optim/layerwise": ["optim/test_optimizers.py"],
     "optim/schedule": ["optim/test_schedule.py"],
     "parallel/precision": ["parallel/test_precision.py", "gate/test_strategy_check.py"],
@@ -52,10 +52,10 @@ TESTS: dict[str, Sequence[str]] = {
     "perf/prediction": ["perf/test_calibration.py"],
     "perf/recommendation": ["perf/test_recommendation.py"],
     "perf/simulator": ["perf/test_simulator.py"],
-    "plan/batches": ["plan/test_batches.py", "orchestrate/test_batches.py"],
-    "plan/dataset": ["plan/test_dataset.py"],
-    "plan/dry_batch": ["train/test_dry_batch.py"],
-    "plan/feasible": ["plan/test_feasible.py", "tasks/test_refusals.py"],
+    "plan/batch_candidates": ["plan/test_batch_candidates.py", "orchestrate/test_found_batches.py"],
+    "plan/dataset": ["plan/test_dataset.py", "plan/test_feasible.py"],
+    "plan/dry_batch": ["plan/test_dry_batch.py"],
+    "plan/feasible": ["plan/test_feasible.py"],
     "plan/loading": ["plan/test_loading.py"],
     "plan/matrix": ["plan/test_matrix.py"],
     "plan/population": ["plan/test_population.py"],
@@ -67,7 +67,7 @@ TESTS: dict[str, Sequence[str]] = {
         "records/test_derive.py",
         "records/test_shares.py",
         "records/test_attempts.py",
-        "records/test_costs.py",
+        "records/test_run_costs.py",
         "records/test_rows.py",
     ],
     "records/metrics": ["records/test_metrics.py", "records/test_rows.py", "report/test_costs.py"],
@@ -79,7 +79,7 @@ TESTS: dict[str, Sequence[str]] = {
         "report/test_sweep.py",
     ],
     "spec/search": ["spec/test_search.py", "plan/test_space.py"],
-    "track/entries": ["track/test_entries.py", "records/test_classes.py"],
+    "track/entries": ["track/test_entries.py", "records/test_confusion.py"],
 }
 """Modules of raysuite whose mistakes become figures -> the tests in tests/unit that should fail."""
 FASTER = "not (slow or thorough or integration)"
@@ -259,14 +259,18 @@ class Loop:
         """For one that ends, or has to be ended."""
         while True:
             for pid, (mutant, deadline) in list(running.items()):
-                late = time.monotonic() > deadline
-                if late:
+                now = time.monotonic()
+                late = now > deadline
+                if ending := late or now > self._until:
                     os.kill(pid, signal.SIGKILL)
-                ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+                ended, status = os.waitpid(pid, 0 if ending else os.WNOHANG)
                 if ended:
                     del running[pid]
                     shutil.rmtree(_temporary(pid), ignore_errors=True)
-                    (self.left if status == 0 else self.found).append(mutant)
+                    if status == 0:
+                        self.left.append(mutant)
+                    elif late or status not in (signal.SIGKILL, signal.SIGTERM):
+                        self.found.append(mutant)  # else ended by --minutes, or from outside
                     return
             time.sleep(0.002)
 

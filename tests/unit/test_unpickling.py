@@ -26,12 +26,12 @@ ALLOWED = {
     ("data/synthesis/making.py", "pickle"): "writes",
     ("data/loaders/ray_data.py", "pickle"): "from the worker to its own tasks, by Ray",
     ("data/loaders/native.py", "multiprocessing"): "pipes of this process's children",
-    ("orchestrate/loaders.py", "multiprocessing"): "pipes of this process's children",
+    ("orchestrate/loader_timings.py", "multiprocessing"): "pipes of this process's children",
     ("data/processes.py", "multiprocessing"): "pipes of this process's children",
-    ("models/costs.py", "torch.multiprocessing"): "a class of weak references",
+    ("models/model_costs.py", "torch.multiprocessing"): "a class of weak references",
     ("parallel/deepspeed.py", "pickle"): "its error",
     ("parallel/deepspeed.py", "load_checkpoint"): "within weights_only()",
-    ("track/register.py", "load_model"): "the model that this process has just written",
+    ("track/model_registry.py", "load_model"): "the model that this process has just written",
 }
 
 

@@ -18,9 +18,9 @@ from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.node import Signals, ThisNode, WorkerNode
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.agent.ray_process import check_temp
-from raysuite.cluster.environment import with_site
-from raysuite.cluster.files import NONCE
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import NONCE
+from raysuite.cluster.variables import with_site
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.spec.site_values import expand
 

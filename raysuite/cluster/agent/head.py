@@ -18,10 +18,11 @@ from raysuite.cluster import ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
-from raysuite.cluster.agent.place import find_address
+from raysuite.cluster.agent.place import client_address, find_address
+from raysuite.cluster.agent.relay import Relay
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
-from raysuite.cluster.files import Alive, Head, Stop
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Alive, Head, Stop
 from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
 from raysuite.errors import RaysuiteError
 
@@ -259,6 +260,9 @@ class HeadNode:
     def __init__(self, node: ThisNode) -> None:
         self._node = node
         self._mlflow: MlflowKeeper | None = None
+        self._outside = ""
+        """The address of this node for clients."""
+        self._relay: Relay | None = None
         self._environment: dict[str, str] = {}
         self._resuming = Resuming(node.folder)
         self._alive = Alive()
@@ -277,6 +281,7 @@ class HeadNode:
         """End all processes, and copy MLflow's database to the cluster's folder."""
         try:
             self._node.end()
+            self._end_relay()
             if self._mlflow:
                 self._mlflow.save()
         finally:
@@ -287,10 +292,12 @@ class HeadNode:
     def _start(self) -> None:
         node = self._node
         node.address = find_address(node.cluster.site, None)
+        self._outside = client_address(node.cluster.site, node.address)
         node.say("starting")
         why = ""
         for attempt in range(ray_start.TRIES):
             node.take_ports(attempt)
+            self._relay_clients()
             began = time.monotonic()
             self._place_mlflow()
             self._tell_where()
@@ -315,9 +322,21 @@ class HeadNode:
         """Choose the server's address: Ray's processes get it before it answers."""
         node = self._node
         options, port = node.cluster.site.mlflow, node.ports.mlflow
-        server = MlflowServer(node.folder, options, node.address, port, node.temp)
+        server = MlflowServer(node.folder, options, node.address, port, node.temp, self._outside)
         self._mlflow = MlflowKeeper(server, node.children, node.folder.logs / "mlflow.log")
         self._environment = node.environment(server.url)
+
+    def _relay_clients(self) -> None:
+        node = self._node
+        self._end_relay()
+        if self._outside != node.address:
+            ports = (node.ports.dashboard, node.ports.client, node.ports.mlflow)
+            self._relay = Relay(self._outside, node.address, ports)
+
+    def _end_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
 
     def _tell_where(self) -> None:
         """Before Ray answers: the other nodes try to connect until it does, and lose no time."""
@@ -326,9 +345,11 @@ class HeadNode:
             Head(
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
-                client=f"ray://{node.address}:{node.ports.client}",
-                dashboard=self._dashboard_url,
-                mlflow="" if mlflow is None or mlflow.error else mlflow.server.url,
+                client=f"ray://{self._outside}:{node.ports.client}",
+                dashboard=f"http://{self._outside}:{node.ports.dashboard}",
+                mlflow=""
+                if mlflow is None or mlflow.error
+                else f"http://{self._outside}:{node.ports.mlflow}",
                 mlflow_answers=mlflow is not None and mlflow.answers,
                 mlflow_error="" if mlflow is None else mlflow.error,
                 attempt=node.place.attempt,

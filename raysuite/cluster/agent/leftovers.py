@@ -10,10 +10,10 @@ from pathlib import Path
 
 from raysuite.cluster.agent.mlflow import ANSWERED, DATABASE, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
-from raysuite.cluster.files import NONCE, Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.local import remove_temp
 from raysuite.cluster.process import find_process, kill_left_behind
+from raysuite.cluster.state_files import NONCE, Cluster, Node
 from raysuite.spec.site import LocalSite
 
 

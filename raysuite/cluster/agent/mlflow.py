@@ -40,10 +40,18 @@ class MlflowServer:
     NAME = "mlflow"
 
     def __init__(
-        self, folder: ClusterFolder, options: MlflowOptions, address: str, port: int, temp: Path
+        self,
+        folder: ClusterFolder,
+        options: MlflowOptions,
+        address: str,
+        port: int,
+        temp: Path,
+        outside: str = "",
     ) -> None:
+        """`outside`: the address that clients give, where it is another."""
         self._folder, self._options = folder, options
         self._address, self._port = address, port
+        self._names = (address, outside) if outside else (address,)
         self._own = private.make_folder(temp / "mlflow")
 
     @property
@@ -61,7 +69,7 @@ class MlflowServer:
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
-        hosts = (self._address, "127.0.0.1", "localhost")  # the last two: through an SSH forward
+        hosts = (*self._names, "127.0.0.1", "localhost")  # the last two: through an SSH forward
         store = self._store()
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 

@@ -21,10 +21,10 @@ from raysuite.cluster import binding, ports, private, ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
-from raysuite.cluster.environment import RAY_SETTINGS, past_proxies, variables, with_site
-from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import TEMP, birth_of
+from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
+from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
 # What a node's processes find in their environment: paths of secrets, never secrets.
@@ -83,10 +83,12 @@ class Step:
         # in an image the agent is a descendant of the task, not the task itself
         task = variables.get("SLURM_TASK_PID", "")
         self._task: psutil.Process | None = None
+        self.began: float | None = None
+        """When the task began, in seconds since 1970."""
         if "SLURM_STEP_ID" in variables and task.isdecimal():
             try:
                 self._task = psutil.Process(int(task))
-                self._holder = self._task.ppid()
+                self._holder, self.began = self._task.ppid(), self._task.create_time()
             except psutil.Error:  # a container with process ids of its own
                 self._task = None
 
@@ -126,6 +128,8 @@ class ThisNode:
         private.create(temp / NONCE, self._nonce)
         self._began = psutil.Process().create_time()
         self._seconds = {"python": time.time() - self._began}
+        if self._step.began is not None:
+            self._seconds = {"image": self._began - self._step.began, **self._seconds}
 
     def say(self, state: NodeState, message: str = "") -> None:
         """Write the state of this node into the cluster's folder."""
@@ -263,7 +267,7 @@ class WorkerNode:
         began = time.monotonic()
         node.address = find_address(node.cluster.site, head.gcs.rpartition(":")[0])
         node.take_ports(attempt)
-        node.start_ray(head.gcs, node.environment(head.mlflow))
+        node.start_ray(head.gcs, node.environment(head.mlflow_inside))
         while not node.signals.ended and not node.ray_ended():
             if answers(node.address, node.ports.node_manager):
                 node.took("ray", began)

@@ -146,17 +146,24 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
     )
 
 
+def client_address(site: Site, address: str) -> str:
+    """By which clients reach this node, the head, whose address among the nodes is `address`."""
+    if site.client_interface is None:
+        return address
+    return _on(site.client_interface, own_addresses(), "client_interface")
+
+
 def interface_of(address: str) -> str:
     """The interface that has `address`; empty where none has."""
     return own_addresses().get(address, "")
 
 
-def _on(interface: str, ours: Mapping[str, str]) -> str:
+def _on(interface: str, ours: Mapping[str, str], key: str = "interface") -> str:
     for address, name in ours.items():
         if name == interface:
             return address
     raise UserError(
-        f"the site's interface is {interface!r}, which has no IPv4 address on this node, and "
+        f"the site's {key} is {interface!r}, which has no IPv4 address on this node, and "
         f"raysuite needs one; valid are {', '.join(sorted(set(ours.values()))) or 'none'}"
     )
 

@@ -13,19 +13,19 @@ from typing import Any
 
 from raysuite.data.formats.base import Counts, Source
 from raysuite.data.prepared import Prepared, Split
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts, cache_dir
 
 __all__ = ["DETECTED", "Counts", "Source", "count", "module_of", "open_source", "prepare"]
 
 _MODULES = {
-    "folder": "folder",
+    "folder": "image_folder",
     "idx": "idx",
     "binary": "cifar",
     "pickle": "cifar",
     "tfrecord": "tfrecord",
-    "text": "text",
-    "tokens": "text",
+    "text": "token_stream",
+    "tokens": "token_stream",
     "own": "own",
     "tensors": "tensors",
 }

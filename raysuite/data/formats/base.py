@@ -17,7 +17,7 @@ from raysuite.data.base import Sample
 from raysuite.data.findings import Finding, Listed, Part, Target
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, some
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
 SHOWN = 20

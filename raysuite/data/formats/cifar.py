@@ -22,7 +22,7 @@ from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import CIFAR_FILES, CIFAR_FOLDERS, SPLITS, DatasetFacts, Format
 
 SIDE = 32

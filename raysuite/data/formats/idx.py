@@ -19,7 +19,7 @@ from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")

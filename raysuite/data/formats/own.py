@@ -22,7 +22,7 @@ from raysuite.data.pixels import decode, eight_bits, header_of, of_image, size_o
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, UserError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts, distinct_names, match_classes
 
 EXPECTED = (

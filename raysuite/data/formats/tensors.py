@@ -22,7 +22,7 @@ from raysuite.data.formats.own import EXPECTED, length, open_split
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
 from raysuite.errors import DataError
 from raysuite.nested import leaves, mapped
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 

@@ -38,7 +38,7 @@ from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, some
 from raysuite.files import write_whole
-from raysuite.spec.data import DataOptions, FeatureMap, root_of
+from raysuite.spec.data_set import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import (
     CLASSES_FILE,
     NAMED,

@@ -29,7 +29,7 @@ from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.pixels import encode
 from raysuite.data.processes import Count, journaled
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
-from raysuite.data.synthesis.plan import Chunk, SyntheticSet
+from raysuite.data.synthesis.synthetic_set import Chunk, SyntheticSet
 from raysuite.errors import DataError, UserError, how_to_write
 from raysuite.files import continued_lines, lock, write_whole
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED

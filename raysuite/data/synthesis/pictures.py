@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.prepared import Split
-from raysuite.data.synthesis.plan import SyntheticSet
+from raysuite.data.synthesis.synthetic_set import SyntheticSet
 
 FIELDS = 6
 """Two of them, each cut anywhere, make a picture."""

@@ -33,7 +33,7 @@ from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.records.base import content_of
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.tasks import TaskFacts
-from raysuite.train.stopping import Prune
+from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
 """In the results folder: run, epoch and time of each EpochFinished, in the order in which the

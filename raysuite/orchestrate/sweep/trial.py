@@ -21,7 +21,7 @@ from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.failures import record_failure, record_lost, storage_error
 from raysuite.orchestrate.groups import Segment, make_trainer, work_config
 from raysuite.plan import RunPlan, groups
-from raysuite.plan.batches import NothingFitsError
+from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
 
@@ -37,7 +37,7 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
     The reason is recorded then, unless the sweep was asked to stop. `deadline`: when the
     search is ended, in seconds since 1970.
     """
-    from raysuite.orchestrate.batches import decide
+    from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
 
     listener = Listener(lambda: stopping.requested_stop(results.folder))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from raysuite.cli import app
 from raysuite.cli.bench import search_summary
 from raysuite.plan import make_plans
-from raysuite.plan.batches import opened, outcome
+from raysuite.plan.batch_candidates import opened, outcome
 from raysuite.records import BatchTried
 from raysuite.spec import parse_document
 

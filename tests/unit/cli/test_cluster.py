@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cli.cluster import _how_to_go_on, _mlflow_page, _wait, _working_folder, exports
 from raysuite.cluster.client import NotStartedError
-from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
+from raysuite.cluster.state_files import Head
 from tests.living import living
 
 CLI = CliRunner()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from raysuite.cli import app
 from raysuite.cli.data import data
 from raysuite.spec import parse_document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from tests import small_sets
 
 

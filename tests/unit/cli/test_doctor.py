@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from raysuite.cli.doctor import doctor
-from raysuite.orchestrate import trials
-from raysuite.orchestrate.trials import Finding, State
+from raysuite.orchestrate import part_trials
+from raysuite.orchestrate.part_trials import Finding, State
 
 
 def finding(name: str, state: State, *, required: bool = True) -> Finding:
@@ -21,7 +21,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, json: bool = False)
     def found() -> Iterator[Finding]:
         yield from findings
 
-    monkeypatch.setattr(trials, "try_parts", found)
+    monkeypatch.setattr(part_trials, "try_parts", found)
     app = typer.Typer()
     app.command()(doctor)
     result = CliRunner().invoke(app, ["--json"] if json else [])

@@ -22,12 +22,12 @@ from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_chang
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
-from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
 
@@ -156,7 +156,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Non
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", connect)
     monkeypatch.setattr(preflight, "check", check)
     monkeypatch.setattr("raysuite.cli.driver.create_sweep", check)
     return asked
@@ -226,7 +226,7 @@ def test_a_sweep_is_resumed_on_ray_only_where_a_trial_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[int]
 ) -> None:
     write_sweep(tmp_path, trials=3, missing=missing)
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", Broken(UserError("Ray"), 0))
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", Broken(UserError("Ray"), 0))
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     done = CliRunner().invoke(app, ["sweep", "--resume-from", str(tmp_path), "--no-mlflow"])
     wanted = (2, "error: Ray\n") if missing else (0, "")
@@ -237,7 +237,9 @@ def resumed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fails: dict[int, RunFailed], *words: str
 ) -> Result:
     """All runs have ended, so that Ray is not started."""
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", Broken(AssertionError("Ray"), 0))
+    monkeypatch.setattr(
+        "raysuite.orchestrate.ray_cluster.connect", Broken(AssertionError("Ray"), 0)
+    )
     # its pictures take seconds
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     write_results(folder, spec=ONE_RUN, fails=fails)
@@ -251,7 +253,9 @@ def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
     plan = results.plans()[0]
     results.journal_file(plan["run_id"]).unlink()
     (tmp_path / budget.DECLINED).write_text(f"{plan['run_id']}\n")
-    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", Broken(AssertionError("Ray"), 0))
+    monkeypatch.setattr(
+        "raysuite.orchestrate.ray_cluster.connect", Broken(AssertionError("Ray"), 0)
+    )
     done = CliRunner().invoke(app, ["run", "--resume-from", str(tmp_path), "--no-mlflow"])
     assert str(done.exception) == "Ray"  # which was asked for
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cli.evaluate import _show_classes
 from raysuite.records import EpochFinished, Journal, Results
-from raysuite.track.register import weights_of
-from raysuite.train.evaluate import Evaluation
+from raysuite.track.model_registry import weights_of
+from raysuite.train.evaluation import Evaluation
 from tests.unit.train.conftest import plan_of
 from tests.unit.train.conftest import run as execute
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.job import _chosen, ending
-from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.state_files import Cluster, Head
 from raysuite.errors import UserError
 from raysuite.orchestrate.jobs import Job
 from raysuite.spec.site import LocalSite

@@ -9,7 +9,7 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.orchestrate.registration import best_run, chosen_run, only_run, register_best
 from raysuite.records import Results, results_figures
-from raysuite.track.register import weights_of
+from raysuite.track.model_registry import weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
 

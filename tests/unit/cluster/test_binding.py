@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster import binding
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import prepare
 from raysuite.cluster.slurm import SlurmBackend
+from raysuite.cluster.state_files import Cluster
 from raysuite.compiled import build, library_in
 from raysuite.spec.site import SlurmSite
 from tests.require import require

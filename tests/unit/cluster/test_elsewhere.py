@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cluster.client import down, start, status_of
-from raysuite.cluster.files import Head, Node
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.local import LocalBackend, this_host
+from raysuite.cluster.state_files import Head, Node
 from raysuite.errors import UserError
 from tests.living import living
 

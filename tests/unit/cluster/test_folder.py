@@ -11,7 +11,6 @@ from typing import get_args
 import pytest
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Alive, Cluster, Head, Node, NodeState, Stop
 from raysuite.cluster.folder import (
     ClusterFolder,
     all_folders,
@@ -19,6 +18,7 @@ from raysuite.cluster.folder import (
     folder_of,
     prepare,
 )
+from raysuite.cluster.state_files import Alive, Cluster, Head, Node, NodeState, Stop
 from raysuite.errors import UserError
 from raysuite.spec.site import LocalSite, SlurmSite
 

@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from raysuite.cluster.agent.place import find_place
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.hosts import PLACE, Keeper, find_hosts, launch_lines
+from raysuite.cluster.state_files import Cluster
 from raysuite.errors import UserError
 from raysuite.spec.site import LAUNCHERS, HostsSite
 

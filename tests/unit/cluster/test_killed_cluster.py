@@ -14,8 +14,8 @@ import pytest
 
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.client import down, status_of
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.state_files import Cluster
 from raysuite.spec.site import SlurmSite
 from tests.killed import kill_agent, said, stray
 from tests.living import living

@@ -18,9 +18,9 @@ from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.agent.place import Place
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.process import birth_of
+from raysuite.cluster.state_files import Cluster
 from tests.killed import kill_agent, said, stray, write
 from tests.living import living
 from tests.require import require

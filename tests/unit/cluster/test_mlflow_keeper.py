@@ -15,8 +15,8 @@ import pytest
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.head import MlflowKeeper
 from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.state_files import Cluster
 from raysuite.spec.site import LocalSite, MlflowOptions
 from tests.killed import said, write
 

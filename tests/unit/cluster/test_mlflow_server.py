@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from raysuite.cluster.agent.mlflow import MlflowServer
-from raysuite.cluster.files import Cluster, Mlflow
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.state_files import Cluster, Mlflow
 from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import LocalSite, MlflowOptions
 from tests.killed import said, write

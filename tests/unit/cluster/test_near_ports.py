@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from raysuite.cluster.files import Head
 from raysuite.cluster.forward import Connection, _near
+from raysuite.cluster.state_files import Head
 from raysuite.errors import UserError
 
 HEAD = Head(host="a", gcs="a:1", dashboard="http://a:2", mlflow="http://a:3")

@@ -9,8 +9,8 @@ import pytest
 
 from raysuite.cluster import binding
 from raysuite.cluster.agent.node import node_variables
-from raysuite.cluster.environment import RUN_SETTINGS, with_site
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.variables import RUN_SETTINGS, with_site
 
 SECRETS = (
     "RAY_AUTH_TOKEN",

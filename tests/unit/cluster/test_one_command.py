@@ -12,8 +12,8 @@ from filelock import FileLock
 
 from raysuite.cluster import client
 from raysuite.cluster.client import down, start
-from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, folder_of
+from raysuite.cluster.state_files import Cluster
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 

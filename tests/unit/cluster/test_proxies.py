@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import requests.utils
 
-from raysuite.cluster.environment import client_environment, past_proxies
-from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Head
+from raysuite.cluster.variables import client_environment, past_proxies
 
 DASHBOARD = "http://10.1.2.3:8265"
 

@@ -13,8 +13,8 @@ import pytest
 
 from raysuite.cluster.agent import head
 from raysuite.cluster.agent.head import Resuming
-from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.state_files import Cluster, Stop
 from raysuite.cluster.suites import Suite, job_id, register
 from raysuite.spec.site import LocalSite
 from tests.unit.cluster.test_suites import holder

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.in_image import launched
 from raysuite.cluster.sites import find_site, site_files
 from raysuite.cluster.slurm import Job, SlurmBackend, render
+from raysuite.cluster.state_files import Cluster, Stop
 from raysuite.errors import UserError
-from raysuite.spec.engines import launched
 from raysuite.spec.site import SlurmSite
 from tests.require import require
 from tests.sbatch import Bench, read_options

@@ -23,10 +23,10 @@ from raysuite.cluster.client import (
     wait,
     why_not,
 )
-from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.slurm import SlurmBackend, parse_states
+from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.living import living

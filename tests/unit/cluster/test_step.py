@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import psutil
+
 from raysuite.cluster.agent.node import Step
 
 CHILD = """
@@ -41,6 +43,7 @@ def test_a_task_that_is_gone_is_lost() -> None:
     task = subprocess.Popen(["sleep", "600"])
     step = Step({"SLURM_STEP_ID": "0", "SLURM_TASK_PID": str(task.pid)})
     assert not step.is_lost()
+    assert step.began == psutil.Process(task.pid).create_time()
     task.kill()
     task.wait()
     assert step.is_lost()
@@ -48,4 +51,5 @@ def test_a_task_that_is_gone_is_lost() -> None:
 
 def test_without_slurm_nothing_is_lost() -> None:
     assert not Step({}).is_lost()
+    assert Step({}).began is None
     assert not Step({"SLURM_STEP_ID": "0", "SLURM_TASK_PID": ""}).is_lost()

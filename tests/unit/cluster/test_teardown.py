@@ -9,9 +9,9 @@ import pytest
 from raysuite.cluster import client as teardown
 from raysuite.cluster.client import down
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RayJob, RefusedError
-from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.slurm import SlurmError
+from raysuite.cluster.state_files import Cluster, Head
 from raysuite.spec.site import SlurmSite
 
 SITE = SlurmSite(name="far", nodes=2)

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode, WorkerNode
-from raysuite.cluster.files import Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.state_files import Node, NodeState
 
 
 @pytest.fixture

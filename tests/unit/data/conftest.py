@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.data import Prepared, prepare
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 
 

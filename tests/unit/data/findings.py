@@ -1,4 +1,4 @@
-"""What tests of `raysuite.data.check` share: findings by kind, damage, and pictures."""
+"""What tests of `raysuite.data.set_check` share: findings by kind, damage, and pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raysuite.data.check import Finding, Report
+from raysuite.data.set_check import Finding, Report
 
 
 def errors(report: Report) -> list[Finding]:

@@ -15,10 +15,10 @@ import pytest
 
 from raysuite.data import cache, node_share, prepare
 from raysuite.data.cache import publish, verify
-from raysuite.data.formats import folder as folders
+from raysuite.data.formats import image_folder as folders
 from raysuite.data.formats import tfrecord
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS, cache_dir
 from tests import small_sets
 
@@ -26,7 +26,7 @@ PREPARE = """
 import sys
 from pathlib import Path
 from raysuite.data import prepare
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 sys.stdin.readline()
 print(prepare(DataOptions(name="digits"), DIGITS, Path(sys.argv[1])).files)
@@ -37,7 +37,7 @@ import os, signal, sys
 from pathlib import Path
 from raysuite.data import prepare
 from raysuite.data import digits
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 digits._write_shards = lambda *rest: os.kill(os.getpid(), signal.SIGKILL)
 prepare(DataOptions(name="digits"), DIGITS, Path(sys.argv[1]))

@@ -1,10 +1,10 @@
-"""`raysuite.data.check` on MNIST's and CIFAR-10's files."""
+"""`raysuite.data.set_check` on MNIST's and CIFAR-10's files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from raysuite.data.check import check, detect
+from raysuite.data.set_check import check, detect
 from raysuite.spec.datasets import IDX_FILES
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, notes, only

@@ -1,4 +1,4 @@
-"""`raysuite.data.check` on TFRecords: checksums, indices, labels, and what a conversion told."""
+"""`raysuite.data.set_check` on TFRecord: checksums, indices, labels, and what a conversion told."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from raysuite.data import prepare
-from raysuite.data.check import check, detect, stated, target_of
 from raysuite.data.convert import convert, plan_conversion
 from raysuite.data.formats.tfrecord import encode_example, read_index, write_records
+from raysuite.data.set_check import check, detect, stated, target_of
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, FeatureMap
+from raysuite.spec.data_set import DataOptions, FeatureMap
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, only, picture
 

@@ -21,7 +21,7 @@ from raysuite.data.formats.tfrecord import IMAGE, LABEL, read_index
 from raysuite.data.order import permutation
 from raysuite.data.pixels import decode
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from tests import small_sets
 from tests.unit.data.photos import SYNSETS, image, records, run, shards, write_folder
 

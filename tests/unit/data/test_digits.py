@@ -19,7 +19,7 @@ from raysuite.data import Prepared, Slice, make_loader, prepare
 from raysuite.data import digits as module
 from raysuite.data.formats import open_source
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS, DIGITS_MEAN, DIGITS_STD
 from raysuite.spec.loaders import NativeOptions
 

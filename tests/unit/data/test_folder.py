@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.data import Prepared, Slice, formats, make_loader, prepare
-from raysuite.data.check import check, detect
 from raysuite.data.convert import plan_conversion
-from raysuite.data.formats import folder as folders
+from raysuite.data.formats import image_folder as folders
 from raysuite.data.formats import open_source
+from raysuite.data.set_check import check, detect
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IMAGENET_MEAN, DatasetFacts
 from raysuite.spec.loaders import NativeOptions
 

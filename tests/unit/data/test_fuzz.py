@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from raysuite.data import Slice, prepare
-from raysuite.data.check import Target, check, target_of
 from raysuite.data.formats import cifar, idx, open_source
 from raysuite.data.formats.idx import unpack
 from raysuite.data.formats.tfrecord import decode_example, read_index, read_record, walk
 from raysuite.data.reading import read
+from raysuite.data.set_check import Target, check, target_of
 from raysuite.errors import DataError
 from tests import small_sets
 

@@ -18,7 +18,7 @@ from raysuite.data.formats import count_tensors, prepare
 from raysuite.data.order import permutation, rank_slices
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.loaders import NativeOptions
 

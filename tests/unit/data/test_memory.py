@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.formats import open_source
-from raysuite.data.formats.folder import Source
+from raysuite.data.formats.image_folder import Source
 from raysuite.data.loaders.memory import key_of
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared

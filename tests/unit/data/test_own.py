@@ -20,7 +20,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished
 from raysuite.spec import read_document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.train.run import execute
 from tests.pages import blocks, copied

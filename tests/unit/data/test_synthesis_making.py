@@ -23,7 +23,7 @@ from raysuite.data.synthesis import SyntheticSet, make, plan_synthetic_set
 from raysuite.data.synthesis.making import locked
 from raysuite.data.synthesis.pictures import Painter
 from raysuite.errors import DataError, UserError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import NAMED
 
 SMALL: dict[str, Any] = {"images": 20, "size": (32, 24)}

@@ -12,7 +12,7 @@ import pytest
 from raysuite.data.formats import count, open_source, prepare
 from raysuite.data.formats.base import TensorSource
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IGNORED_TOKEN, DatasetFacts
 
 

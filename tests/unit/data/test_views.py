@@ -1,5 +1,5 @@
 """Views against the papers and torchvision's documentation, one sample after the other, with
-Python's own numbers; and what becomes of the pixels of a view."""
+Python's own numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from raysuite.data import Prepared
-from raysuite.data.header import DepthError
-from raysuite.data.pixels import cut_out, eight_bits, fit
 from raysuite.data.views import Views, uniforms, views
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 
 SIZES = np.array([[640, 480], [480, 640], [5, 400], [400, 5], [3, 3], [1, 1], [33, 32]] * 30)
@@ -121,34 +119,3 @@ def test_a_shift_is_of_up_to_four_pixels_of_32_and_all_are_alike() -> None:
 
 def test_the_smallest_image_is_moved_by_a_pixel() -> None:
     assert set(moved(4, 100).boxes[:, 0]) == {-1, 0, 1}
-
-
-def test_a_part_beyond_the_image_is_filled_with_zeros() -> None:
-    pixels = np.arange(1, 13, dtype=np.uint8).reshape(3, 4, 1)
-    cut, part = cut_out(pixels, np.array([-2.0, -1.0, 4.0, 3.0]))
-    assert cut[..., 0].tolist() == [[0, 0, 0, 0], [0, 0, 1, 2], [0, 0, 5, 6]]
-    assert part == (0, 0, 4, 3)
-    cut, part = cut_out(pixels, np.array([2.0, 1.0, 4.0, 3.0]))
-    assert cut[..., 0].tolist() == [[7, 8, 0, 0], [11, 12, 0, 0], [0, 0, 0, 0]]
-    cut, part = cut_out(pixels, np.array([0.25, 1.5, 1.5, 1.25]))  # touches columns 0-1, rows 1-2
-    assert cut[..., 0].tolist() == [[5, 6], [9, 10]]
-    assert part == (0.25, 0.5, 1.75, 1.75)
-
-
-def test_a_part_is_resized_by_the_mean_of_what_it_covers() -> None:
-    pixels = np.zeros((4, 8, 3), np.uint8)
-    pixels[:, 1:7] = [40, 80, 200]  # one pixel more on both sides than the part
-    assert fit(pixels, (2.0, 0.0, 6.0, 4.0), 2).tolist() == [[[40, 80, 200]] * 2] * 2
-    square = np.arange(16, dtype=np.uint8).reshape(4, 4, 1)
-    assert fit(square, (0.0, 0.0, 4.0, 4.0), 4) is square
-    inner = fit(square, (1.0, 1.0, 3.0, 3.0), 4)
-    assert inner.shape == (4, 4, 1)
-    assert fit(square, (0.0, 0.0, 4.0, 4.0), 1)[0, 0, 0] in (7, 8)  # antialiased: the mean is 7.5
-
-
-def test_pixels_of_16_bits_keep_their_upper_half() -> None:
-    assert eight_bits(np.array([[0, 255, 256, 65535]], np.uint16)).tolist() == [[0, 0, 1, 255]]
-    same = np.array([[3]], np.uint8)
-    assert eight_bits(same) is same
-    with pytest.raises(DepthError):
-        eight_bits(np.zeros((1, 1), np.float32))

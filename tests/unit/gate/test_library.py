@@ -18,7 +18,7 @@ import raysuite
 from raysuite.errors import GateError, UserError
 from raysuite.gate import Checked, check
 from raysuite.gate.library import _compare_ranks, _Ranks
-from raysuite.measure.script import digest
+from raysuite.measure.script_steps import digest
 from tests.ranks import ranks
 
 Step = Callable[[int], None]

@@ -7,23 +7,33 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from raysuite.gate.small_network import TOLERANCE, Comparison
-from raysuite.gate.strategy_check import _differing_16_bits, examine
-from raysuite.parallel.base import MakeOptimizer, StepSettings, TorchEngine, World
+from raysuite.data.base import Batch
+from raysuite.gate.small_network import TOLERANCE, Comparison, SmallNet
+from raysuite.gate.strategy_check import (
+    _differing_16_bits,
+    _rebuilt,
+    check,
+    examine,
+    examine_network,
+)
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, Lossy
-from tests.strategies.broken import FLAWS, Broken
+from tests.strategies.broken import FLAWS, Broken, BrokenEngine
+from tests.unit.gate.test_rebuilt_network import Off
+from tests.unit.train.conftest import plan_of
 
 SETTINGS = StepSettings(1, 2, 0.5)
 OPTIONS = CustomOptions(target="tests.strategies.broken:Broken")
@@ -82,7 +92,8 @@ class InThread(Broken):
 
 
 class Averaging(TorchEngine):
-    """Gradients are averaged after the last backward pass."""
+    """Gradients are averaged after the last backward pass; micro-batches are no larger than stated,
+    as frameworks expect that are told their size."""
 
     def __init__(
         self, model: nn.Module, make: MakeOptimizer, settings: StepSettings, strategy: InThread
@@ -90,6 +101,10 @@ class Averaging(TorchEngine):
         super().__init__(model, strategy.comm(), strategy.world, settings, whole_gradients=True)
         self.optimizer = make(model.parameters())
         self.scale.guard(self.optimizer)
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        assert max(len(each.images) for each in micro_batches) <= self.settings.micro_batch
+        return super().step(micro_batches, lr)
 
     def take_step(self) -> None:
         for each in self.model.parameters():
@@ -103,6 +118,23 @@ class Right(InThread):
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Averaging:
         return Averaging(model, make_optimizer, settings, self)
+
+
+class Frozen(Averaging):
+    """Layers with running statistics normalise by those in training too."""
+
+    def train(self, on: bool = True) -> None:
+        super().train(on)
+        for part in self.model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.eval()
+
+
+class WithFrozenStatistics(InThread):
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Averaging:
+        return Frozen(model, make_optimizer, settings, self)
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +205,13 @@ def test_a_flaw_is_refused(flaw: str) -> None:
     assert found.ranks_equal == (flaw not in ("no_sync", "comm_of_one", "comm_of_echoes"))
 
 
+def test_a_flaw_in_batch_norm_alone_is_refused() -> None:
+    found = verdict(size=1, kind=WithFrozenStatistics)
+    assert found.error < TOLERANCE < found.error_batchnorm
+    assert not found.passed
+    assert "differ by" in found.message
+
+
 def test_clipping_does_not_hide_a_wrong_scale() -> None:
     clipped = StepSettings(1, clip_norm=1e-3)
     assert verdict(settings=clipped).passed
@@ -187,6 +226,7 @@ def test_lossy_throughout_is_held_to_the_bounds_that_it_states() -> None:
     assert [flaw for flaw, each in passed.items() if each.passed] == ["none"]
     assert passed["none"].tolerance is None
     assert "times what they can change" in passed["sum"].message
+    assert verdict(lossy=bf16, kind=Right).passed
     assert not verdict(lossy=Lossy()).passed  # states no bound
 
 
@@ -237,3 +277,162 @@ def test_16_bits_have_a_bound_of_the_whole_and_one_of_each_weight(
 ) -> None:
     found = Comparison(True, 0.0, 0.0, 0.0, updates, worst_update)
     assert bool(_differing_16_bits([Comparison(True, 0, 0, 0, 0, 0), found])) == is_refused
+
+
+# The gate of a run, in one process: the verdict on its strategy, then that on its own network.
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+SMALL_BUCKETS = {"name": "ddp", "bucket_mb": 1e-3}
+"""What the gate itself would choose for several reductions in a step."""
+
+
+class WrongOfOthers(InThread):
+    """Right with the gate's small network alone."""
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        self.flaw = "none" if isinstance(model, SmallNet) else "divides_twice"
+        return BrokenEngine(model, make_optimizer, self.world, settings, self)
+
+
+def started(
+    flaw: str = "none", lossy: Lossy | None = None, kind: type[InThread] = InThread
+) -> InThread:
+    strategy = kind(NoComm(), flaw, lossy)
+    strategy.start(ALONE)
+    return strategy
+
+
+def run_verdict(ours: InThread, **changes: Any) -> GateVerdict:
+    plan = plan_of(**{"strategy": SMALL_BUCKETS, "training_accumulate": 2, **changes})
+    found = check(plan, ALONE, ours, {})
+    assert found.run_id == plan.run_id
+    return found
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many passed checks a cache of our own has."""
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    return lambda: len(list((tmp_path / "gate").glob("*.json")))
+
+
+def test_a_passed_check_is_made_once_for_its_strategy_and_its_network(
+    kept: Callable[[], int],
+) -> None:
+    strategy, model = started(), "resnet20"
+    first = run_verdict(strategy, model=model)
+    assert (first.passed, first.cached, first.network) == (True, False, "equal to one process")
+    assert first.error_network is not None
+    assert first.error_network < 1e-4
+    assert first.network_seconds > 0
+    assert kept() == 2
+    # plans differ in what a verdict does not depend on
+    again = run_verdict(strategy, model=model, seed=3, training_epochs=9)
+    assert again.cached
+    assert again.time > first.time
+    own = {"run_id", "cached", "time"}
+    assert again.model_dump(exclude=own) == first.model_dump(exclude=own)
+    other = run_verdict(strategy, model="resnet32")
+    assert (other.passed, other.cached, kept()) == (True, False, 3)
+
+
+def test_a_strategy_that_fails_is_not_kept_nor_is_its_network_looked_at(
+    kept: Callable[[], int],
+) -> None:
+    for _ in range(2):
+        found = run_verdict(started("divides_twice"))
+        assert (found.passed, found.cached, found.error_network) == (False, False, None)
+        assert kept() == 0
+
+
+def test_a_network_that_is_trained_otherwise_than_by_one_process_fails(
+    kept: Callable[[], int],
+) -> None:
+    for place in range(2):
+        found = run_verdict(started(kind=WrongOfOthers))
+        assert (found.passed, found.cached, found.ranks_equal) == (False, False, True)
+        assert found.error < TOLERANCE  # of the small networks
+        assert found.error_network is not None
+        assert found.error_network > 0.1
+        assert "in step 1 layers.0.weight differs first" in found.network
+        assert found.message.startswith("tests.tiny_model:Tiny is not trained as by one process")
+        assert kept() == 1, place  # of the small networks
+
+
+def test_ones_own_strategy_is_checked_in_every_run(kept: Callable[[], int]) -> None:
+    own = {"name": "custom", "target": "tests.strategies.broken:Broken"}
+    for _ in range(2):
+        found = run_verdict(started(), strategy=own)
+        assert (found.passed, found.cached, found.strategy) == (True, False, "custom")
+        assert found.network == "equal to one process"
+    assert kept() == 0
+
+
+def test_a_single_process_is_checked_by_the_small_networks_alone(kept: Callable[[], int]) -> None:
+    found = run_verdict(started(), strategy="single")
+    assert (found.passed, found.error_network, found.network, kept()) == (True, None, "", 1)
+
+
+PASSED = GateVerdict(
+    run_id="run",
+    strategy="ddp",
+    workers=1,
+    steps=4,
+    passed=True,
+    ranks_equal=True,
+    error=0.0,
+    error_batchnorm=0.0,
+    tolerance=1e-5,
+    rule="a rule",
+    message="a remark",
+)
+
+
+def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing() -> None:
+    plan = plan_of(strategy=SMALL_BUCKETS)
+    found = examine_network(PASSED, plan, ALONE, started(), NoComm(), ("fp32", "bf16"))
+    assert (found.passed, found.message, found.rule) == (True, "a remark", "a rule")
+    assert found.network.startswith("equal to one process; in bf16 an update differs by ")
+    assert found.error_network is not None
+    assert found.error_network < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "lossy", "words"),
+    [
+        ({}, Lossy(reduced="bf16"), "the strategy is lossy throughout"),
+        (
+            {
+                "strategy": {"name": "pipeline", "schedule": "pipedream"},
+                "resources_workers": 2,
+            },
+            *(None, "its gradients are applied late by intent"),
+        ),
+        ({"model": {"name": "tests.unit.gate.test_own_network:Synced"}}, None, "SyncBatchNorm"),
+    ],
+)
+def test_why_a_runs_network_is_not_compared(
+    changes: dict[str, Any], lossy: Lossy | None, words: str
+) -> None:
+    own = {"name": "custom", "target": "tests.strategies.broken:Broken"}
+    plan = plan_of(**{"strategy": own, **changes})
+    found = examine_network(PASSED, plan, ALONE, started(lossy=lossy), NoComm())
+    assert (found.passed, found.error_network, found.message) == (True, None, "a remark")
+    assert found.network.startswith("not compared: ")
+    assert words in found.network
+
+
+@pytest.mark.parametrize("off", [0.0, 3e-4])
+def test_a_network_that_is_built_anew_is_compared_with_torchs(off: float) -> None:
+    strategy = Off(off, off, off)
+    strategy.start(ALONE)
+    found = _rebuilt(plan_of(), ALONE, strategy, PASSED)
+    assert (found.passed, found.ranks_equal) == (off == 0, True)
+    assert found.error_rebuilt is not None
+    assert off <= found.error_rebuilt <= 10 * off + 1e-6
+    assert found.rule == "a rule; the run's network as torch's to 1e-04"
+    if off:
+        assert found.message.startswith(("its weights differ by", "its logits differ by"))
+    assert found.message.endswith("a remark")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.images.build import LENT, MIRROR_VARIABLE, debian_mirror, lend, pip_settings
+from raysuite.images.builder import LENT, MIRROR_VARIABLE, debian_mirror, lend, pip_settings
 
 
 @pytest.fixture(autouse=True)

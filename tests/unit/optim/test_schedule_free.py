@@ -15,9 +15,9 @@ from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, RunStopped
 from raysuite.spec import Document
-from raysuite.train import stopping
+from raysuite.train import stop_together
 from raysuite.train.run import execute
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 from tests.require import require
 from tests.task_sets import BATCH, called, mean_loss_of, samples_of, spec_of
 
@@ -97,7 +97,7 @@ def test_validation_and_the_exported_model_have_the_average(tmp_path: Path) -> N
 def test_a_checkpoint_inside_an_epoch_continues_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)  # it is asked after every step
+    monkeypatch.setattr(stop_together, "MEET_SECONDS", 0.0)  # it is asked after every step
     plan, folder = plan_of(tmp_path), tmp_path / "checkpoint"
     whole = [each for each in run(plan) if isinstance(each, EpochFinished)]
     folder.mkdir()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysuite.measure.node import node_figures
+from raysuite.measure.node_speed import node_figures
 from raysuite.orchestrate.node_check import rounds
-from raysuite.records.nodes import CHECKS
+from raysuite.records.node_checks import CHECKS
 
 
 @pytest.mark.parametrize("size", range(2, 9))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import RayStartError, UserError
-from raysuite.orchestrate import cluster
-from raysuite.orchestrate.cluster import own_loopback, own_token
+from raysuite.orchestrate import ray_cluster
+from raysuite.orchestrate.ray_cluster import own_loopback, own_token
 from tests.require import require
 
 
@@ -96,7 +96,7 @@ def test_where_nothing_can_be_compiled_it_goes_on(
 
 ASK_AFTERWARDS = """\
 from raysuite.errors import UserError
-from raysuite.orchestrate.cluster import connect
+from raysuite.orchestrate.ray_cluster import connect
 try:
     with connect("127.0.0.1:1"):
         pass
@@ -118,7 +118,7 @@ def test_what_rays_threads_print_is_logged(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     before = sys.stdout
-    with caplog.at_level("DEBUG"), cluster._without_rays_lines():
+    with caplog.at_level("DEBUG"), ray_cluster._without_rays_lines():
         for name in ("ray_listen_error_messages", "ray-fit"):
             thread = threading.Thread(target=print, args=[f"of {name}"], name=name)
             thread.start()
@@ -161,8 +161,8 @@ def test_a_start_that_failed_is_repeated_with_nothing_of_it_left(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = _Ray(short, failures=2)
-    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
-    cluster._start(short)
+    monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
+    ray_cluster._start(short)
     assert len(ray.processes) == 3
     ray.processes[-1].kill()
     ray.processes[-1].wait()
@@ -173,9 +173,9 @@ def test_a_folder_whose_path_is_too_long_is_refused_before_a_start(
 ) -> None:
     folder = short / ("long" * 12)
     ray = _Ray(folder, failures=9)
-    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
+    monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
     with pytest.raises(UserError, match="TMPDIR"):
-        cluster._start(folder)
+        ray_cluster._start(folder)
     assert not ray.processes
 
 
@@ -183,9 +183,9 @@ def test_starts_that_all_fail_are_one_error_with_rays_reason(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray = _Ray(short, failures=9)
-    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
+    monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
     with pytest.raises(RayStartError, match="raylet: out of patience") as raised:
-        cluster._start(short)
+        ray_cluster._start(short)
     assert "\n" not in str(raised.value)
     assert len(ray.processes) == 3
     assert all(process.poll() is not None for process in ray.processes)

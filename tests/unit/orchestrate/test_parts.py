@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.orchestrate import trials as parts
-from raysuite.orchestrate.trials import Part, State, try_part
+from raysuite.orchestrate import part_trials as parts
+from raysuite.orchestrate.part_trials import Part, State, try_part
 
 PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
@@ -87,6 +87,6 @@ def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_tried_part_has_a_trial() -> None:
-    from raysuite.orchestrate.trials import TRIALS
+    from raysuite.orchestrate.part_trials import TRIALS
 
     assert [part.name for part in parts.TRIED] == list(TRIALS)

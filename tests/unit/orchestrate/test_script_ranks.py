@@ -26,7 +26,7 @@ from raysuite.records import (
     ScriptMeasured,
 )
 from raysuite.spec.document import Document
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
 from tests.stepping import STEPS
 
 pytestmark = [pytest.mark.integration]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import raysuite
-from raysuite.orchestrate.cluster import search_path
+from raysuite.orchestrate.ray_cluster import search_path
 
 OURS = str(Path(raysuite.__file__).resolve().parents[1])
 

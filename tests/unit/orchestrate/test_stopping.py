@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.files import Head
-from raysuite.cluster.files import Stop as ClustersStop
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.orchestrate.cluster import interrupted_afterwards
+from raysuite.cluster.state_files import Head
+from raysuite.cluster.state_files import Stop as ClustersStop
+from raysuite.orchestrate.ray_cluster import interrupted_afterwards
 from raysuite.orchestrate.stopping import (
     FILE,
     StopWatch,
@@ -26,7 +26,7 @@ from raysuite.orchestrate.stopping import (
     requested_end,
     requested_stop,
 )
-from raysuite.train.stopping import Prune, Stop
+from raysuite.train.stop_together import Prune, Stop
 
 
 @pytest.fixture

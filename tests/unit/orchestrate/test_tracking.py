@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.files import Head
+from raysuite.cluster.state_files import Head
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Results

@@ -12,7 +12,7 @@ from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, Wo
 
 from raysuite.orchestrate.controller import LateError, NodeKeeper, NothingLeftError
 from raysuite.orchestrate.groups import make_trainer
-from raysuite.orchestrate.nodes import NodesGoneError
+from raysuite.orchestrate.leaving_nodes import NodesGoneError
 from raysuite.orchestrate.trainer import Workers
 from raysuite.plan import make_plans
 from raysuite.spec import parse_document
@@ -89,7 +89,7 @@ def test_what_ends_a_group(
 
 def test_the_driver_does_without_torch() -> None:
     """It takes seconds to import."""
-    names = ("suite", "stopping", "trainer", "controller", "groups", "cluster")
+    names = ("suite", "stopping", "trainer", "controller", "groups", "ray_cluster")
     lines = [f"import raysuite.orchestrate.{name}" for name in names]
     ask = "; ".join(["import sys, raysuite.cli.driver", *lines, "print('torch' in sys.modules)"])
     assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "False\n"

@@ -32,6 +32,7 @@ from raysuite.perf.recommendation import rank
 from raysuite.records import RunFigures, RunFinished
 from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_calibration import (
     HELD_OUT,
     NAME,
@@ -151,6 +152,15 @@ def test_out_of_range_is_marked_and_the_unseen_is_not_predicted(exact: Calibrati
     more = plans("[[64, 1]]", **{"[ddp, 2]": "[ddp, 4]"})
     messages = [each.message for each in predict(more, exact, "x.yaml")]
     assert any("2 workers on one node" in message for message in messages)
+
+
+def test_sequences_of_an_unknown_length_have_no_throughput(exact: Calibration) -> None:
+    known = plans("[[64, 1]]")
+    tokens = CLASSIFICATION.model_copy(update={"unit": "tokens"}).model_dump(mode="json")
+    for plan, each in zip(known, predict(known, exact, "x.yaml"), strict=True):
+        assert each.throughput is not None
+        [found] = predict([{**plan, "task": tokens}], exact, "x.yaml")
+        assert (found.throughput, found.epoch_seconds) == (None, each.epoch_seconds)
 
 
 def test_speed_ups_are_against_one_worker(exact: Calibration) -> None:

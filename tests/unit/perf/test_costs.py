@@ -100,6 +100,13 @@ def test_terms_that_a_plan_does_not_have() -> None:
 def test_names_hold_what_changes_the_costs_of_an_image() -> None:
     plan = plan_of({"name": "ddp"}, 2)
     assert work_name(plan) == NAME
+    for key, value, size in (
+        ("sequence", 16, "16 tokens"),
+        ("inputs", "[3] float32", "[3] float32"),
+        ("image_size", 32, "32 px"),
+    ):
+        other = {**plan, "dataset": {**plan["dataset"], key: value}}
+        assert work_name(other) == f"resnet20 at {size}, cpu"
     spec = plan["spec"]
     training = {"precision": "bf16", "compile": "default", "ema_decay": 0.9}
     changed = {

@@ -21,6 +21,7 @@ from raysuite.perf.simulator import (
     Step,
     Task,
     data_parallel,
+    pipeline,
     pipeline_step,
     run,
 )
@@ -173,6 +174,46 @@ def test_a_data_parallel_step_by_hand(
     assert Step.of(tasks).seconds == pytest.approx(seconds)
 
 
+def test_what_lies_in_no_unit_is_gathered_as_one() -> None:
+    """First and last layer, in 4 seconds, and once more for the second micro-batch, beside a
+    backward pass: from 12 to 16 instead of 14. Passes are as long as in other steps by hand."""
+    layers = [Layer("a", 1, 2, 10.0), Layer("b", 1, 2, 10.0, unit=0), Layer("c", 1, 2, 10.0)]
+    reductions = replace(SHARDED, by_unit=True, gathered_bytes=4.0)
+    once = Step.of(data_parallel(layers, [Crowd(2)], SLOW, reductions)).seconds
+    # forward passes end at 5, 7 and 8, as `b` is gathered from 4 to 6
+    assert once == pytest.approx(8 + 6 + 1)
+    twice = Step.of(data_parallel(layers, [Crowd(2)], SLOW, reductions, accumulate=2)).seconds
+    # then at 17, 19 and 20
+    assert twice == pytest.approx(20 + 6 + 1)
+
+
+def test_what_each_lane_does() -> None:
+    tasks = data_parallel(THREE, [Crowd(2)], SLOW, replace(EACH, gathers="updated weights"))
+    assert [(task.name, task.lane, task.kind) for task in tasks] == [
+        *((f"forward {name}", "2 workers", "computation") for name in "abc"),
+        ("backward c", "2 workers", "computation"),
+        ("reduce bucket 0", "collectives", "communication"),
+        ("backward b", "2 workers", "computation"),
+        ("reduce bucket 1", "collectives", "communication"),
+        ("backward a", "2 workers", "computation"),
+        ("reduce bucket 2", "collectives", "communication"),
+        ("update", "2 workers", "overhead"),
+        ("gather weights", "collectives", "communication"),
+    ]
+    stages = [Layer(str(n), 1, 2, gradient_bytes=10.0, output_bytes=10.0) for n in range(2)]
+    lanes: dict[str, set[str]] = {}
+    for task in pipeline(stages, Schedule("gpipe", 2, (1, 1)), SLOW, copies=2):
+        lanes.setdefault(f"{task.lane}: {task.kind}", set()).add(task.name)
+    passes = {"forward 0", "forward 1", "backward 0", "backward 1"}
+    assert lanes == {
+        **{f"worker {worker}: computation": passes for worker in (0, 1)},
+        **{f"worker {worker}: overhead": {"update"} for worker in (0, 1)},
+        "link 0 to 1: communication": {"send forward 0", "send forward 1"},
+        "link 1 to 0: communication": {"send backward 0", "send backward 1"},
+        **{f"collectives of stage {stage}: communication": {"reduce"} for stage in (0, 1)},
+    }
+
+
 def test_workers_by_hand() -> None:
     alone = Step.of(data_parallel(THREE, [Crowd(1)], SLOW, replace(EACH, gathers="weights")))
     assert (alone.seconds, alone.shares["computation"]) == (9, 1)
@@ -225,7 +266,7 @@ def test_a_message_takes_the_link_between_its_ranks() -> None:
     assert network.all_reduce(4, 12) == pytest.approx(2 * 0.6 + 2 * 0.6)
     assert network.all_reduce(6, 12) == pytest.approx(2 * 0.6 + 2 * math.log2(3) * 3 + 2 * 6 / 2.5)
     assert network.all_gather(2, 10) == network.all_reduce(2, 10) / 2 == 0.5
-    assert network.all_reduce(2, 0) == 0
+    assert network.all_reduce(6, 0) == network.all_reduce(1, 10) == 0
 
 
 MIB = 2**20
@@ -416,6 +457,10 @@ def test_a_ring_between_nodes_sends_its_part_of_the_bytes(nodes: int, per_node: 
     assert told == pytest.approx(in_node + among + messages)
 
 
-def test_a_network_that_is_none_is_named() -> None:
+def test_a_network_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("{name: a, source: b, workers_per_node: 2, inside: {latency_us: 1}}")
+    with pytest.raises(UserError, match=r"read: inside\.gb_per_s: Field req.*; between: Field req"):
+        Network.read(str(file))
     with pytest.raises(UserError, match="ethernet-40g, hdr-fat-tree, juwels-booster"):
         Network.read("token-ring")

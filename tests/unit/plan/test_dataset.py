@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from raysuite.data import formats
-from raysuite.errors import Mistake, SpecError
+from raysuite.errors import DataError, Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.dataset import Datasets, check_unchanged, official, passed_over
 from raysuite.spec import Document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
+from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
 
 
@@ -56,7 +58,9 @@ def test_elsewhere_a_named_set_counts_as_official(tmp_path: Path) -> None:
         "training": {"epochs": 1, "global_batch": 65_536},
     }
     (plan,) = make_plans(Document(spec, "x.yaml"), 4, elsewhere=True)
-    assert (plan.dataset.train_samples, plan.dataset.classes) == (1_281_167, 1000)
+    facts = plan.dataset
+    assert (facts.train_samples, facts.val_samples, facts.classes) == (1_281_167, 50_000, 1000)
+    assert facts.class_names == tuple(map(str, range(1000)))
     assert plan.steps_per_epoch == 20
     with pytest.raises(SpecError, match=f"no folder {tmp_path}/imagenet-folder"):
         make_plans(Document(spec, "x.yaml"), 4)
@@ -227,3 +231,85 @@ def test_classes_beside_shards(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("a\nb\n")
     (found,) = mistakes(**small.data.model_dump())
     assert "data.classes is 4" in found.message
+
+
+def test_official_sets_without_a_folder_here_are_named_once(tmp_path: Path) -> None:
+    small = small_sets.write("cifar10-binary", tmp_path / "cifar10-binary")
+    spec: dict[str, Any] = {
+        "name": "a",
+        "model": "resnet50",
+        "data": {"name": "imagenet", "root": str(tmp_path)},
+        "training": {"epochs": 1, "global_batch": 2},
+        "repeats": 2,
+        "matrix": {"data.format": ["folder", "tfrecord"]},
+    }
+    plans = make_plans(Document(spec, "x.yaml"), 4, elsewhere=True)
+    digits = plans_of(DataOptions(name="digits"))
+    assert official([*digits, *plans, *plans_of(small.data)]) == [
+        "imagenet as folder",
+        "imagenet as tfrecord",
+    ]
+    here = make_plans(Document({**spec, "data": small.data.model_dump(), "matrix": {}}, "x"), 4,
+                      elsewhere=True)  # fmt: skip
+    assert here[0].dataset == small.facts, "what is here is counted"
+
+
+def test_files_that_are_no_images_are_counted_once_for_each_folder(tmp_path: Path) -> None:
+    folders = [
+        image_folder(tmp_path / name, {f"{split}/{label}": 2 for split in ("train", "val")
+                                       for label in classes})
+        for name, classes in (("a b", "xyz"), ("c", "xy"))
+    ]  # fmt: skip
+    clean = image_folder(tmp_path / "clean", {"train/x": 2, "val/x": 1})
+    for note in clean.rglob("notes.txt"):
+        note.unlink()
+    plans = [
+        plan
+        for folder in [*folders, clean]
+        for plan in plans_of(
+            DataOptions(name="image_folder", path=str(folder), image_size=8), repeats=2
+        )
+    ]
+    first, second = passed_over(plans)
+    assert first.startswith(f"{folders[0]}: 6 files or folders are no images")
+    assert f"`raysuite data check '{folders[0]}'`" in first
+    assert second.startswith(f"{folders[1]}: 4 files or folders are no images")
+
+
+def test_a_set_that_is_another_than_was_planned_is_not_resumed(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "set", {"train/a": 3, "train/b": 2, "val/a": 1, "val/b": 2})
+    plans = plans_of(DataOptions(name="image_folder", path=str(root), image_size=8))
+    plans += plans_of(DataOptions(name="digits"))
+    check_unchanged(plans)
+    for split in ("train", "val"):
+        more = root / split / "a" / "more.jpeg"
+        more.touch()
+        with pytest.raises(DataError, match=f"{root}: the plan counts 5 training and 3 validation"):
+            check_unchanged(plans)
+        more.unlink()
+    (root / "train" / "b").rename(root / "train" / "c")
+    (root / "val" / "b").rename(root / "val" / "c")
+    with pytest.raises(DataError, match="'c'"):
+        check_unchanged(plans)
+    root.rename(tmp_path / "elsewhere")
+    check_unchanged(plans)  # of a set that is on its workers' machines alone
+
+
+def test_tokens_have_a_vocabulary_and_no_pixels(tmp_path: Path) -> None:
+    for split, length in (("train", 100), ("val", 50)):
+        (tmp_path / f"{split}.txt").write_bytes(b"a" * length)
+    data = DataOptions(name="text", path=str(tmp_path), sequence=16)
+    (plan,) = plans_of(data, task="language_model")
+    # sequences of 16 tokens and the one after each: 99 and 49 are predicted
+    assert plan.dataset == DatasetFacts(7, 4, 256, channels=0, image_size=0, sequence=16)
+    check_unchanged([plan])
+
+
+def test_a_set_is_looked_at_anew_where_what_its_counts_depend_on_differs(tmp_path: Path) -> None:
+    seen = Datasets()
+    root = image_folder(tmp_path / "set", {"train/a": 2, "val/a": 1})
+    data = DataOptions(name="image_folder", path=str(root), image_size=8)
+    found = seen.look(data)
+    assert seen.look(data.model_copy(update={"image_size": 9, "mean": (0.1,)})) is found
+    assert seen.look(data.model_copy(update={"bad_samples": "skip"})) is not found
+    assert isinstance(seen.look(data.model_copy(update={"path": "/nowhere"})), str)

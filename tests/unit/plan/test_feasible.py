@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from raysuite.errors import Mistake, SpecError
@@ -23,9 +25,12 @@ def mistakes(
     training: str = "{epochs: 1, global_batch: 8}",
     gpus: int = 0,
 ) -> list[Mistake]:
-    base = BASE.format(MODEL=model, DATA=data, TRAINING=training)
+    return mistakes_of(BASE.format(MODEL=model, DATA=data, TRAINING=training) + text, gpus)
+
+
+def mistakes_of(text: str, gpus: int = 0) -> list[Mistake]:
     try:
-        make_plans(parse_document(base + text, "x.yaml"), gpus)
+        make_plans(parse_document(text, "x.yaml"), gpus)
     except SpecError as error:
         return list(error.mistakes)
     return []
@@ -83,6 +88,98 @@ def test_one_reason(text: str, training: str, key: str, words: str) -> None:
     assert found.key == key
     assert words in found.message
     assert found.line is not None
+
+
+TEXT = "{name: text, path: TEXTS, sequence: 8}"
+OF_TOKENS = "task: language_model\n"
+TRAINED = "{epochs: 1, global_batch: 2, KEY}"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> str:
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.txt").write_text("a few words of text, more than a batch holds")
+    return TEXT.replace("TEXTS", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "training", "key", "words"),
+    [
+        ("", "", "", "task", "text are tokens; set task to language_model"),
+        (OF_TOKENS, "digits", "", "data.name", "valid are text, python_topics, tokens, or"),
+        (f"{OF_TOKENS}loader: dali", "", "", "loader.name", "valid are auto, native, memory"),
+        (OF_TOKENS, "", "label_smoothing: 0.1", "training.label_smoothing", "is language_model"),
+        (OF_TOKENS, "", "class_weights: auto", "training.class_weights", "for classification"),
+        (OF_TOKENS, "", "sampler: balanced", "training.sampler", "for classification"),
+        (OF_TOKENS, "", "target_accuracy: 0.9", "training.target_accuracy", "for classification"),
+        (OF_TOKENS, "", "memory_format: channels_last", "training.memory_format", "for images"),
+        ("", "digits", "target: 0.9", "training.target", "called target_accuracy"),
+        ("", "'my:Set'", "", "data", "my:Set needs `image_size`"),
+        (
+            "task: regression",
+            "{name: 'my:Set', image_size: 8}",
+            *("", "data.image_size", "for the task regression samples are given to the network"),
+        ),
+        (
+            "task: regression",
+            "{name: 'my:Set', bad_samples: skip}",
+            *("", "data.bad_samples", "skip is for images"),
+        ),
+        (
+            "optimizer: schedule_free",
+            *("digits", "ema_decay: 0.9", "training.ema_decay", "schedule_free averages"),
+        ),
+    ],
+)
+def test_what_goes_with_another_task(
+    text: str, data: str, training: str, key: str, words: str, texts: str
+) -> None:
+    model = "'my:Net'" if "regression" in text or "my:" in data else "resnet20"
+    model = "gpt" if OF_TOKENS in text and data != "digits" else model
+    found = mistakes(
+        text, model, data or texts, TRAINED.replace("KEY", training).replace(", }", "}")
+    )
+    (mistake,) = [each for each in found if each.key == key]
+    assert words in mistake.message
+    others = {"data.name", "model.name", "task"} - {key}  # of what is not there to be imported
+    assert {each.key for each in found} - {key} <= others
+
+
+def test_text_goes_with_its_task(texts: str) -> None:
+    assert mistakes(OF_TOKENS, "gpt", texts, "{epochs: 1, global_batch: 2}") == []
+    augmented = "{name: 'my:Set', augment: none}"
+    found = mistakes("task: regression", "'my:Net'", augmented)
+    assert "data.augment" not in {each.key for each in found}, "of an image and its mask"
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "words"),
+    [
+        ("", "", ""),
+        ("script: {command: nothing.py}", "script.command", "nothing.py is not there"),
+        ("script: {command: FOLDER}", "script.command", "is a folder"),
+        ("script: {command: '-m a.module'}", "", ""),
+        ("script: {command: [FILE, '{1 // 0}']}", "script.command", "{1 // 0}"),
+        ("script: {command: FILE, environment: {A: '{b}'}}", "script.environment", "'b'"),
+        (
+            "script: {command: FILE, samples_per_step: '1 / 0'}",
+            "script.samples_per_step",
+            "{1 / 0}",
+        ),
+        ("measure: {profile: nsight}", "measure.profile", "valid are off and torch"),
+        ("measure: {profile: torch}", "", ""),
+        ("resources: {elastic: true}", "resources.elastic", "leave it out"),
+        ("resources: {device: gpu}", "resources.device", "there are 0"),
+    ],
+)
+def test_what_a_script_cannot_have(more: str, key: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.touch()
+    script = "" if "script:" in more else "script: {command: FILE}\n"
+    text = f"name: a\n{script}{more}\n".replace("FILE", str(file))
+    found = mistakes_of(text.replace("FOLDER", str(tmp_path)), gpus=int("nsight" in more))
+    assert [each.key for each in found] == ([key] if key else [])
+    assert all(words in each.message for each in found)
 
 
 def test_a_step_may_take_the_whole_training_set() -> None:

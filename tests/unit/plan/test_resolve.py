@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raysuite.plan import RunPlan, groups, make_plans
 from raysuite.plan import resolve as resolve_module
 from raysuite.spec import parse_document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.loaders import AutoOptions, MemoryOptions, NativeOptions
 

@@ -20,7 +20,7 @@ from raysuite.records import (
     read_journal,
     run_figures,
 )
-from raysuite.records.batches import BatchFound
+from raysuite.records.batch_trials import BatchFound
 from raysuite.records.derive import RunFigures, run_shares
 from raysuite.records.names import run_name
 from raysuite.records.schema import ScriptMeasured, StagesMeasured

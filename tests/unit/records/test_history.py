@@ -16,7 +16,7 @@ from raysuite.cli import app
 from raysuite.records import Results
 from raysuite.records.history import Point, _changes, histories
 from raysuite.records.statistics import summarize
-from raysuite.report.history import history_plot
+from raysuite.report.history_page import history_plot
 from tests.fake_results import write_results
 
 SPEC = """\

@@ -13,7 +13,7 @@ import pytest
 from raysuite.records import Results, make_rows, metrics, results_figures, rows
 from raysuite.records.metrics import METRICS, Metric, metrics_of
 from raysuite.records.statistics import Stat, accuracy, summarize
-from raysuite.report import data, tables
+from raysuite.report import raw_data, tables
 from raysuite.report.text import WRITERS
 from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 from raysuite.track import entries
@@ -36,14 +36,14 @@ def test_one_declaration_is_all_that_a_new_metric_takes(monkeypatch: pytest.Monk
         "epochs_made", "Epochs made", "", "Epochs.", lambda run: len(run.epochs), table="variants"
     )
     whole = (*METRICS, new)
-    for module in (rows, data, tables, entries):
+    for module in (rows, raw_data, tables, entries):
         monkeypatch.setattr(module, "metrics_of", lambda task: whole)
     runs = results_figures(Results(FOLDER))
     made = make_rows(runs)
     assert made[0].figures["epochs_made"].mean == 4
-    assert data.row_data(made[0])["epochs_made"]["n"] == 2
-    assert data.run_data(runs[0])["epochs_made"] == 4
-    lines = list(csv.DictReader(io.StringIO(data.csv_text(made))))
+    assert raw_data.row_data(made[0])["epochs_made"]["n"] == 2
+    assert raw_data.run_data(runs[0])["epochs_made"] == 4
+    lines = list(csv.DictReader(io.StringIO(raw_data.csv_text(made))))
     assert float(lines[0]["epochs_made_mean"]) == 4
     assert "run/epochs_made" in {point.key for point in entries.run_points(runs[0])}
 

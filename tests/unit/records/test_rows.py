@@ -10,7 +10,7 @@ import pytest
 
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
-from raysuite.plan.batches import decided
+from raysuite.plan.batch_candidates import decided
 from raysuite.records import (
     Journal,
     Results,

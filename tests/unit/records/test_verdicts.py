@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records.nodes import NodeFigures
+from raysuite.records.node_checks import NodeFigures
 from raysuite.records.verdicts import FILE, SiteCheck, earlier_checks, judge, published
 
 

@@ -8,7 +8,7 @@ import pytest
 import vl_convert
 
 from raysuite.records import Row, make_rows, results_figures
-from raysuite.records.classes import class_figures
+from raysuite.records.confusion import class_figures
 from raysuite.report.classes import MOST_ROWS, class_sheet, confusion
 from raysuite.report.plot import pictures, points
 from tests.fake_results import TWELVE_ROWS, write_results

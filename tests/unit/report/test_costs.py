@@ -19,7 +19,7 @@ from raysuite.records import (
 )
 from raysuite.records.power import PowerUse
 from raysuite.report.build import collect, contents
-from raysuite.report.data import csv_text, row_data, run_data
+from raysuite.report.raw_data import csv_text, row_data, run_data
 from raysuite.report.tables import costs_sheet
 from tests.fake_results import FOUR_KINDS, TWELVE_ROWS, write_results
 

@@ -14,7 +14,7 @@ import pytest
 from raysuite.records import make_rows, results_figures
 from raysuite.records.statistics import accuracy
 from raysuite.report import build, text
-from raysuite.report.data import csv_text, row_data
+from raysuite.report.raw_data import csv_text, row_data
 from raysuite.report.tables import (
     Sheet,
     csv_sheet,

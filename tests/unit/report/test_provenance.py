@@ -11,7 +11,7 @@ import pytest
 
 from raysuite.records import Results, RunFailed, results_figures
 from raysuite.report import build
-from raysuite.report.provenance import files_sheet, provenance, times_sheet
+from raysuite.report.provenance import files_sheet, nodes_sheet, provenance, times_sheet
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, write_results
 
 FEW = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
@@ -91,4 +91,16 @@ def test_wall_times_are_those_of_the_phases_and_parts(results):
     sheet = times_sheet(data)
     assert sheet.header[:3] == ("What", "ray", "runs")
     assert sheet.cells[0][1:3] == ("1.50", "20.25")
+    (results.folder / "timings.json").unlink()
+
+
+def test_each_node_of_the_last_command_has_the_seconds_of_its_start(results):
+    commands = [{"began": 0.0, "seconds": {"ray": 1.5}}]
+    results.write_timings(commands)
+    assert nodes_sheet(provenance(results.folder, [], {}, {})) is None, "not in a cluster"
+    nodes = {"n2": {"python": 2.0, "head": 7.5, "ray": 20.25}, "n1": {"python": 2.5, "ray": 28.0}}
+    results.write_timings([*commands, {**commands[0], "nodes": nodes}])
+    sheet = nodes_sheet(provenance(results.folder, [], {}, {}))
+    assert sheet.header == ("Node", "Imports", "Wait for the head", "Ray")
+    assert sheet.cells == (("n1", "2.50", "–", "28.00"), ("n2", "2.00", "7.50", "20.25"))
     (results.folder / "timings.json").unlink()

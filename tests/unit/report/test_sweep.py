@@ -16,9 +16,9 @@ from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
 from raysuite.report.sweep.importance import LEAST, importances
-from raysuite.report.sweep.plots import BEST, importance_plot
 from raysuite.report.sweep.study import study
-from raysuite.report.sweep.summary import _alike, accuracy_interval, side_by_side
+from raysuite.report.sweep.sweep_plots import BEST, importance_plot
+from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
 from tests.fake_sweeps import SPACE, write_sweep

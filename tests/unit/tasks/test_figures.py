@@ -27,16 +27,16 @@ from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.records.derive import run_figures
 from raysuite.records.rows import make_rows
 from raysuite.report.build import collect, contents
-from raysuite.report.data import row_data, run_data
 from raysuite.report.plots import make_plots
+from raysuite.report.raw_data import row_data, run_data
 from raysuite.report.sweep.study import study
 from raysuite.report.tables import costs_sheet, markdown_sheet, rows_latex, rows_sheet
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.track.entries import run_points
 from raysuite.track.upload import sweep_points, trials_view
-from raysuite.train.evaluate import evaluate_task
-from raysuite.train.stopping import Prune
+from raysuite.train.evaluation import evaluate_task
+from raysuite.train.stop_together import Prune
 from tests.task_sets import BATCH, VAL, spec_of
 from tests.unit.tasks.conftest import plan_of, run
 

@@ -9,7 +9,7 @@ import torch
 
 from raysuite import models
 from raysuite.records import EpochFinished, GateVerdict
-from raysuite.train.dry_batch import mistakes
+from raysuite.train.trial_batch import mistakes
 from tests.pages import blocks
 from tests.require import require
 from tests.task_sets import BATCH, Samples, plain

@@ -13,7 +13,7 @@ from torch import nn
 from raysuite.errors import SpecError
 from raysuite.plan.dry_batch import unproven
 from raysuite.tasks import Metric, Task
-from raysuite.train.dry_batch import mistakes
+from raysuite.train.trial_batch import mistakes
 from tests.task_sets import BATCH, HERE, Copy, Samples
 from tests.unit.tasks.conftest import plan_of
 

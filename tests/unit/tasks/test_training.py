@@ -15,10 +15,10 @@ from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, Record, RunStopped
 from raysuite.spec import Document
-from raysuite.train import stopping
-from raysuite.train.dry_batch import mistakes
+from raysuite.train import stop_together
 from raysuite.train.run import execute
-from raysuite.train.stopping import Stop
+from raysuite.train.stop_together import Stop
+from raysuite.train.trial_batch import mistakes
 from tests.pages import blocks
 from tests.task_sets import (
     BATCH,
@@ -71,7 +71,7 @@ def test_a_task_is_trained_as_by_a_plain_loop(case: str, tmp_path: Path) -> None
 def test_tokens_are_resumed_inside_an_epoch(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)  # it is asked after every step
+    monkeypatch.setattr(stop_together, "MEET_SECONDS", 0.0)  # it is asked after every step
     plan = plan_of(case, tmp_path, training={"epochs": 2, "global_batch": BATCH})
     whole = epochs_of(run(plan))
     folder = tmp_path / "checkpoint"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.files import Head
+from raysuite.cluster.state_files import Head
 from raysuite.errors import UserError
 from raysuite.track.sync import SyncSummary, one_line, wait_while_starting
 

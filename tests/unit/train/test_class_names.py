@@ -16,20 +16,20 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.data import formats, prepare
-from raysuite.data.check import check, detect, target_of
 from raysuite.data.convert import convert, plan_conversion
+from raysuite.data.set_check import check, detect, target_of
 from raysuite.errors import DataError
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import create_sweep, trial_plan
 from raysuite.records import Journal, Results, RunFinished
 from raysuite.spec import parse_document
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import other_class
-from raysuite.track.register import weights_of
-from raysuite.train import stopping
+from raysuite.track.model_registry import weights_of
+from raysuite.train import stop_together
 from raysuite.train.__main__ import main
 from raysuite.train.building import build_model
-from raysuite.train.stopping import Signals, Stop
+from raysuite.train.stop_together import Signals, Stop
 from raysuite.train.world import world_from_environment
 from tests import small_sets
 from tests.unit.train.conftest import keep, plan_of, run
@@ -166,7 +166,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command of a run that stopped in its first epoch; its images are in `ours`."""
     root = pictures(tmp_path / "ours", ("cat", "dog"))
     (tmp_path / "spec.yaml").write_text(SPEC.replace("ROOT", str(root)))
-    monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
+    monkeypatch.setattr(stop_together, "MEET_SECONDS", 0.0)
     calls = iter([None] * 2 + [Stop("time_limit")] * 1000)
     monkeypatch.setattr(Signals, "request", lambda _: next(calls))
     call = [str(tmp_path / "spec.yaml"), "--results", str(tmp_path / "results")]

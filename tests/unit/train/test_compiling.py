@@ -18,7 +18,7 @@ from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
 from raysuite.train.loop import TrainingLoop, train_rest
-from raysuite.train.stopping import Watch, never
+from raysuite.train.stop_together import Watch, never
 from tests.require import require
 from tests.unit.train.conftest import plan_of, run
 

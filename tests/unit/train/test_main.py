@@ -25,11 +25,11 @@ from raysuite.records import (
     results_figures,
 )
 from raysuite.report.build import collect
-from raysuite.track.register import weights_of
-from raysuite.train import stopping
+from raysuite.track.model_registry import weights_of
+from raysuite.train import stop_together
 from raysuite.train.__main__ import main
 from raysuite.train.run import execute
-from raysuite.train.stopping import SIGNALS, Signals, Stop
+from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
 from tests.torchrun import ROOT, torchrun
 
@@ -116,7 +116,7 @@ def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
     cut_off: bool,
 ) -> None:
     calls = iter([None] * 3 + [Stop("time_limit")] * 1000)
-    monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
+    monkeypatch.setattr(stop_together, "MEET_SECONDS", 0.0)
     monkeypatch.setattr(Signals, "request", lambda _: next(calls))
     call = [str(spec), "--results", str(tmp_path / "parts")]
     assert main(call) == 75
@@ -149,7 +149,7 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
     calls = iter([None] * 8 + [Stop("preempted")] * 1000)
     call = [str(spec), "--results", str(tmp_path)]
     with monkeypatch.context() as patched:
-        patched.setattr(stopping, "MEET_SECONDS", 0.0)
+        patched.setattr(stop_together, "MEET_SECONDS", 0.0)
         patched.setattr(Signals, "request", lambda _: next(calls))
         assert main(call) == os.EX_TEMPFAIL
     results = Results.open(tmp_path)

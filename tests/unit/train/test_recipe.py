@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
 from raysuite.gate.strategy_check import _own
 from raysuite.optim.average import WeightAverage
-from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, GateVerdict, Record, RunFinished
 from raysuite.train.loop import TrainingLoop
@@ -94,58 +92,6 @@ def test_the_gate_knows_optimisers_apart_but_not_their_rates() -> None:
 
 
 class TestAverage:
-    def test_its_formula(self) -> None:
-        model = torch.nn.BatchNorm1d(2)
-        average = WeightAverage(model, DECAY)
-        expected = torch.zeros(4)
-        for step in range(4):
-            with torch.no_grad():
-                model.weight.fill_(step * step)
-                model.running_mean.fill_(10.0 * step)
-            now = torch.tensor([step * step] * 2 + [10.0 * step] * 2)
-            expected = now if step == 0 else DECAY * expected + (1 - DECAY) * now
-            average.update(model)
-        assert average.model.running_mean is not None
-        found = torch.cat([average.weights()["weight"], average.model.running_mean])
-        torch.testing.assert_close(found, expected)
-        assert not average.model.training
-
-    def test_indices_and_counts_are_copied(self) -> None:
-        model = torch.nn.BatchNorm1d(2)
-        index = torch.arange(100_000)
-        model.register_buffer("index", index.clone())
-        average = WeightAverage(model, 0.9999)
-        for count in range(1, 6):
-            model.num_batches_tracked.fill_(count)
-            average.update(model)
-        assert torch.equal(average.model.get_buffer("index"), index)
-        assert average.model.get_buffer("num_batches_tracked").item() == 5
-
-    def test_nothing_of_it_is_read_on_the_host(self) -> None:
-        """Meta tensors have no values to read."""
-        model = torch.nn.BatchNorm1d(2, device="meta")
-        average = WeightAverage(model, DECAY)
-        for _ in range(2):
-            average.update(model)
-
-    def test_a_checkpoint_of_torchs_averaged_model_is_read(self, tmp_path: Path) -> None:
-        theirs = AveragedModel(
-            torch.nn.BatchNorm1d(2), multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True
-        )
-        ours = WeightAverage(torch.nn.BatchNorm1d(2), DECAY)
-        model = torch.nn.BatchNorm1d(2)
-        torch.nn.init.normal_(model.weight)
-        theirs.update_parameters(model)
-        torch.save(theirs.state_dict(), tmp_path / "average.pt")
-        ours.load_state(read_state(tmp_path / "average.pt"))
-        torch.nn.init.normal_(model.weight)
-        theirs.update_parameters(model)
-        ours.update(model)
-        assert torch.equal(ours.weights()["weight"], theirs.module.weight)
-        torch.save(ours.state(), tmp_path / "average.pt")
-        theirs.load_state_dict(torch.load(tmp_path / "average.pt", weights_only=True))
-        assert theirs.n_averaged.item() == 2
-
     def test_the_weights_are_trained_as_without_it(self) -> None:
         plain = epochs_of(run(plan_of()))
         averaged = epochs_of(run(plan_of(training_ema_decay=DECAY)))

@@ -43,10 +43,10 @@ from raysuite.records import (
 from raysuite.tasks.classification import Classification
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
-from raysuite.train.checkpoint import LoopState
-from raysuite.train.loop import TrainingLoop, validate
+from raysuite.train.checkpoint import LoopState, SoFar
+from raysuite.train.loop import TrainingLoop, train_rest, validate
 from raysuite.train.run import execute
-from raysuite.train.stopping import Watch
+from raysuite.train.stop_together import Watch, never
 from tests.unit.train.conftest import keep, plan_of, run
 
 
@@ -425,6 +425,35 @@ def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) ->
     first, second = epochs_of(run(plan_of(training_precision="fp16")))
     assert 0 < first.skipped_steps < 6
     assert second.skipped_steps < 6
+
+
+def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it() -> None:
+    world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+    strategy.start(world)
+    before = SoFar(
+        steps=4,
+        attempts=2,
+        loss_sums=[1.0, 2.0, 3.0, 4.0],
+        skipped_steps=3,
+        seconds=1000.0,
+        steady_images=100_000,
+        steady_seconds=500.0,
+        step_seconds=[7.0],
+        data_wait_seconds=[300.0],
+        compile_seconds=40.0,
+    )
+    with closing(TrainingLoop(plan_of(measure_warmup_steps=0), world, strategy)) as loop:
+        loop.so_far = before
+        done, stop = train_rest(loop, Watch(never, world, loop.engine.comm))
+    assert stop is None
+    assert (done.steps, done.attempts, done.skipped_steps) == (6, 3, 3)
+    assert (done.loss_sums[:4], len(done.loss_sums)) == (before.loss_sums, 6)
+    assert (done.step_seconds[0], len(done.step_seconds)) == (7.0, 3)
+    assert 100_000 < done.steady_images <= 100_000 + 2 * 240
+    assert 1000 < done.seconds < 1100
+    assert 500 < done.steady_seconds < 600
+    assert 300 < done.data_wait_seconds[0] < 400
+    assert done.compile_seconds == 40.0
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysuite.orchestrate.nodes import Need
+from raysuite.orchestrate.leaving_nodes import Need
 from raysuite.orchestrate.sweep.trial_source import Node, fits
 
 LAPTOP = [Node(2, 0)]

@@ -15,7 +15,7 @@ from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.records.base import checked_line
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
-from raysuite.train.stopping import Prune
+from raysuite.train.stop_together import Prune
 
 EPOCHS = 9
 

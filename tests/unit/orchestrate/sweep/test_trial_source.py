@@ -10,16 +10,16 @@ import pytest
 from ray.tune.search import Searcher
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
-from raysuite.train.stopping import Stop
-from tests.unit.orchestrate.sweep.test_population import Sweep as Population
-from tests.unit.orchestrate.sweep.test_population import source_of
+from raysuite.train.stop_together import Stop
+from tests.unit.orchestrate.sweep.test_population_run import Sweep as Population
+from tests.unit.orchestrate.sweep.test_population_run import source_of
 
 TWO = Capacity((Node(2, 0),))
 

@@ -1,0 +1,62 @@
+"""The words that run a command on a node inside a site's image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from raysuite.errors import UserError
+from raysuite.spec.engines import COMMAND, ENGINES, Engine, checked_bind, checked_image
+from raysuite.spec.site import Site
+
+
+def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
+    """The words that run `command` on a node, in the site's image or by its own `launch`.
+
+    `folders` must be seen inside. No shell reads the words: whoever writes them into a script
+    quotes them. Raises UserError for a value that the engine would interpret.
+    """
+    if site.image is None and not site.launch:
+        return tuple(command)
+    return tuple(_filled(site, site.launch or ENGINES[site.engine].launch, command, folders))
+
+
+def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
+    """Options of srun that enter the site's image; none where a program on the node does."""
+    step = ENGINES[site.engine].step
+    if site.image is None or site.launch or not step:
+        return ()
+    return tuple(_filled(site, step, (), folders))
+
+
+def _filled(
+    site: Site, words: Sequence[str], command: Sequence[str], folders: Sequence[str]
+) -> Iterator[str]:
+    engine = ENGINES[site.engine]
+    binds = [checked_bind(bind) for bind in _binds(site, engine, folders)]
+    image = site.image or ""
+    if site.is_sif:
+        checked_image(image)
+    for word in words:
+        if word == COMMAND:
+            yield from command
+        elif word == "{gpus}":
+            yield from (engine.rocm if site.rocm else engine.gpus) if site.has_gpus else ()
+        elif "{binds}" in word:
+            yield from (word.replace("{binds}", bind) for bind in binds)
+        elif "{mounts}" not in word:
+            yield word.replace("{image}", image)
+        elif binds:
+            yield word.replace("{mounts}", ",".join(binds))
+
+
+def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
+    """As SRC:DST each: docker's and podman's SRC alone is a new, empty volume."""
+    for bind in site.binds:
+        yield bind if ":" in bind else f"{bind}:{bind}"
+    there = [str(Path.home()), "/tmp"] if engine.sees_home else []
+    for folder in folders:
+        if ":" in folder:
+            raise UserError(f"the folder {folder!r} holds a colon, and no image can see it")
+        if not any(Path(folder).is_relative_to(each) for each in there):
+            yield f"{folder}:{folder}"

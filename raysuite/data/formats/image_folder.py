@@ -1,0 +1,447 @@
+"""Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
+
+ImageNet's archives unpack its validation images into one flat folder. Their classes are then in
+a file: the devkit's, Kaggle's, or TensorFlow's (`LABEL_FILES`). Kaggle's archive keeps both splits
+below ILSVRC/Data/CLS-LOC.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from raysuite.data.cache import SETTLED_S, listed_once, publish, verify
+from raysuite.data.findings import Finding, Listed, Part, Target, check_image
+from raysuite.data.formats import base
+from raysuite.data.formats.base import SHOWN, Counts, Listing, absent
+from raysuite.data.prepared import Prepared, Split, prepared_of
+from raysuite.data.processes import Count
+from raysuite.errors import DataError, some
+from raysuite.files import printable
+from raysuite.spec.data_set import DataOptions, root_of
+from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
+
+LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
+_TOPS = ("", "ILSVRC/Data/CLS-LOC/")
+"""Where train and val may lie below the set's folder."""
+LABEL_FILES = (
+    "imagenet_2012_validation_synset_labels.txt",
+    "LOC_val_solution.csv",
+    "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt",
+    "data/ILSVRC2012_validation_ground_truth.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+)
+"""Files with the classes of validation images in one flat folder."""
+_THREADS = 8
+"""Folders that are listed at once: network file systems have a long latency, not a low rate."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a set, in order of class and file name; paths are relative to its folder."""
+
+    root: Path
+    classes: tuple[str, ...]
+    splits: dict[str, dict[str, list[str]]]
+    """Per split the paths of the images of each class."""
+    unlabelled: list[str]
+    """Paths of validation images in one flat folder whose classes are not known."""
+    others: dict[str, list[str]]
+    """Per split the paths of entries that are neither images of a class nor hidden."""
+    wrong: list[Finding]
+    """What is wrong with the folders."""
+
+    @property
+    def passed_over(self) -> int:
+        return sum(map(len, self.others.values()))
+
+
+def find(data: DataOptions) -> Images:
+    """The images of a set. Raises DataError with what is missing and what does not fit."""
+    root = root_of(data)
+    official = data.name in NAMED
+    if official:
+        if not root.is_dir():
+            raise absent(data, ())
+        top = _top(root)
+        missing = [f"{top}{split}" for split in SPLITS if not (root / f"{top}{split}").is_dir()]
+        if missing:
+            raise absent(data, missing)
+    return listed(root, val_may_lack=official, skip=data.bad_samples == "skip")
+
+
+def folder_state(data: DataOptions) -> tuple[float, str]:
+    """When a folder of the set was changed last, in s since 1970, and a digest of what `find`
+    depends on: adding or removing an entry changes the time of its folder.
+
+    Only the folders themselves are queried, which takes a thousandth of listing their content.
+    Raises OSError where a folder is missing.
+    """
+    root = root_of(data).resolve()
+    top = _top(root)
+    splits = [root / f"{top}{split}" for split in SPLITS]
+    paths = [*splits, *(split / name for split in splits for name in class_names(split))]
+    paths += [path for path in _label_places(root, top) if path.is_file()]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(os.stat, paths))
+    told = hashlib.sha256(repr((_CLASSES, data.name, data.bad_samples)).encode())
+    for path, each in zip(paths, found, strict=True):
+        told.update(os.fsencode(path) + f"\0{each.st_ino} {each.st_mtime_ns}\0".encode())
+    return max(each.st_mtime for each in found), told.hexdigest()
+
+
+def count(data: DataOptions) -> Counts:
+    """Images of both splits. Raises DataError as `find`."""
+    images = find(data)
+    train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
+    return Counts(train, val, tuple(map(printable, images.classes)), images.passed_over)
+
+
+def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
+    """The images below `root`. Raises DataError where anything is wrong with its folders: see
+    `look`."""
+    if not root.is_dir():
+        raise DataError(f"no folder {root}; {LAYOUT}")
+    images = look(root, val_may_lack, skip)
+    if images.wrong:
+        told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
+        raise DataError(
+            f"{told}; {LAYOUT}; valid are files that end in {', '.join(IMAGE_SUFFIXES)}; where "
+            "classes may lack images, set data.bad_samples to skip"
+        )
+    return images
+
+
+def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
+    """The images below `root`, however incomplete it is.
+
+    Both splits have the same class folders; `val_may_lack` some. With `skip`, either may, and a
+    class needs no training image.
+    """
+    top = _top(root)
+    folders = {split: root / f"{top}{split}" for split in SPLITS}
+    names = {s: class_names(folder) if folder.is_dir() else [] for s, folder in folders.items()}
+    classes = sorted({*names["train"], *names["val"]})
+    found = Images(root, tuple(classes), {}, [], {}, [])
+    flat: list[str] = []
+
+    def tell(folder: Path, message: str) -> None:
+        found.wrong.append(Finding(str(folder), -1, "class", message))
+
+    for split, folder in folders.items():
+        found.splits[split], found.others[split] = {}, []
+        if not folder.is_dir():
+            tell(folder, f"no folder of {split} images")
+            continue
+        found.splits[split], others = _images(root, f"{top}{split}", names[split])
+        images, beside = _entries(folder)
+        beside = [name for name in beside if name not in found.splits[split]]
+        if names[split]:  # images beside class folders have no class
+            beside += images
+        elif split == "val":
+            flat = images
+        found.others[split] = [*(str(folder / name) for name in beside), *others]
+        if not names[split] and not flat:
+            tell(folder, "no class folders")
+        elif names[split] and not any(found.splits[split].values()):
+            tell(folder, "no images")
+        elif names[split]:
+            for name, message in _class_mistakes(found, split, val_may_lack or skip, skip):
+                tell(folder / name, message)
+    if flat:
+        paths = [f"{top}val/{file}" for file in flat]
+        try:
+            synsets = _synsets_of(flat, root, top, classes)
+        except DataError as error:
+            tell(folders["val"], str(error))
+            found.unlabelled.extend(paths)
+        else:
+            for synset, path in zip(synsets, paths, strict=True):
+                found.splits["val"].setdefault(synset, []).append(path)
+    return found
+
+
+def _class_mistakes(
+    found: Images, split: str, val_may_lack: bool, train_may_lack: bool
+) -> Iterator[tuple[str, str]]:
+    """Classes that a split lacks, and the training classes without an image: name, message."""
+    other = "val" if split == "train" else "train"
+    for name in found.classes:
+        images = found.splits[split].get(name)
+        if images is None and (split == "train" or not val_may_lack):
+            yield name, f"no folder of this class, which {other} has"
+        elif split == "train" and images == [] and not train_may_lack:
+            yield name, "the class has no images"
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the images in a folder, links that lead nowhere among them, which are bad
+    samples and no missing ones; and of what is neither an image nor hidden."""
+    images: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            is_image = entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.is_dir()
+            (images if is_image else others).append(entry.name)
+    return sorted(images), sorted(others)
+
+
+def _top(root: Path) -> str:
+    return next((top for top in _TOPS if (root / f"{top}train").is_dir()), "")
+
+
+def class_names(folder: Path) -> list[str]:
+    """The class folders of a split, sorted: .ipynb_checkpoints is none."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        )
+
+
+def _images(
+    root: Path, split: str, classes: Sequence[str]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """The images of each class, relative to `root`, and the paths of the other entries of their
+    folders."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        lists = list(threads.map(lambda name: _entries(root / split / name), classes))
+    found = list(zip(classes, lists, strict=True))
+    others = [str(root / split / name / each) for name, (_, others) in found for each in others]
+    return {
+        name: [f"{split}/{name}/{image}" for image in images] for name, (images, _) in found
+    }, others
+
+
+def _label_places(root: Path, top: str) -> list[Path]:
+    return [root / folder / name for name in LABEL_FILES for folder in ("", top, f"{top}val")]
+
+
+def listings(images: Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
+    """The class names and the listing of each split, in order of class and file name."""
+    pairs = {split: _pairs(images, split) for split in SPLITS}
+    return images.classes, {
+        split: Listing.of([path for path, _ in each], [label for _, label in each])
+        for split, each in pairs.items()
+    }
+
+
+def _pairs(images: Images, split: str) -> list[tuple[str, int]]:
+    """The path of each image and its label."""
+    return [
+        (path, label)
+        for label, name in enumerate(images.classes)
+        for path in images.splits[split].get(name, ())
+    ]
+
+
+def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[str]) -> list[str]:
+    """The synset of each image of a flat folder, by the first of LABEL_FILES that is there.
+
+    Devkit and TensorFlow have a line per image, in the order of the file names; Kaggle names them.
+    Raises DataError where there is none, or where it lists more images, fewer, or other classes.
+    """
+    file = next((path for path in _label_places(root, top) if path.is_file()), None)
+    if file is None:
+        raise DataError(
+            "the images lie in one folder, and no file has their classes; put "
+            f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+            f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
+        )
+    try:
+        by_name = file.suffix == ".csv"
+        lines = _kaggle(images, file) if by_name else file.read_text("utf-8").split()
+        if lines and lines[0].isdigit():
+            names = _devkit_names(file.parent / "meta.mat")
+            lines = [names[int(line)] for line in lines]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{file}: the classes of the validation images cannot be read ({error!r}); copy it "
+            "again, or move the images into val/CLASS"
+        ) from error
+    if len(lines) != len(images):
+        raise DataError(
+            f"{file} has the classes of {len(lines)} images, and {len(images)} are there; make "
+            "them equal, or move the images into val/CLASS"
+        )
+    unknown = sorted({*lines} - {*classes})
+    if unknown:
+        raise DataError(
+            f"{file}: validation images of {len(unknown)} classes that have no folder in "
+            f"{root / top}train: {', '.join(unknown[:5])}; add them, or take those images out"
+        )
+    return lines
+
+
+def _kaggle(images: Sequence[str], file: Path) -> list[str]:
+    """Rows `ImageId,PredictionString`, the second beginning with the synset."""
+    with file.open(newline="") as rows:
+        told = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(rows)}
+    return [told[Path(image).stem] for image in images]
+
+
+def _devkit_names(meta: Path) -> dict[int, str]:
+    """ILSVRC2012_ID -> synset: the devkit has an order of its own, and inner nodes beside the
+    classes. As torchvision.datasets.imagenet reads it."""
+    import scipy.io
+
+    try:
+        rows = scipy.io.loadmat(meta, squeeze_me=True)["synsets"]
+        names = ((int(row["ILSVRC2012_ID"]), str(row["WNID"]), row["num_children"]) for row in rows)
+        return {number: name for number, name, children in names if not children}
+    except Exception as error:  # SciPy's reader raises many types
+        raise ValueError(f"{meta}: {error}") from error
+
+
+_CLASSES = "classes.json"
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """List the images, in place; the listing is kept below `cache`.
+
+    One process of a node looks whether the set has changed, and the others wait for it; none lists
+    again what has not.
+    """
+    listing = listed_once(data, cache, partial(_kept, data, cache)) / "listing"
+    return prepared_of(
+        data,
+        facts,
+        {split: len(Listing.read(listing, split).labels) for split in SPLITS},
+        classes=tuple(map(printable, json.loads((listing / _CLASSES).read_text()))),
+        form="folder",
+        files=root_of(data).resolve(),
+        listing=listing,
+    )
+
+
+def _kept(data: DataOptions, cache: Path) -> Path:
+    """The folder with the listing of the set as it is now."""
+    try:
+        changed, state = folder_state(data)
+    except OSError:  # `find` raises what is missing
+        changed, state = math.inf, ""
+    if changed < time.time() - SETTLED_S:
+        folder = cache / "data" / f"image-folder-{state[:16]}"
+        publish(folder, lambda target: _write(*listings(find(data)), target))
+    else:
+        classes, found = listings(find(data))
+        content = hashlib.sha256(repr(classes).encode())
+        for listing in found.values():
+            content.update(listing.paths.tobytes() + listing.labels.tobytes())
+        folder = cache / "data" / f"image-folder-{content.hexdigest()[:16]}"
+        publish(folder, lambda target: _write(classes, found, target))
+    verify(folder, ("listing",))
+    return folder
+
+
+def _write(classes: Sequence[str], found: dict[str, Listing], target: Path) -> None:
+    for split, listing in found.items():
+        listing.write(target / "listing", split)
+    (target / "listing" / _CLASSES).write_text(json.dumps(classes))
+
+
+class Source(base.Source):
+    """A file per image; the label comes from the listing."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        assert prepared.listing is not None
+        self._root = os.fsencode(prepared.files)
+        self._listing = Listing.read(prepared.listing, split)
+
+    def read(self, sample: int) -> tuple[bytes, int]:
+        try:
+            with open(self._path(sample), "rb") as file:
+                return file.read(), int(self._listing.labels[sample])
+        except OSError as error:
+            raise DataError(
+                f"{self.place(sample)}: cannot be read ({error.strerror}); it was there when "
+                "the data set was prepared"
+            ) from error
+
+    def label(self, sample: int) -> int:
+        return int(self._listing.labels[sample])
+
+    def place(self, sample: int) -> str:
+        return os.fsdecode(self._path(sample))
+
+    def file(self, sample: int) -> str:
+        return self.place(sample)
+
+    def _path(self, sample: int) -> bytes:
+        return os.path.join(self._root, bytes(self._listing.paths[sample]))
+
+
+_CHUNK = 128
+"""Images of one task."""
+
+_Images = list[tuple[bytes, int]]
+"""The path of each image, relative to the set's folder, and its label; -1: unknown."""
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """The images of every split, however incomplete the folder is."""
+    root = target.root
+    images = look(root, val_may_lack=target.data.name in NAMED)
+    findings = list(images.wrong)
+    pairs = {
+        split: [(os.fsencode(path), label) for path, label in _pairs(images, split)]
+        for split in SPLITS
+    }
+    pairs["val"] += [(os.fsencode(path), -1) for path in images.unlabelled]
+    for split, others in images.others.items():
+        if others:
+            told = sorted(map(_told, others), key=lambda entry: -entry[0])
+            message = (
+                f"{len(others)} entries are passed over: valid are files in class folders that "
+                f"end in {', '.join(IMAGE_SUFFIXES)}: {some([text for _, text in told], 3)}"
+            )
+            findings.append(Finding(str(root / split), -1, "file", message, note=True))
+    tasks = tuple(
+        partial(check_files, split, root, each[start : start + _CHUNK], decode)
+        for split, each in pairs.items()
+        for start in range(0, len(each), _CHUNK)
+    )
+    total = sum(map(len, pairs.values()))
+    return Listed(tasks, total, "images", dict(enumerate(images.classes)), tuple(findings))
+
+
+def _told(entry: str) -> tuple[int, str]:
+    """The number of images in and below a folder that is passed over, and what is told of it."""
+    inside = sum(
+        name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in os.walk(entry) for name in names
+    )
+    return inside, f"{entry} (a folder with {inside} images)" if inside else entry
+
+
+def check_files(split: str, root: Path, images: _Images, decode: bool, count: Count) -> Part:
+    part = Part(split)
+    for path, label in images:
+        whole = os.path.join(os.fsencode(root), path)
+        place = whole.decode("utf-8", "backslashreplace")
+        if label >= 0:
+            part.labels[label] += 1
+        try:
+            with open(whole, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            part.images += 1
+            part.unreadable += 1
+            part.wrong("image", place, f"cannot be read ({error.strerror})")
+        else:
+            check_image(part, data, place, decode)
+        count(1)
+    return part
+
+
+def detect(path: Path, names: set[str]) -> Format | None:
+    return "folder" if any((path / top / "train").is_dir() for top in _TOPS) else None

@@ -1,0 +1,234 @@
+"""Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
+
+A token of text is a byte. Files of tokens hold whole numbers of 16 bits, little-endian, or of 32
+bits where the vocabulary has more than 65,536 tokens. Beside X.bin there may be X.idx, the index of
+Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which names the kind
+of number and where each sequence lies; the stream is its sequences, one after the other, and as in
+Megatron-LM samples cross the borders of documents.
+
+Sample i has the inputs tokens[i T : (i + 1) T] and as targets the tokens that follow each of them,
+so that an epoch predicts every token but the first once. The last sample has fewer: the rest of its
+targets are IGNORED_TOKEN.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.findings import Listed, Target
+from raysuite.data.formats.base import Counts, TensorSource, absent
+from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
+from raysuite.errors import DataError
+from raysuite.spec.data_set import DataOptions, root_of
+from raysuite.spec.datasets import BYTES, IGNORED_TOKEN, SPLITS, DatasetFacts
+
+_SUFFIX = {"text": ".txt", "tokens": ".bin"}
+_SHORT = 2**16
+"""Vocabulary up to which a token takes 16 bits."""
+
+
+class _Stream:
+    """The tokens of some stretches of arrays, one after the other."""
+
+    def __init__(self, stretches: Sequence[_Stretch]) -> None:
+        self._stretches = stretches
+        self._ends = np.cumsum([each.length for each in stretches], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def part(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The tokens [start, stop), as far as there are any."""
+        found = [np.empty(0, np.int64)]
+        for number in range(self._number(start), len(self._stretches)):
+            each, end = self._stretches[number], int(self._ends[number])
+            begin = end - each.length
+            if begin >= stop:
+                break
+            first, last = each.first - begin, min(stop, end)
+            found.append(each.array[first + max(start, begin) : first + last].astype(np.int64))
+        return np.concatenate(found)
+
+    def file(self, token: int) -> str:
+        """The file in which a token lies."""
+        return self._stretches[self._number(token)].place
+
+    def place(self, token: int) -> str:
+        """Where a token lies."""
+        number = self._number(token)
+        each = self._stretches[number]
+        begin = int(self._ends[number]) - each.length
+        return f"{each.place} at token {each.first + token - begin}"
+
+    def _number(self, token: int) -> int:
+        """Of the stretch in which a token lies."""
+        return int(np.searchsorted(self._ends, token, side="right"))
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """array[first : first + length]"""
+
+    array: NDArray[np.integer[Any]]
+    place: str
+    first: int
+    length: int
+
+
+def _files(data: DataOptions, split: str) -> list[Path]:
+    """SPLIT.txt or SPLIT.bin, or all such files in and below the folder SPLIT, by their paths."""
+    root, suffix = root_of(data), _SUFFIX[data.form or ""]
+    one = root / f"{split}{suffix}"
+    found = [one] if one.is_file() else sorted((root / split).rglob(f"*{suffix}"))
+    if not found:
+        raise absent(data, [f"{split}{suffix} or {split}/*{suffix}"])
+    return found
+
+
+def _topics(split: str) -> NDArray[np.uint8]:
+    """The texts of Python's `help()` topics; every tenth is held out for validation."""
+    from pydoc_data.topics import topics
+
+    texts = [topics[name] for name in sorted(topics)]
+    chosen = [text for i, text in enumerate(texts) if (i % 10 == 9) == (split == "val")]
+    return np.frombuffer("\n\n".join(chosen).encode(), np.uint8)
+
+
+def _stream(data: DataOptions, split: str) -> _Stream:
+    if data.name == "python_topics":
+        topics = _topics(split)
+        return _Stream([_Stretch(topics, f"pydoc_data.topics ({split})", 0, len(topics))])
+    dtype = np.dtype(np.uint8)
+    if data.form == "tokens":
+        dtype = np.dtype("<u2" if (data.classes or 0) <= _SHORT else "<u4")
+    stretches: list[_Stretch] = []
+    for file in _files(data, split):
+        index = file.with_suffix(".idx")
+        if data.form == "tokens" and index.is_file():
+            stretches += _indexed(file, index)
+            continue
+        size = file.stat().st_size
+        if size % dtype.itemsize:
+            raise DataError(
+                f"{file}: its {size} bytes are no whole number of tokens of {dtype.itemsize} "
+                f"bytes; tokens of a vocabulary of up to {_SHORT:,} have 2, of larger ones 4"
+            )
+        stretches.append(_Stretch(_mapped(file, dtype), str(file), 0, size // dtype.itemsize))
+    return _Stream(stretches)
+
+
+def _mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    size = file.stat().st_size // dtype.itemsize
+    return np.memmap(file, dtype, "r", shape=(size,)) if size else np.empty(0, dtype)
+
+
+_MAGIC = b"MMIDIDX\0\0"
+_HEADER = struct.Struct("<9sQBQQ")
+"""Magic, version, kind of number, sequences, entries of the list of documents."""
+_KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""Those of whole numbers."""
+
+
+def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
+    """The sequences of a file of tokens with an index; neighbours are one stretch.
+
+    Raises DataError where the index is damaged, of another kind, or not of this file.
+    """
+    content = index.read_bytes()
+    remedy = "write both files again, or take the index away if the tokens are plain numbers"
+    if len(content) < _HEADER.size or not content.startswith(_MAGIC):
+        raise DataError(f"{index} is no index of Megatron-LM's tokens; {remedy}")
+    _, version, kind, sequences, documents = _HEADER.unpack_from(content)
+    if version != 1 or kind not in _KINDS:
+        raise DataError(
+            f"{index}: version {version} and numbers of kind {kind}; read are version 1 and the "
+            f"kinds {', '.join(map(str, _KINDS))}, whole numbers; {remedy}"
+        )
+    if len(content) < _HEADER.size + 12 * sequences + 8 * documents:
+        raise DataError(f"{index}: it ends before its {sequences} sequences do; {remedy}")
+    lengths = np.frombuffer(content, "<i4", sequences, _HEADER.size).astype(np.int64)
+    pointers = np.frombuffer(content, "<i8", sequences, _HEADER.size + 4 * sequences)
+    tokens = _mapped(file, np.dtype(_KINDS[kind]))
+    firsts, odd = np.divmod(pointers, tokens.itemsize)
+    beyond = (lengths < 0) | (firsts < 0) | (firsts + lengths > len(tokens)) | (odd != 0)
+    if beyond.any():
+        raise DataError(
+            f"{index}: sequence {int(beyond.argmax())} is not in the {file.stat().st_size} bytes "
+            f"of {file}; {remedy}"
+        )
+    apart = np.flatnonzero(firsts[1:] != (firsts + lengths)[:-1]) + 1
+    for numbers in np.split(np.arange(sequences), apart):
+        if len(numbers):
+            first, length = int(firsts[numbers[0]]), int(lengths[numbers].sum())
+            yield _Stretch(tokens, str(file), first, length)
+
+
+def _samples(tokens: int, sequence: int) -> int:
+    return math.ceil((tokens - 1) / sequence)
+
+
+def count(data: DataOptions) -> Counts:
+    """Sequences of both splits. Raises DataError where files are missing or too short."""
+    assert data.sequence is not None
+    tokens = {split: len(_stream(data, split)) for split in SPLITS}
+    short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
+    if short:
+        raise DataError(f"{data.name}: {' and '.join(short)} tokens; both splits need two or more")
+    train, val = (_samples(tokens[split], data.sequence) for split in SPLITS)
+    return Counts(train, val, classes=(), vocabulary=data.classes or BYTES)
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Count the tokens; they are read in place, and nothing is kept in `cache`."""
+    found = count(data)
+    files = Path(data.name) if data.path is None else root_of(data)
+    check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
+    return Prepared(data, facts, (), "tokens", files, None, **unchanged_images())
+
+
+class Source(TensorSource):
+    """(inputs [T], targets [T]) int64."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        self._tokens = _stream(prepared.data, split)
+        self._sequence, self._vocabulary = prepared.facts.sequence, prepared.facts.classes
+
+    def sample(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        start, length = number * self._sequence, self._sequence
+        tokens = self._tokens.part(start, start + length + 1)
+        beyond = (tokens < 0) | (tokens >= self._vocabulary)
+        if beyond.any():
+            wrong = int(beyond.argmax())
+            raise DataError(
+                f"{self._tokens.place(start + wrong)}: token {tokens[wrong]}; the vocabulary has "
+                f"{self._vocabulary}; set data.classes to its size"
+            )
+        inputs, targets = np.zeros(length, np.int64), np.full(length, IGNORED_TOKEN)
+        inputs[: min(length, len(tokens))] = tokens[:length]
+        targets[: len(tokens) - 1] = tokens[1:]
+        return inputs, targets
+
+    def weights(self) -> NDArray[np.float64]:
+        tokens = len(self._tokens) - 1
+        found = np.full(_samples(tokens + 1, self._sequence), float(self._sequence))
+        found[-1] = tokens - (len(found) - 1) * self._sequence
+        return found
+
+    def place(self, sample: int) -> str:
+        return self._tokens.place(sample * self._sequence)
+
+    def file(self, sample: int) -> str:
+        return self._tokens.file(sample * self._sequence)
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """Raises DataError: no check of tokens is made before a run."""
+    raise DataError(f"{target.data.name}: `raysuite data check` looks at images alone")

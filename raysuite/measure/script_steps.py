@@ -1,0 +1,612 @@
+"""The steps of a training script that is not changed, as one rank counts them.
+
+- A step ends where a torch optimiser's `step` does (`register_optimizer_step_post_hook`). Only the
+  optimiser that steps first counts: a GAN's second one is a part of the same step, until it steps
+  twice in a row. With gradient accumulation it is called once for several batches.
+- Samples are those of the batches that the script takes from its DataLoader, whose `__iter__` is
+  replaced for that in this process, as torch has no hook there; so is
+  `torch.distributed.init_process_group`, for the time that it takes.
+
+A rank appends what it measured to its own file, about once a second, as lines of JSON. Times are
+those of the monotonic clock, which all processes of a host share. What the host and the device
+draw is sampled once a second from the first step on, by a thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raysuite import mark
+from raysuite.nested import leaves
+
+_FLUSH_S = 1.0
+_FLUSH_EACH = 10
+"""First steps that are written one by one, so that it is known after which of them a rank hangs."""
+_MOST_DEPTH = 4
+"""Of nested batches, in which a tensor is looked for."""
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes what it measured."""
+    return folder / f"rank-{rank}.jsonl"
+
+
+class Row(NamedTuple):
+    """One step of one rank; since the step before, where nothing else is said."""
+
+    end: float
+    device_s: float | None
+    """By the device's clock; None on a CPU."""
+    wait_s: float
+    """Waiting for the training loader."""
+    samples: int | None
+    tokens: int | None
+    evaluates: bool
+    """Another loader was read, or batches were read without gradients."""
+    idle_s: float
+    """Until the training loader was first asked."""
+
+
+Own = tuple[int | None, int | None, float, bool, float]
+"""Samples, tokens, wait, whether it evaluates, and idle seconds of a Row."""
+
+
+class _Read:
+    """What was read of one loader since the last step."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.length: int | None = None
+        """Batches of a pass over the loader, where an epoch began and it is known."""
+        self.batches = 0
+        self.samples: int | None = 0
+        self.tokens: int | None = 0
+        self.wait_s = 0.0
+        self.without_gradients = False
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+class Recorder:
+    """The steps of this process: one entry of each list a step."""
+
+    def __init__(self, file: Path, check: int = 0, power: bool = False) -> None:
+        self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
+        self._meter: Any = None
+        self._rows: list[Row] = []
+        self._flushed = time.perf_counter()
+        self._optimizer: Any = None
+        self._other: Any = None
+        """An optimiser that stepped after the last step of the first."""
+        self._depth = 0
+        self._marked = False
+        self._train: int | None = None
+        self._batches: dict[int, _Read] = {}
+        """By loader."""
+        self._ended = time.perf_counter()
+        self._events: list[Any] = []
+        self._steps = 0
+        self._hash: int | None = 0
+        """Of the samples that were read since the last step; None where they have no tensors."""
+        self._pass_samples: int | None = None
+        self._sharded = False
+        self._loss: float | None = None
+        self.on_step: Callable[[int], None] | None = None
+        """Called with the number of each step, from 1, at its end."""
+        self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
+        """The context in which a batch is asked for."""
+        self.marks: dict[str, float] = {}
+        """Name of a moment -> when it was."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether steps are timed by a GPU's events."""
+        return bool(self._events)
+
+    @property
+    def checks(self) -> bool:
+        """Whether parameters are compared after the first steps."""
+        return self._check > 0
+
+    # What the hooks call.
+
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        self._depth += 1
+
+    def after_step(self, optimizer: Any, *_: Any) -> None:
+        """An optimiser has stepped. A wrapper's step holds that of the optimiser inside."""
+        self._depth -= 1
+        if self._depth > 0 or self._marked:
+            return
+        if self._optimizer is None:
+            self._optimizer = optimizer
+        elif optimizer is not self._optimizer:
+            if optimizer is not self._other:
+                self._other = optimizer
+                return
+            # the first one no longer steps: Horovod's broadcast of its state steps it once
+            self._optimizer = optimizer
+            if self._steps == 1:
+                self.marks["first_step"] = time.perf_counter()
+        elif self._is_same_step():
+            return
+        self._other = None
+        self._end_step(self._own_samples())
+
+    def marked(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
+        """The script itself says that a step has ended."""
+        if not self._marked:
+            self._marked = True
+            self._rows.clear()
+            self._events.clear()
+            self._steps = 0
+            self.add("marked", {})
+        self._loss = self._loss if loss is None else loss
+        given = self._own_samples()
+        if samples is not None or tokens is not None:
+            given = (samples, tokens, *given[2:])
+        self._end_step(given)
+
+    def began_epoch(self, loader: int, began: float, length: int | None) -> None:
+        """The script has asked for a loader's iterator; `length`: batches of a pass, if known."""
+        self._read(loader, began)[0].length = length
+
+    def _read(self, loader: int, began: float) -> tuple[_Read, float]:
+        """What was read of a loader since the last step, now longer, and the time now."""
+        now = time.perf_counter()
+        read = self._batches.get(loader)
+        if read is None:
+            read = self._batches[loader] = _Read(began)
+        read.wait_s += now - began
+        return read, now
+
+    def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
+        """The script has taken a batch."""
+        import torch
+
+        read, now = self._read(loader, began)
+        self.marks.setdefault("first_batch", now)
+        read.batches += 1
+        samples, tokens = counted(batch) if known else (None, None)
+        read.samples, read.tokens = _sum(read.samples, samples), _sum(read.tokens, tokens)
+        if not torch.is_grad_enabled():
+            read.without_gradients = True
+        elif self._steps < self._check:
+            self._hash = _sum(self._hash, samples_hash(batch))
+
+    def backward(self, loss: Any) -> None:
+        """A backward pass begins; only where parameters are compared."""
+        if self._steps < self._check and loss.numel() == 1:
+            self._loss = (self._loss or 0.0) + float(loss.detach())
+
+    # Of a step.
+
+    def _is_same_step(self) -> bool:
+        """DeepSpeed steps its inner optimiser once for each group of parameters."""
+        return _has_loaded("deepspeed") and bool(self._train) and not self._batches
+
+    def _own_samples(self) -> Own:
+        """Of the training loader since the last step."""
+        read, self._batches = self._batches, {}
+        if self._train not in read:
+            found = [k for k, each in read.items() if each.batches and not each.without_gradients]
+            if found:
+                self._train = found[-1]
+            elif self._train is None:
+                return None, None, 0.0, False, 0.0
+            else:  # a loader that reads ahead has given the batch of this step before
+                return 0, 0, sum(each.wait_s for each in read.values()), bool(read), 0.0
+        evaluates = any(
+            each.without_gradients or (key != self._train and each.batches > 1)
+            for key, each in read.items()
+        )
+        own = read[self._train]
+        if self._pass_samples is None and own.length and own.batches and own.samples:
+            self._pass_samples = own.length * own.samples // own.batches
+        idle = own.began - self._ended
+        return own.samples, own.tokens or None, own.wait_s, evaluates, idle
+
+    def _end_step(self, own: Own) -> None:
+        now = time.perf_counter()
+        if self._steps == 0:
+            self.marks["first_step"] = now
+            self._sharded = _are_shards(self._tensors())
+            self._describe()
+        self._steps += 1
+        if self._events:
+            self._events.append(_event())
+        self._ended = now
+        self._rows.append(Row(now, None, own[2], own[0], own[1], *own[3:]))
+        if self._steps <= self._check:
+            self._write(self._checked())
+        if now - self._flushed > _FLUSH_S or self._steps <= _FLUSH_EACH:
+            self.flush()
+        if self.on_step is not None:
+            self.on_step(self._steps)
+
+    def _describe(self) -> None:
+        """At the first step: what is trained."""
+        import torch
+
+        tensors = self._tensors()
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if device is not None:
+            self._events.append(_event())
+        if self._power:
+            self._measure_power(device or torch.device("cpu"))
+        self._write(
+            {
+                "kind": "model",
+                "rates": self._rates(),
+                "pass_samples": self._pass_samples,
+                "parameters": _count(tensors, self._sharded),
+                "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
+                "device": "gpu" if self._events else "cpu",
+                "threads": torch.get_num_threads(),
+                "counters": self._counters(),
+                "layers": _layers_that_differ() if self._check else [],
+                "names": _names(tensors) if self._check else [],
+            }
+        )
+
+    def _measure_power(self, device: Any) -> None:
+        from raysuite.measure.power_meter import PowerMeter
+
+        self._meter = PowerMeter(device)
+        self._meter.begin()
+
+    def _counters(self) -> dict[str, Any]:
+        """Which counters of energy this rank reads, and why not others."""
+        meter = self._meter
+        if meter is None:
+            return {}
+        return {"device": meter.device, "host": meter.host, "missing": meter.missing}
+
+    def _tensors(self) -> list[Any]:
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        return [tensor for group in groups for tensor in group["params"]]
+
+    def _rates(self) -> list[float]:
+        """Learning rates of the groups of parameters."""
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        return [float(group["lr"]) for group in groups if "lr" in group]
+
+    def _checked(self) -> dict[str, Any]:
+        """Digests of the parameters of this rank after a step, and of its random state."""
+        import torch
+
+        loss, self._loss = self._loss, None
+        samples, self._hash = self._hash, 0
+        return {
+            "kind": "check",
+            "step": self._steps,
+            "parameters": [digest(tensor) for tensor in self._tensors()],
+            "sharded": self._sharded,
+            "random": digest(torch.get_rng_state()),
+            "samples": samples,
+            "loss": loss,
+        }
+
+    # The file.
+
+    def flush(self) -> None:
+        """Append the steps so far; on a GPU those that it has ended."""
+        self._flushed = time.perf_counter()
+        rows, self._rows = self._rows, []
+        if self._events:
+            seconds = self._on_device(len(rows))
+            self._rows = rows[len(seconds) :]
+            rows = [row._replace(device_s=s) for row, s in zip(rows, seconds, strict=False)]
+        if rows:
+            self._write({"kind": "steps", "rows": rows})
+        if rows and self._meter is not None and self._meter.last is not None:
+            at, reading = self._meter.last
+            self._write({"kind": "power", "at": at, **asdict(reading)})
+
+    def _on_device(self, most: int) -> list[float]:
+        """Seconds between events that the device has passed, which are then forgotten."""
+        seconds: list[float] = []
+        while len(self._events) > 1 and len(seconds) < most and self._events[1].query():
+            seconds.append(self._events[0].elapsed_time(self._events[1]) / 1e3)
+            del self._events[0]
+        return seconds
+
+    def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
+        """The script has ended, with this exception if any, maybe as another rank was lost."""
+        if os.getpid() != self._pid:  # a process that the script forked
+            return
+        if len(self._events) > 1 and error is None:
+            self._events[-1].synchronize()
+        self.flush()
+        if self._meter is not None:
+            self._meter.close()
+        self.marks["ended"] = time.perf_counter()
+        self._write(
+            {
+                "kind": "end",
+                "marks": self.marks,
+                "error": _described(error),
+                "peer_lost": peer_lost,
+                "memory": status_bytes("VmHWM"),
+                "device_memory": _peak_device_bytes() if self._events else 0,
+            }
+        )
+
+    def add(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Append a line of some other kind: what the file begins with, or a profile."""
+        self._write({"kind": kind, **content})
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(content) + "\n")
+
+
+def _event() -> Any:
+    import torch
+
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
+    """Samples of a batch, by the first axis of its first tensor, and tokens, where it has
+    `input_ids`; None where there is no tensor."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return (int(shape[0]), None) if len(shape) else (None, None)
+    if depth >= _MOST_DEPTH:
+        return None, None
+    if isinstance(batch, Mapping):
+        ids: Any = batch.get("input_ids")
+        inside: Sequence[Any] = list(batch.values())
+        tokens = int(ids.numel()) if hasattr(ids, "numel") else None
+    elif isinstance(batch, list | tuple):
+        inside, tokens = batch, None
+    else:
+        inside, tokens = list(getattr(batch, "__dict__", {}).values()), None
+    for each in inside:
+        samples, _ = counted(each, depth + 1)
+        if samples is not None:
+            return samples, tokens
+    return None, tokens
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the bits of all tensors in a value, in hexadecimal digits; of a shard where a
+    tensor is one."""
+    import torch
+
+    found = hashlib.sha256()
+    for tensor in leaves(value):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        own = own.detach().cpu().contiguous()
+        if hasattr(own, "__tensor_flatten__"):  # of several tensors, such as a quantised one
+            names, _ = own.__tensor_flatten__()
+            found.update(digest([getattr(own, name) for name in names]).encode())
+            continue
+        found.update(f"{own.dtype}{tuple(own.shape)}".encode())
+        # not by way of NumPy, without which torch works
+        if own.numel():
+            found.update((ctypes.c_char * own.nbytes).from_address(own.data_ptr()))
+    return found.hexdigest()
+
+
+_HASH_DIGITS = 8
+"""Hexadecimal: sums of so few bits are exact in any reader of JSON."""
+
+
+def samples_hash(batch: Any) -> int | None:
+    """The sum of hashes of a batch's samples, which is the same in any order and division into
+    batches. None where a batch has no tensors of samples."""
+    import torch
+
+    number = counted(batch)[0]
+    tensors = [each for each in leaves(batch) if isinstance(each, torch.Tensor) and each.dim()]
+    own = [each.detach().cpu() for each in tensors if len(each) == number]
+    if not own:
+        return None
+    return sum(int(digest(sample)[:_HASH_DIGITS], 16) for sample in zip(*own, strict=True))
+
+
+def _has_loaded(module: str) -> bool:
+    """Whether the script has imported a framework."""
+    return module in sys.modules
+
+
+def _are_shards(tensors: Sequence[Any]) -> bool:
+    """Whether a rank holds a part of them alone: FSDP, and ZeRO's flat partitions."""
+    if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
+        return True
+    if _has_loaded("deepspeed"):
+        return True
+    # of FSDP1 the optimiser has flat views of shards, which look like any other flat tensor
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return False
+    return any(type(each).__name__ == "FullyShardedDataParallel" for each in _modules())
+
+
+def _count(tensors: Sequence[Any], shards: bool) -> int | None:
+    """Trained numbers; None where a rank sees a part of them only."""
+    if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
+        return None
+    return sum(int(tensor.numel()) for tensor in tensors)
+
+
+def _modules() -> list[Any]:
+    """All modules of this process."""
+    import gc
+
+    import torch
+
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+
+
+def _layers_that_differ() -> list[str]:
+    """Kinds of layers in training whose results depend on how a batch is divided among ranks."""
+    from torch import nn
+
+    kinds = (
+        *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+    )
+    found = [each for each in _modules() if isinstance(each, kinds) and each.training]
+    return sorted({type(each).__name__ for each in found})
+
+
+def _names(tensors: Sequence[Any]) -> list[str]:
+    """Of parameters in the modules that no other module holds; a number where there is none."""
+    modules = _modules()
+    inside = {id(child) for module in modules for child in module.children()}
+    names = {
+        id(tensor): name.removeprefix("module.")
+        for module in modules
+        if id(module) not in inside
+        for name, tensor in module.named_parameters()
+    }
+    return [names.get(id(tensor), f"parameter {n}") for n, tensor in enumerate(tensors)]
+
+
+def _described(error: BaseException | None) -> str:
+    """The exception's last line; empty for an exit with 0."""
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return ""
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def status_bytes(name: str) -> int:
+    """proc(5): VmRSS, the resident memory, or VmHWM, the largest so far."""
+    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _peak_device_bytes() -> int:
+    import torch
+
+    return int(torch.cuda.max_memory_allocated())
+
+
+def _timed_iterator(recorder: Recorder, iterate: Callable[..., Any]) -> Callable[..., Any]:
+    """DataLoader.__iter__, whose batches are counted."""
+
+    @functools.wraps(iterate)
+    def begin(loader: Any) -> Any:
+        began = time.perf_counter()
+        iterator = iterate(loader)
+        if isinstance(iterator, _Counted):  # a subclass that calls the class above it
+            return iterator
+        key = id(loader)
+        recorder.began_epoch(key, began, _length(loader))
+        batched = loader.batch_size is not None or loader.batch_sampler is not None
+        return _Counted(iterator, recorder, key, batched)
+
+    return begin
+
+
+def _length(loader: Any) -> int | None:
+    """Batches of a pass; None where that is not known."""
+    import torch
+
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return None  # once asked for its length, torch warns of more samples than that
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+class _Counted:
+    """An iterator whose items are counted; all else is the iterator's own."""
+
+    def __init__(self, iterator: Any, recorder: Recorder, key: int, known: bool) -> None:
+        self._own, self._recorder, self._key, self._known = iterator, recorder, key, known
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        with self._recorder.on_read():
+            batch = next(self._own)
+        self._recorder.fetched(self._key, began, batch, self._known)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensor.backward, whose loss is kept for the comparison of the first steps."""
+
+    @functools.wraps(backward)
+    def observed(loss: Any, *words: Any, **options: Any) -> Any:
+        recorder.backward(loss)
+        return backward(loss, *words, **options)
+
+    return observed
+
+
+@contextmanager
+def observe(recorder: Recorder) -> Iterator[None]:
+    """Have the recorder called in this process, within the context."""
+    import torch
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    with ExitStack() as undo:
+        for register, hook in (
+            (register_optimizer_step_pre_hook, recorder.before_step),
+            (register_optimizer_step_post_hook, recorder.after_step),
+        ):
+            undo.callback(register(hook).remove)
+        mark.listen(recorder.marked)
+        undo.callback(mark.listen, None)
+        replaced: list[tuple[Any, str, Any]] = [
+            (torch.utils.data.DataLoader, "__iter__", _timed_iterator)
+        ]
+        if torch.distributed.is_available():
+            replaced.append((torch.distributed, "init_process_group", _timed_group))
+        if recorder.checks:
+            replaced.append((torch.Tensor, "backward", _observed_backward))
+        for owner, name, wrapper in replaced:
+            original = getattr(owner, name)
+            setattr(owner, name, wrapper(recorder, original))
+            undo.callback(setattr, owner, name, original)
+        yield
+
+
+def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:
+    """init_process_group, which a phase of the start is measured of."""
+
+    @functools.wraps(form)
+    def timed(*words: Any, **options: Any) -> Any:
+        recorder.marks.setdefault("group_begins", time.perf_counter())
+        try:
+            return form(*words, **options)
+        finally:
+            recorder.marks.setdefault("group_formed", time.perf_counter())
+
+    return timed

@@ -1,0 +1,146 @@
+"""Batches that are found by trial before the runs, on workers like theirs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from raysuite.errors import RunError
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.leaving_nodes import reporting
+from raysuite.orchestrate.suite import Listener, fit
+from raysuite.plan import RunPlan, groups
+from raysuite.plan.batch_candidates import outcome, same_search, search_of
+from raysuite.records import Results, RunFailed
+from raysuite.records.batch_trials import BatchFound, TriedFile
+from raysuite.train.stop_together import Stop
+
+_SEARCH = "raysuite.orchestrate.worker:search_group"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Plans with all numbers decided, and how those that were `auto` were found."""
+
+    plans: list[RunPlan]
+    found: dict[str, BatchFound] = field(default_factory=dict)
+    """Run id -> the Record for its journal."""
+    stop: Stop | None = None
+    """The request that ended the search; some plans are undecided then."""
+
+
+def decide(
+    plans: Sequence[RunPlan],
+    root: Path,
+    nodes: int,
+    listener: Listener,
+    deadline: float | None = None,
+) -> Decision:
+    """Find the batch of every undecided plan, with one search for equal ones.
+
+    It uses the same workers as the runs, on a cluster of `nodes`, and writes its trials below
+    `root`, where the workers can write, until it has ended. `deadline`: when it has to end, in
+    seconds since 1970.
+
+    Raises NothingFitsError, DeadlineError, and RunError where a model or strategy fails for another
+    reason.
+    """
+    wishes: dict[str, RunPlan] = {}
+    for plan in plans:
+        if plan.undecided:
+            wishes.setdefault(same_search(plan), plan)
+    if not wishes:
+        return Decision(list(plans))
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".batches-", dir=root.absolute()))
+    try:
+        seconds: dict[str, float] = {}
+        for group in groups(list(wishes.values()), one_node=nodes == 1):
+            began = time.monotonic()
+            if stop := _search(group, folder, nodes, listener, deadline):
+                return Decision(list(plans), stop=stop)
+            for plan in group:
+                seconds[plan.run_id] = (time.monotonic() - began) / len(group)
+        made: list[RunPlan] = []
+        found: dict[str, BatchFound] = {}
+        for plan in plans:
+            if plan.undecided:
+                wish = wishes[same_search(plan)]
+                tried = tried_file(folder, wish).read()
+                plan, record = outcome(plan, tried, seconds[wish.run_id])
+                found[plan.run_id] = record
+            made.append(plan)
+        return Decision(made, found)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _search(
+    group: Sequence[RunPlan], folder: Path, nodes: int, listener: Listener, deadline: float | None
+) -> Stop | None:
+    """Search for the batches of plans that share workers; the request that ended it, if any."""
+    results = Results(folder)
+    stopping.request_stop(folder, None)
+    reported = {plan.run_id: 0 for plan in group}
+
+    def report_new() -> None:
+        for plan in group:
+            ended = tried_file(folder, plan).ended()
+            for each in ended[reported[plan.run_id] :]:
+                listener.say(f"{plan.title}: {each.words}")
+            reported[plan.run_id] = len(ended)
+
+    with reporting(nodes, listener.say):
+        while left := [plan for plan in group if _has_next(plan, folder)]:
+            if stop := listener.requested_stop():
+                return stop
+            before = [len(tried_file(folder, plan).read()) for plan in left]
+            for plan in left:
+                results.journal_file(plan.run_id).unlink(missing_ok=True)
+            # here: it imports Ray
+            from raysuite.orchestrate.controller import DeadlineError
+
+            trainer = make_trainer(
+                [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
+            )
+            error, stop = fit(trainer, results, replace(listener, poll=report_new))
+            report_new()
+            if stop is not None:
+                return stop
+            if isinstance(error, DeadlineError):
+                raise error
+            _raise_others(left, results)
+            if [len(tried_file(folder, plan).read()) for plan in left] == before:
+                why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""
+                raise RunError(f"{left[0].title}: its batch could not be searched: {why}")
+    return None
+
+
+def _has_next(plan: RunPlan, folder: Path) -> bool:
+    return search_of(plan, tried_file(folder, plan).read()).next() is not None
+
+
+def _once(plan: RunPlan) -> RunPlan:
+    """Workers that ran out of memory are not started again at the same size; no profile is made."""
+    resources = plan.spec.resources.model_copy(update={"retries": 0})
+    measure = plan.spec.measure.model_copy(update={"profile": "off"})
+    spec = plan.spec.model_copy(update={"resources": resources, "measure": measure})
+    return plan.model_copy(update={"spec": spec})
+
+
+def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
+    """Raise the error that ended a search, unless it is a lack of memory."""
+    for plan in plans:
+        end = results.end_of(plan.run_id)
+        if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
+            raise RunError(f"{plan.title}: its batch could not be searched: {end.message}")
+
+
+def tried_file(folder: Path, plan: RunPlan) -> TriedFile:
+    """What was tried for a plan, in the folder of a search."""
+    return TriedFile(Results(folder).journal_file(plan.run_id).with_name("tried.jsonl"))

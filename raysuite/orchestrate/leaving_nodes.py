@@ -1,0 +1,96 @@
+"""Nodes that leave the cluster: what the driver knows and prints of them.
+
+Ray is imported on use: it reads its settings then, which `cluster.connect` makes before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from raysuite.errors import RunError
+from raysuite.orchestrate.ray_cluster import Capacity
+from raysuite.plan import RunPlan
+from raysuite.plan.resolve import smaller
+
+_WATCH_S = 2.0
+
+
+class NodesGoneError(RunError):
+    """The remaining nodes cannot hold the run's workers, and no node returned."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the workers of a group occupy."""
+
+    workers: int
+    cpus: int
+    """Of each worker."""
+    gpu: bool
+
+    @classmethod
+    def of(cls, plan: RunPlan) -> Need:
+        """The need of a run, which is that of its whole group."""
+        return cls(plan.workers, plan.spec.resources.cpus_per_worker, plan.device == "gpu")
+
+    def fit(self, capacity: Capacity) -> int:
+        """How many of the workers the cluster holds."""
+        return min(self.workers, capacity.holds(self.cpus, self.gpu))
+
+    def __str__(self) -> str:
+        each = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{' and a GPU' if self.gpu else ''}"
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        return f"{workers} with {each} each" if self.workers > 1 else f"{workers} with {each}"
+
+
+def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
+    """The run with the workers that fit now, where its spec allows that; None otherwise."""
+    if not plan.spec.resources.elastic:
+        return None
+    left = Capacity.now()
+    return smaller(plan, Need.of(plan).fit(left), int(left.gpus), index)
+
+
+@contextmanager
+def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Say which nodes leave and join a cluster that had so many at the beginning.
+
+    Ray is asked in a thread: while its head is away, it does not answer. Where one node is all
+    that there is, it is not asked at all.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        import ray
+
+        known: dict[str, str] = {}
+        while not ended.wait(_WATCH_S):
+            with suppress(Exception):  # whatever Ray throws while it ends
+                alive = [node for node in ray.nodes() if node["Alive"]]
+                now = {node["NodeID"]: node["NodeManagerHostname"] for node in alive}
+                for line in changes(known or now, now):
+                    say(line)
+                known = now
+
+    if nodes > 1:
+        threading.Thread(target=watch, name="nodes", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """A line for each node that was lost or has joined; both are id -> host."""
+    lost = [f"node lost: {before[node]}; {len(now)} left" for node in before.keys() - now.keys()]
+    joined = [
+        f"node joined: {now[node]}; {len(now)} are there" for node in now.keys() - before.keys()
+    ]
+    return lost + joined

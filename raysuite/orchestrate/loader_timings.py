@@ -1,0 +1,430 @@
+"""Loaders timed in turn, beside decoding and reading alone, each timing in a fresh process."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data import (
+    Batch,
+    Loader,
+    Prepared,
+    Slice,
+    Split,
+    make_loader,
+    permutation,
+    prepare,
+    rank_slices,
+)
+from raysuite.data.decoders import decode_whole
+from raysuite.data.formats import open_source
+from raysuite.data.pixels import header_of, size_of
+from raysuite.errors import RaysuiteError
+from raysuite.measure.clock import now
+from raysuite.measure.environment import environment
+from raysuite.measure.processor import family_seconds, machine_seconds
+from raysuite.orchestrate.ray_cluster import connect
+from raysuite.plan.loading import LoadingPlan, loader_options
+from raysuite.records.loader_rates import Candidate, Failure, LoadingBench, Material, Timing
+from raysuite.units import GIB, human_bytes
+
+# Two limits that no loader exceeds: bare JPEG decoding, and reading the bytes alone.
+
+_SEED = 0
+_CHUNK = 16
+"""Images that a thread of a limit takes at once."""
+
+
+class Limit:
+    """Work on one sample after the other, by `threads` threads, and from the first again."""
+
+    def __init__(
+        self,
+        work: Callable[[Any], object],
+        samples: Iterable[Any],
+        threads: int,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work, self._samples, self._end = work, itertools.cycle(samples), end
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
+
+    def run(self, images: int, epoch: int) -> int:
+        """Work on the next images; how many."""
+        chosen = list(itertools.islice(self._samples, images))
+
+        def work(start: int) -> None:
+            for sample in chosen[start : start + _CHUNK]:
+                self._work(sample)
+
+        list(self._pool.map(work, range(0, images, _CHUNK)))
+        return images
+
+    def close(self) -> None:
+        """End the threads, and close the files."""
+        self._pool.shutdown()
+        self._end()
+
+
+def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
+    """What no loader exceeds: libjpeg-turbo alone decodes all pixels of so many images.
+
+    Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
+    """
+    ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
+    with closing(open_source(prepared, split)) as source:
+        samples = [source.read(sample)[0] for sample in ids]
+    channels = prepared.facts.channels
+    return Limit(lambda sample: decode_whole(sample, channels, "an image"), samples, threads)
+
+
+def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
+    """Reading the bytes alone; from memory, if they were read before."""
+    order = permutation(prepared.samples(split), _SEED, 0).tolist()
+    source = open_source(prepared, split)
+    return Limit(source.read, order, threads, source.close)
+
+
+def turn(names: Sequence[str], repeat: int) -> list[str]:
+    """The order of a round."""
+    first = repeat // 2 % max(1, len(names))
+    order = [*names[first:], *names[:first]]
+    return order[::-1] if repeat % 2 else order
+
+
+_WARM_S = 0.5
+"""What comes first is not counted: at least so long, and until the first batches, which piled up
+while the loader started, are gone."""
+_HELD = 3
+"""Images of the limits, over those of a batch and thread, that are decoded again and again."""
+_PASS = 1024
+"""Batches that a loader is asked for at once, at least: epochs of small sets are joined."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one process shall time."""
+
+    plan: LoadingPlan
+    prepared: Prepared
+    candidate: Candidate
+    repeat: int
+    seed: int
+    """Each trial has an order of its own, so that none finds in memory what another read."""
+
+
+def timed(trial: Trial) -> Timing:
+    """Start the candidate, warm it up, time it, close it. Raises what the candidate raises."""
+    torch.set_num_threads(1)  # the candidate's own threads are what is compared
+    with ExitStack() as stack:
+        if trial.candidate.kind == "loader":
+            return _loader(trial, stack)
+        return _limit(trial, stack)
+
+
+def _loader(trial: Trial, stack: ExitStack) -> Timing:
+    plan, began = trial.plan, time.perf_counter()
+    options = loader_options(trial.candidate)
+    if options.needs_ray:
+        stack.enter_context(connect(None))
+    device = torch.device("cuda" if plan.device == "gpu" else "cpu")
+    loader = make_loader(trial.prepared, plan.split, options, device)
+    stack.callback(loader.close)
+    batches = _endless(loader, trial)
+    stack.callback(batches.close)
+    next(batches)
+    first = now(device)
+    piled = 2 * max(1, trial.candidate.width) * getattr(options, "prefetch", 1)
+    for number, _ in enumerate(batches, 1):
+        if number >= piled and time.perf_counter() - first >= _WARM_S:
+            break
+    images, watch = 0, _Watch(device)
+    for batch in batches:
+        images += batch.real
+        # not the device's clock: to wait for each batch would keep copies from running ahead
+        if _enough(plan, images, time.perf_counter() - watch.began):
+            break
+    return watch.timing(trial, images, first - began)
+
+
+def _endless(loader: Loader, trial: Trial) -> Generator[Batch]:
+    """Batches of one epoch after the other, each in its own order, as training asks for them."""
+    plan = trial.plan
+    samples = trial.prepared.samples(plan.split)
+    steps = -(-samples // plan.batch)
+    joined = max(1, -(-_PASS // steps))
+
+    def epoch(number: int) -> Iterator[Slice]:
+        draw = (trial.seed, number) if plan.split == "train" else None
+        order = permutation(samples, trial.seed, number)
+        return itertools.chain(*rank_slices(order, plan.batch, 1, 0, draw=draw))
+
+    for first in itertools.count(0, joined):
+        together = [epoch(number) for number in range(first, first + joined)]
+        yield from loader.batches(list(itertools.chain(*together)))
+
+
+def _limit(trial: Trial, stack: ExitStack) -> Timing:
+    plan, width, began = trial.plan, trial.candidate.width, time.perf_counter()
+    if trial.candidate.kind == "decoding":
+        held = _HELD * width * plan.batch
+        subject = decoding_limit(trial.prepared, width, held, plan.split)
+    else:
+        subject = reading_limit(trial.prepared, width, plan.split)
+    stack.enter_context(closing(subject))
+    part = width * plan.batch
+    first = 0.0
+    for epoch in itertools.count(trial.seed):  # warm-up
+        subject.run(part, epoch)
+        first = first or time.perf_counter()
+        if time.perf_counter() - first >= _WARM_S:
+            break
+    images, watch = 0, _Watch(torch.device("cpu"))
+    for epoch in itertools.count(trial.seed + 1):
+        waits_since = time.perf_counter()
+        images += subject.run(part, epoch)
+        # more at a time where little time passes: threads wait for each other at the end of each
+        if time.perf_counter() - waits_since < plan.seconds / 10:
+            part *= 2
+        if _enough(plan, images, time.perf_counter() - watch.began):
+            break
+    return watch.timing(trial, images, first - began)
+
+
+def _enough(plan: LoadingPlan, images: int, seconds: float) -> bool:
+    return seconds >= plan.seconds if plan.images is None else images >= plan.images
+
+
+class _Watch:
+    """Wall clock, and the processor time of the candidate's processes and of the machine."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own, self._machine = _own_s(), machine_seconds()
+        self.began = now(device)
+
+    def timing(self, trial: Trial, images: int, start_seconds: float) -> Timing:
+        """What passed since the beginning."""
+        seconds = now(self._device) - self.began
+        return Timing(
+            candidate=trial.candidate.name,
+            repeat=trial.repeat,
+            images=images,
+            seconds=seconds,
+            cpu_seconds=_own_s() - self._own,
+            machine_seconds=machine_seconds() - self._machine,
+            start_seconds=start_seconds,
+        )
+
+
+def _own_s() -> float:
+    """Of all processes of the fork server, which works for one candidate at a time: loading
+    processes are its children too, not their loader's."""
+    return family_seconds(psutil.Process(os.getppid()), itself=False)
+
+
+_ANSWER_S = 900.0
+"""A set decoded into memory takes minutes; what takes longer than this hangs."""
+_FAREWELL_S = 20.0
+
+Fact = Timing | Failure
+
+
+def measure(
+    plan: LoadingPlan, prepared: Prepared, messages: Path, begun: Callable[[str, int], None]
+) -> Iterator[Fact]:
+    """Every candidate once a round.
+
+    `begun(name, repeat)` is called before each. What processes print goes to the file `messages`.
+    A candidate that fails is left out of the rounds that follow.
+    """
+    tried = {each.name: each for each in plan.candidates if not each.excuse}
+    failed: set[str] = set()
+    for repeat in range(plan.repeats):
+        for place, name in enumerate(turn(list(tried), repeat)):
+            if name in failed:
+                continue
+            begun(name, repeat)
+            trial = Trial(plan, prepared, tried[name], repeat, repeat * len(tried) + place)
+            got = _apart(trial, messages)
+            if isinstance(got, str):
+                failed.add(name)
+                yield Failure(candidate=name, repeat=repeat, reason=got)
+            else:
+                yield got
+
+
+def _apart(trial: Trial, messages: Path) -> Timing | str:
+    """The timing, by a fresh process, or why there is none."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # torch is imported once, not for each timing
+    ours, theirs = context.Pipe()
+    # no daemon: loading processes and Ray are started from it
+    process = context.Process(target=_serve, args=(trial, theirs, messages))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_ANSWER_S):
+            return f"gave no answer in {_ANSWER_S:.0f} s"
+        got: Timing | str = ours.recv()
+        return got
+    except EOFError:
+        process.join()
+        return (
+            f"its process was killed (exit code {process.exitcode}), often for want of memory; "
+            f"{messages} has what it printed"
+        )
+    finally:
+        if process.is_alive():
+            process.join(_FAREWELL_S if ours.poll() else 0)
+        if process.is_alive():
+            process.terminate()  # it closes its loader then
+            process.join(_FAREWELL_S)
+        if process.is_alive():
+            process.kill()
+        process.join()
+        ours.close()
+
+
+def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with messages.open("a") as file:  # Ray and DALI print; a bar may be on the terminal
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    answer: Any
+    try:
+        answer = timed(trial)
+    except RaysuiteError as error:
+        answer = str(error)
+    except Exception as error:  # whatever a loader's library raises, the others continue
+        answer = f"{type(error).__name__}: {error}"
+    pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# The sizes of the images, and one pass over their files, before anything is timed.
+
+_INSPECTED = 128
+LARGEST_SHARE = 0.5
+"""Of the memory that is free: a set that takes more is not expected to stay in the page cache."""
+_PATIENCE_S = 60.0
+
+
+def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
+    """Sizes of some images; then read the whole split once, if it fits in the page cache.
+
+    Else the first timings would find their files on the disk and the later ones in memory.
+    Raises DataError where an image cannot be read.
+    """
+    samples, channels = prepared.samples(split), prepared.facts.channels
+    ids = permutation(samples, 0, 0)
+    with closing(open_source(prepared, split)) as source:
+        sizes, areas, jpegs = [], [], 0
+        for number in ids[:_INSPECTED].tolist():
+            sample, _ = source.read(number)
+            place = source.place(number)
+            width, height = size_of(sample, place)
+            sizes.append(len(sample) if isinstance(sample, bytes) else sample.nbytes)
+            areas.append(width * height * channels)
+            jpegs += isinstance(sample, bytes) and header_of(sample, place).kind == "jpeg"
+        mean = float(np.mean(sizes))
+        fits = mean * samples <= LARGEST_SHARE * psutil.virtual_memory().available
+        end = time.monotonic() + _PATIENCE_S
+
+        def touch(part: NDArray[np.int64]) -> bool:
+            for number in part.tolist():
+                if time.monotonic() > end:
+                    return False
+                source.read(number)
+            return True
+
+        if fits:
+            with ThreadPoolExecutor(threads, thread_name_prefix="raysuite-look") as pool:
+                fits = all(pool.map(touch, np.array_split(np.sort(ids), 8 * threads)))
+    return Material(
+        samples=samples,
+        image_bytes=mean,
+        pixel_bytes=float(np.mean(areas)),
+        jpeg_share=jpegs / len(sizes),
+        encoded=prepared.encoded,
+        augment=prepared.augment,
+        read_before=fits,
+    )
+
+
+MOST_DECODED = 2 * GIB
+"""Above, `memory` is tried only where it is asked for: each timing decodes the set anew."""
+
+
+def compare(
+    plan: LoadingPlan,
+    folder: Path,
+    threads: int,
+    named: bool,
+    begun: Callable[[str, int], None],
+    on_fact: Callable[[Fact], None],
+) -> LoadingBench:
+    """Measure, and write what there is into `folder` after each timing.
+
+    threads: what the set is read with before the first timing. named: whether the loaders were
+    named by the user. Raises DataError where the data set cannot be read at all.
+    """
+    prepared = prepare(plan.data, plan.facts)
+    material = inspect_split(prepared, plan.split, threads)
+    plan = plan.model_copy(
+        update={"candidates": tuple(_excused(each, material, named) for each in plan.candidates)}
+    )
+    bench = LoadingBench(
+        name=plan.title,
+        time=time.time(),
+        plan=plan.model_dump(mode="json", exclude={"candidates"}),
+        candidates=plan.candidates,
+        environment=environment(),
+        material=material,
+    )
+    bench.save(folder)
+    for fact in measure(plan, prepared, folder / "messages.log", begun):
+        bench = bench.grown(fact)
+        bench.save(folder)
+        on_fact(fact)
+    bench = bench.model_copy(update={"complete": True})
+    bench.save(folder)
+    return bench
+
+
+def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
+    """The candidate, with the reason why it cannot or should not be tried."""
+    if candidate.kind == "decoding" and not material.encoded:
+        return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
+    if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:
+        return candidate
+    size = material.pixel_bytes * material.samples
+    if size <= min(MOST_DECODED, 0.5 * psutil.virtual_memory().available):
+        return candidate
+    excuse = f"left out: the decoded set takes about {human_bytes(size)}; --loader memory tries it"
+    return candidate.model_copy(update={"excuse": excuse})

@@ -1,0 +1,367 @@
+"""A training script of the user's own: its launch on this machine by torch's launcher, and what is
+written of any run of one.
+
+Each rank writes what it measured into its own file, and its output into a named pipe, of which the
+driver keeps the end. When a run is over, or must be, no process of it is left: neither ranks that
+ignore SIGTERM nor what they started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raysuite.cluster import guard, private
+from raysuite.cluster.ports import held_port
+from raysuite.files import write_whole
+from raysuite.measure.environment import environment
+from raysuite.measure.script_steps import rank_file
+from raysuite.orchestrate import budget
+from raysuite.orchestrate.stopping import requested_stop
+from raysuite.plan import RunPlan
+from raysuite.records import (
+    GateVerdict,
+    Journal,
+    Record,
+    Results,
+    RunFailed,
+    RunStarted,
+    ScriptMeasured,
+)
+from raysuite.records.ends import is_left
+from raysuite.records.names import series_key
+from raysuite.records.schema import SCHEMA
+from raysuite.records.script_records import (
+    RankLog,
+    script_records,
+    steps_of,
+    time_shares,
+    too_few,
+    verdict,
+)
+from raysuite.spec.script import numbers_of
+from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
+
+_POLL_S = 0.2
+_KEPT_BYTES = 64 * 1024
+"""Of the end of a rank's output."""
+_TAIL_LINES = 20
+_TRACE = "trace.json.gz"
+_MODULE = "raysuite.train.script"
+_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
+"""Of torch's report of a failure (torch.distributed.elastic.multiprocessing.errors)."""
+
+
+class ScriptRuns:
+    """The runs of a script, to be called like a trainer: `fit` returns once all have ended."""
+
+    def __init__(self, plans: Sequence[RunPlan], results: Results) -> None:
+        self._plans, self._results = plans, results
+        self._halted, self._over = threading.Event(), threading.Event()
+
+    def halt(self) -> None:
+        """End the run under way, and begin no other; return once that is so."""
+        self._halted.set()
+        self._over.wait(2 * guard.GRACE_S)
+
+    def _is_ending(self) -> bool:
+        return self._halted.is_set() or requested_stop(self._results.folder) is not None
+
+    def fit(self) -> None:
+        try:
+            for plan in self._plans:
+                if self._is_ending():
+                    return
+                left = is_left(self._results.end_of(plan.run_id))
+                if left and budget.allows(self._results, plan):
+                    run_script(plan, self._results, self._is_ending)
+        finally:
+            self._over.set()
+
+
+def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
+    """Run one plan's script and write its Records into its journal.
+
+    A run that `ending` ends has no end in its journal: it is resumed from its beginning.
+    """
+    begin(plan, results)
+    ended = _launch(plan, results, ending)
+    if not ending():
+        write_end(plan, results, ended)
+
+
+def begin(plan: RunPlan, results: Results) -> None:
+    """Write that a run has begun."""
+    started = RunStarted(
+        run_id=plan.run_id,
+        record_schema=SCHEMA,
+        plan=plan.model_dump(mode="json"),
+        environment=environment(),
+    )
+    Journal(results.journal_file(plan.run_id)).write(started)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A script's run that is over."""
+
+    logs: Sequence[RankLog]
+    outputs: Sequence[bytes | bytearray]
+    """The end of each rank's, and of the launcher's where there is one."""
+    code: int = 0
+    """0 where all ranks ended well."""
+    died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    """Rank -> exit code, not 0, and seconds from the launch to its end: ranks that ended by
+    themselves."""
+    stalled: bool = False
+    """It was ended as no rank took a step any more."""
+    nodes: int = 1
+
+
+def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ended:
+    """Run a script by torch's launcher."""
+    script = plan.spec.script
+    assert script is not None
+    names = numbers_of(plan.workers)
+    with private.temporary_folder("rs-script-") as scratch:
+        outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
+        with kept_outputs(outputs) as (kept, stream), held_port() as port:
+            process = guard.start(
+                [*_launcher(plan.workers, port), *script.words(names)],
+                scratch,
+                stream,
+                variables(plan, results, scratch, names),
+            )
+            stalled = _wait(process, scratch, plan, ending)
+            if process.poll() is None:
+                guard.ask(process)  # torch's launcher hands it on to its ranks
+            code = guard.ended(process, scratch).code
+        logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
+    tails = list(kept.values())
+    root = _ROOT_CAUSE.search(tails[-1].decode(errors="replace"))
+    died = {int(root[1]): (int(root[2]), 0.0)} if root else {}
+    return Ended(logs, tails, code, died, stalled)
+
+
+def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
+    """Write the Records of a run that is over into its journal, and the ends of its outputs."""
+    journal = Journal(results.journal_file(plan.run_id))
+    folder = results.journal_file(plan.run_id).parent
+    for rank, content in enumerate(ended.outputs):
+        name = f"rank-{rank}.log" if rank < plan.workers else "launcher.log"
+        write_whole(folder / name, bytes(content), flush=False)
+    for record in _records(plan, results, ended):
+        journal.write(record)
+
+
+def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
+    script, logs = plan.spec.script, ended.logs
+    assert script is not None
+    measure = plan.spec.measure
+    first = measure.warmup_steps + 1 + SETTLING_STEPS
+    profiled = measure.profile == "torch"
+    # the step after the profile waits for it to end
+    warmup = first + measure.profile_steps + 1 if profiled else measure.warmup_steps
+    steps = steps_of(logs, warmup)
+    rank, words = _failure(ended)
+    why = _stall(plan, logs) if ended.stalled else words or too_few(steps, warmup, ended.code)
+    if why:
+        place = min(rank, len(ended.outputs) - 1, plan.workers - 1)
+        tail = ended.outputs[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        return [
+            RunFailed(
+                run_id=plan.run_id,
+                reason="error",
+                message=why,
+                detail="\n".join([f"end of the output of rank {place}:", *tail]),
+            )
+        ]
+    samples = script.samples(numbers_of(plan.workers, ended.nodes))
+    found: GateVerdict | None = None
+    notes: list[str] = []
+    if script.check and plan.workers > 1:
+        found, notes = verdict(plan.run_id, logs, steps, samples, _alone(plan, results))
+    if found is not None and not found.passed:
+        failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
+        return [found, failed]
+    checked: list[Record] = [] if found is None else [found]
+    if profiled:
+        shares = time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE)
+        checked.append(shares)
+    return [*checked, *script_records(plan.run_id, logs, steps, samples, notes)]
+
+
+def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
+    script = plan.spec.script
+    assert script is not None
+    listed = ", ".join(f"rank {rank}: {len(log.rows)}" for rank, log in enumerate(logs))
+    return (
+        f"no rank took a step for {script.stall_s:g} s (steps so far: {listed}): a rank hangs, or "
+        "a step is longer; --stall SECONDS sets the limit"
+    )
+
+
+def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
+    """What was measured of the same script with one worker, so far."""
+    own = series_key(plan.model_dump(mode="json"))
+    return [
+        record
+        for each in results.plans()
+        if int(each["workers"]) == 1 and series_key(each) == own
+        for record in results.records(each["run_id"])
+        if isinstance(record, ScriptMeasured)
+    ]
+
+
+def _launcher(workers: int, port: int) -> list[str]:
+    words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
+    return [*words, "--nproc-per-node", str(workers), "--master-port", str(port), "-m", _MODULE]
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """Of one rank that is observed."""
+    return [sys.executable, "-m", _MODULE, *words]
+
+
+def variables(
+    plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
+) -> dict[str, str]:
+    """The environment of ranks that are launched now, and write into the folder `scratch`.
+
+    The same number of threads in each, whatever the number of ranks: torch's launcher sets it for
+    several ranks only.
+    """
+    script, measure = plan.spec.script, plan.spec.measure
+    assert script is not None
+    settings: dict[str, Any] = {
+        "folder": str(scratch),
+        "check": script.check,
+        "power": measure.power == "auto",
+        "launched": time.perf_counter(),
+        "profile": None,
+    }
+    if measure.profile == "torch":
+        settings["profile"] = {
+            "first": measure.warmup_steps + 1,
+            "steps": measure.profile_steps,
+            "trace": str((results.journal_file(plan.run_id).parent / _TRACE).absolute()),
+        }
+    own = {SETTINGS: json.dumps(settings), "PYTHONUNBUFFERED": "1"}
+    threads = {"OMP_NUM_THREADS": str(plan.spec.resources.cpus_per_worker)}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if plan.device == "cpu" else {}
+    return {**threads, **os.environ, **hidden, **own, **script.variables(names)}
+
+
+def _wait(
+    process: subprocess.Popen[bytes], folder: Path, plan: RunPlan, ending: Callable[[], bool]
+) -> bool:
+    """Wait for the launcher; whether it must be ended before, as no rank takes a step."""
+    script = plan.spec.script
+    assert script is not None
+    files = [rank_file(folder, rank) for rank in range(plan.workers)]
+    stall = Stall(script.stall_s)
+    while process.poll() is None and not ending():
+        time.sleep(_POLL_S)
+        if stall.seen(sum(file.stat().st_size for file in files if file.exists())):
+            return True
+    return False
+
+
+class Stall:
+    """Whether what grows with the steps of a run has stopped to grow."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._size, self._moved = -1, time.monotonic()
+
+    def seen(self, size: int) -> bool:
+        """Whether it has been the same for so long."""
+        if size != self._size:
+            self._size, self._moved = size, time.monotonic()
+        return time.monotonic() - self._moved > self._most_s
+
+
+def _failure(ended: Ended) -> tuple[int, str]:
+    """The rank that failed first, but not as it lost another, and what it ended with; no words
+    where none did."""
+    if ended.code == 0:
+        return 0, ""
+    logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}
+    errors = {rank: str(log.end["error"]) for rank, log in enumerate(logs) if log.end.get("error")}
+    moments = {rank: logs[rank].marks.get("ended", math.inf) for rank in errors}
+    moments |= {rank: at for rank, (_, at) in ended.died.items() if rank not in errors}
+    if not moments:
+        return len(logs), f"torch's launcher ended with {_exit(ended.code)}"
+    own = [each for each in moments if not logs[each].end.get("peer_lost")] or list(moments)
+    rank = min(own, key=lambda each: moments[each])
+    where = f" on {logs[rank].begin.get('host', 'a lost node')}" if len(hosts) > 1 else ""
+    if rank in errors:
+        return rank, f"rank {rank}{where}: {errors[rank]}"
+    return rank, f"rank {rank}{where} ended with {_exit(ended.died[rank][0])}"
+
+
+def _exit(code: int) -> str:
+    """An exit code, by the signal's name where one ended it."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"{signal.Signals(-code).name} ({code})"
+    return f"exit code {code}"
+
+
+@contextmanager
+def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
+    """Keep the end of what is written into each of the pipes, which are made, and into one more.
+
+    Yields the contents, by descriptor, in the order of the pipes and that one last; and the
+    descriptor into which the latter's is written. A flood of output fills no disk, and blocks
+    nobody.
+    """
+    kept: dict[int, bytearray] = {}
+    closed = threading.Event()
+    with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            os.mkfifo(pipe, 0o600)
+            # opened for writing too: it has no end, however many ranks close it
+            descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            kept[descriptor] = bytearray()
+        reads, writes = os.pipe2(os.O_CLOEXEC)
+        opened.callback(os.close, reads)
+        opened.callback(os.close, writes)
+        os.set_blocking(reads, False)
+        kept[reads] = bytearray()
+        for descriptor in kept:
+            selector.register(descriptor, selectors.EVENT_READ)
+
+        def drain() -> None:
+            while True:
+                ready = selector.select(_POLL_S)
+                for key, _ in ready:
+                    content = kept[key.fd]
+                    with contextlib.suppress(BlockingIOError):
+                        content += os.read(key.fd, _KEPT_BYTES)
+                    del content[:-_KEPT_BYTES]
+                if not ready and closed.is_set():
+                    return
+
+        reader = threading.Thread(target=drain, name="script-output", daemon=True)
+        reader.start()
+        try:
+            yield kept, writes
+        finally:
+            closed.set()
+            reader.join()

@@ -1,0 +1,162 @@
+"""Costs of a run: operations and bytes, counted once a run, and energy, measured in each epoch."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from raysuite import models
+from raysuite.errors import UserError
+from raysuite.measure.power_meter import PowerMeter, Reading
+from raysuite.models.model_costs import ModelCost
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import Comm, gather_plain
+from raysuite.plan import RunPlan
+from raysuite.records import RunCosts
+from raysuite.records.power import PowerUse, counter_name
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ModelOptions
+
+# What a device can do at most, by its vendor: operations per second, dense.
+#
+# Only devices whose document states it are listed. Of all others, CPUs among them, the peak is not
+# known, and what would be a part of it is not reported.
+
+TERA = 1e12
+
+V100 = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
+H100 = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
+H200 = "https://www.nvidia.com/en-us/data-center/h200/"
+# H100's and H200's documents state tensor rates with sparsity; without it they are half.
+
+
+class Peak(NamedTuple):
+    """The highest rate of one device in one number format."""
+
+    flops: float
+    """Operations per second, a multiply-add counted as two."""
+    number_format: str
+    source: str
+
+
+_V100_SXM = {"fp32": 15.7, "fp16": 125.0}
+_V100_PCIE = {"fp32": 14.0, "fp16": 112.0}
+_A100 = {"fp32": 19.5, "tf32": 156.0, "bf16": 312.0, "fp16": 312.0}
+_H100_SXM = {"fp32": 67.0, "tf32": 494.5, "bf16": 989.5, "fp16": 989.5}
+_H100_PCIE = {"fp32": 51.0, "tf32": 378.0, "bf16": 756.5, "fp16": 756.5}
+
+_TERAFLOPS: dict[str, tuple[dict[str, float], str]] = {
+    "Tesla V100-SXM2-16GB": (_V100_SXM, V100),
+    "Tesla V100-SXM2-32GB": (_V100_SXM, V100),
+    "Tesla V100-PCIE-16GB": (_V100_PCIE, V100),
+    "Tesla V100-PCIE-32GB": (_V100_PCIE, V100),
+    "NVIDIA A100-SXM4-40GB": (_A100, A100),
+    "NVIDIA A100-SXM4-80GB": (_A100, A100),
+    "NVIDIA A100-PCIE-40GB": (_A100, A100),
+    "NVIDIA A100 80GB PCIe": (_A100, A100),
+    "NVIDIA H100 80GB HBM3": (_H100_SXM, H100),
+    "NVIDIA H100 PCIe": (_H100_PCIE, H100),
+    "NVIDIA H200": (_H100_SXM, H200),
+}
+"""The driver's name of a device -> number format -> 10^12 operations per second. A name must be
+equal: a part of a device (MIG) has another, and another rate."""
+
+
+def peak(device: str, precision: str, tf32: bool) -> Peak | None:
+    """The peak of a device for training in `precision` (fp32, bf16 or fp16); None if unknown.
+
+    With `tf32`, convolutions in fp32 may use that format where the device has it, and they are
+    compared with its rate, which is the higher one.
+    """
+    rates, source = _TERAFLOPS.get(device, ({}, ""))
+    number_format = "tf32" if precision == "fp32" and tf32 and "tf32" in rates else precision
+    rate = rates.get(number_format)
+    return None if rate is None else Peak(rate * TERA, number_format, source)
+
+
+class EpochPower:
+    """Energy of the devices and hosts of all workers in each epoch's training."""
+
+    def __init__(self, plan: RunPlan, world: World) -> None:
+        self._meter = PowerMeter(world.device) if plan.spec.measure.power == "auto" else None
+        self._reading = Reading()
+
+    def begin(self) -> None:
+        """Before the first step."""
+        if self._meter is not None:
+            self._meter.begin()
+
+    def end(self) -> None:
+        """After the last step, before anything is computed of it."""
+        if self._meter is not None:
+            self._reading = self._meter.end()
+
+    def use(self, comm: Comm) -> PowerUse | None:
+        """The epoch's readings of all workers; every rank calls it. None where there are none."""
+        if self._meter is None:
+            return None
+        mine, meter = self._reading, self._meter
+        values = [mine.device_joules, mine.device_busy, mine.host_joules]
+        row = [*(math.nan if each is None else each for each in values), meter.device, meter.host]
+        rows = comm.all_gather(torch.tensor(row, dtype=torch.float64)).tolist()
+        joules, busy, host_joules, devices, hosts = (
+            [row[place] for row in rows] for place in range(5)
+        )
+        if not any(devices) and not any(hosts):
+            return None
+        return PowerUse(
+            devices=[counter_name(each) for each in devices],
+            device_joules=_known(joules),
+            device_busy=_known(busy),
+            hosts=[counter_name(each) for each in hosts],
+            host_joules=_known(host_joules),
+        )
+
+    def close(self) -> None:
+        """Stop sampling."""
+        if self._meter is not None:
+            self._meter.close()
+
+
+def _known(values: list[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]
+
+
+def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
+    """What one image of `plan` costs, and what the workers' device can do; every rank calls it."""
+    device = _device(world, comm)
+    known = peak(device, plan.spec.training.precision, torch.backends.cudnn.allow_tf32)
+    cost, message = None, ""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            cost = _counted(plan.spec.model.model_dump_json(), plan.dataset)
+    except UserError as error:
+        message = str(error)
+    return RunCosts(
+        run_id=plan.run_id,
+        parameters=None if cost is None else cost.parameters,
+        forward_flops=None if cost is None else cost.forward_flops,
+        gradient_bytes=None if cost is None else cost.gradient_bytes,
+        small_parameters=None if cost is None else cost.small_parameters,
+        message=message,
+        device=device,
+        peak_flops=known and known.flops,
+        peak_format=known.number_format if known else "",
+        peak_source=known.source if known else "",
+    )
+
+
+@lru_cache
+def _counted(model: str, facts: DatasetFacts) -> ModelCost:
+    """Once a process, which several runs share: deep networks take seconds."""
+    return models.cost_of(ModelOptions.model_validate_json(model), facts)
+
+
+def _device(world: World, comm: Comm) -> str:
+    """The name of all workers' device; empty on CPUs, and where they are not alike."""
+    name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
+    return name if len(set(gather_plain(comm, name))) == 1 else ""

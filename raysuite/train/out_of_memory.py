@@ -1,0 +1,101 @@
+"""Whether an error means that memory ran out, the device's or the host's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysuite.units import human_bytes
+
+if TYPE_CHECKING:
+    from raysuite.parallel.base import World
+    from raysuite.plan import RunPlan
+
+_WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "MemoryError")
+"""CUDA's; those of torch's CPU allocator, which has no class of its own; cuBLAS's; and what a
+loader reports of its processes."""
+_RAYS_WORDS = re.compile("OutOfMemoryError|running low on memory|OOM kill reason")
+"""Of Ray's memory monitor, which ends a worker before the system would."""
+_RAYS_FIGURES = re.compile(r"Memory on the node \(IP: ([^,)]+).*? was (\S+ used / \S+) limit")
+_RAYS_SHARES = re.compile(r"Selected to kill: .*?memory used=([^,\s)]+)")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is, or began with, an allocation that failed."""
+    import torch  # which the driver, that asks about Ray's words, does without
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(found, RuntimeError) and any(words in str(found) for words in _WORDS):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def figures(plan: RunPlan, world: World) -> str:
+    """What this rank holds and what is left, and the keys that reduce it."""
+    import psutil
+    import torch
+
+    from raysuite.measure.peak_memory import available_bytes
+
+    held = psutil.Process().memory_info().rss
+    if world.device.type == "cuda":
+        held = torch.cuda.max_memory_allocated(world.device)
+    left = available_bytes(world.device)
+    size = "data.sequence" if plan.dataset.sequence else "data.image_size"
+    return (
+        f"a micro-batch of {plan.micro_batch} {plan.dataset.samples_words} was too much: rank "
+        f"{world.rank} held {human_bytes(held)}, and {human_bytes(left)} are left; lower "
+        "training.global_batch or training.batch_per_worker, set training.accumulate to auto, or "
+        f"lower {size}"
+    )
+
+
+def ray_out_of_memory(text: str) -> str:
+    """Ray's error on a worker that its memory monitor ended, as one line with Ray's figures; empty
+    where the error is another one."""
+    if not _RAYS_WORDS.search(text):
+        return ""
+    node, held = _RAYS_FIGURES.search(text), _RAYS_SHARES.findall(text)
+    return "; ".join(
+        [
+            "ended by Ray's memory monitor",
+            *([f"{node[2]} on node {node[1]}"] if node else []),
+            *([f"the workers that it ended held {', '.join(held)}"] if held else []),
+        ]
+    )
+
+
+def kernel_kills(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
+    """Number of processes that the kernel's OOM killer ended in this process's cgroup and below it;
+    on SLURM, in the whole job on this host. None if the kernel does not show it.
+
+    (Linux, admin-guide/cgroup-v2, memory.events; cgroup-v1/memory, memory.oom_control.)
+    """
+    try:
+        lines = own.read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        job = re.match(r".*?/job_\d+(?=/|$)", path)
+        place = (job[0] if job else path).lstrip("/")
+        if not controllers:
+            file = cgroups / place / "memory.events"
+        elif "memory" in controllers.split(","):
+            file = cgroups / "memory" / place / "memory.oom_control"
+        else:
+            continue
+        try:
+            found = re.search(r"^oom_kill (\d+)$", file.read_text("utf-8"), re.MULTILINE)
+        except OSError:
+            continue
+        if found:
+            return int(found[1])
+    return None

@@ -1,0 +1,270 @@
+"""Steps of a training script, as its hooks count them: real loops of torch in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from raysuite import mark
+from raysuite.measure.script_steps import Recorder, counted, digest, observe, samples_hash
+from raysuite.records.script_records import RankLog
+
+
+class Loop:
+    """A network, its optimiser and two loaders, as scripts have them."""
+
+    def __init__(self, samples: int = 40, batch: int = 8) -> None:
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        data = TensorDataset(torch.randn(samples, 4), torch.zeros(samples, dtype=torch.long))
+        self.loader, self.val = DataLoader(data, batch), DataLoader(data, batch)
+
+    def backward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        nn.functional.cross_entropy(self.model(x), y).backward()
+
+    def epoch(self, accumulate: int = 1) -> None:
+        for place, (x, y) in enumerate(self.loader):
+            self.backward(x, y)
+            if (place + 1) % accumulate == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Callable[..., RankLog]:
+    def observed(script: Callable[[], None], check: int = 0) -> RankLog:
+        file = tmp_path / "rank-0.jsonl"
+        recorder = Recorder(file, check)
+        with observe(recorder):
+            script()
+        recorder.end(None)
+        return RankLog.read(file)
+
+    return observed
+
+
+def samples(log: RankLog) -> list[int]:
+    return [row[3] for row in log.rows]
+
+
+def test_a_step_is_the_optimisers_with_the_samples_of_its_batches(log: Any) -> None:
+    found = log(Loop(samples=20, batch=8).epoch)
+    assert samples(found) == [8, 8, 4]
+    assert found.model["parameters"] == 10
+    assert found.model["optimizer"] == "SGD"
+    assert found.marks["first_batch"] <= found.marks["first_step"] <= found.marks["ended"]
+
+
+def test_gradient_accumulation_is_one_step(log: Any) -> None:
+    assert samples(log(lambda: Loop(samples=40, batch=5).epoch(accumulate=4))) == [20, 20]
+
+
+@pytest.mark.parametrize("without_gradients", [True, False])
+def test_an_evaluation_is_marked_and_its_samples_do_not_count(
+    log: Any, without_gradients: bool
+) -> None:
+    def script() -> None:
+        loop = Loop(samples=16)
+        for _ in range(2):
+            loop.epoch()
+            with torch.set_grad_enabled(not without_gradients):
+                for x, _ in loop.val:
+                    loop.model(x)
+
+    found = log(script)
+    assert samples(found) == [8, 8, 8, 8]
+    assert [row[5] for row in found.rows] == [False, False, True, False]
+
+
+def test_two_loaders_in_step_are_no_evaluation(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        for (x, y), _ in zip(loop.loader, loop.val, strict=True):
+            loop.backward(x, y)
+            loop.optimizer.step()
+
+    found = log(script)
+    assert samples(found) == [8] * 5
+    assert not any(row[5] for row in found.rows)
+
+
+def test_a_second_optimiser_is_a_part_of_the_same_step(log: Any) -> None:
+    def script() -> None:
+        loop, other = Loop(), Loop()
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            other.backward(x, y)
+            other.optimizer.step()
+
+    assert samples(log(script)) == [8] * 5
+
+
+def test_an_optimiser_that_no_longer_steps_is_replaced(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        torch.optim.SGD(loop.model.parameters(), lr=0.0).step()
+        loop.epoch()
+
+    assert len(log(script).rows) == 5
+
+
+def test_waits_for_the_loader_and_pauses_are_measured(log: Any) -> None:
+    class Slow(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            time.sleep(0.02)
+            return super().__getitem__(index)
+
+    def script() -> None:
+        loop = Loop()
+        slow = DataLoader(Slow(torch.randn(4, 4), torch.zeros(4, dtype=torch.long)), 2)
+        for x, y in slow:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            time.sleep(0.1)
+
+    first, second = log(script).rows
+    assert first[2] >= 0.04
+    assert second[2] >= 0.04
+    assert second[6] >= 0.1 > second[2]
+
+
+def test_steps_without_a_loader_have_no_samples(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        for _ in range(3):
+            loop.backward(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+            loop.optimizer.step()
+
+    assert samples(log(script)) == [None, None, None]
+
+
+def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        for _ in range(3):
+            for _ in range(2):
+                loop.optimizer.step()
+            mark.step(samples=5, tokens=50)
+
+    found = log(script, check=2)
+    assert [(row[3], row[4]) for row in found.rows] == [(5, 50)] * 3
+    assert [each["step"] for each in found.checks] == [1, 2]
+    mark.step(samples=1)  # without a launcher: nothing
+
+
+def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
+    torch.manual_seed(0)
+    found = log(lambda: Loop().epoch(), check=2)
+    assert [each["step"] for each in found.checks] == [1, 2]
+    assert found.checks[0]["parameters"] != found.checks[1]["parameters"]
+    assert len(found.checks[1]["parameters"]) == 2
+    assert 0 < found.checks[0]["samples"] != found.checks[1]["samples"]
+    assert found.model["pass_samples"] == 40
+    assert found.model["rates"] == [0.1]
+    assert found.checks[0]["loss"] == pytest.approx(0.7, abs=0.7)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (torch.zeros(3, 5), (3, None)),
+        ({"input_ids": torch.zeros(3, 5), "labels": torch.zeros(3, 5)}, (3, 15)),
+        ([("a", "b"), [torch.zeros(7, 1)]], (7, None)),
+        ("text", (None, None)),
+        (torch.zeros(()), (None, None)),
+    ],
+)
+def test_samples_of_a_batch_are_its_first_tensors_first_axis(batch: Any, expected: Any) -> None:
+    assert counted(batch) == expected
+
+
+def test_the_first_steps_are_on_record_before_the_next_ones(log: Any, tmp_path: Path) -> None:
+    numbers = []
+
+    def script() -> None:
+        loop = Loop()
+        for x, y in loop.loader:
+            loop.backward(x, y)
+            loop.optimizer.step()
+            numbers.append(len(RankLog.read(tmp_path / "rank-0.jsonl").rows))
+
+    log(script)
+    assert numbers == [1, 2, 3, 4, 5]
+
+
+def test_a_hash_of_samples_does_not_depend_on_order_and_division() -> None:
+    x, y = torch.randn(8, 3), torch.arange(8)
+    whole, order = samples_hash([x, y]), torch.randperm(8)
+    parts = [samples_hash({"x": x[own], "y": y[own]}) for own in (order[:3], order[3:])]
+    assert sum(parts) == whole
+    assert samples_hash([x, y.flip(0)]) != whole
+    assert samples_hash("text") is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_a_digest_is_of_the_bits_of_a_tensor_in_its_order(dtype: torch.dtype) -> None:
+    tensor = torch.arange(6).reshape(2, 3).to(dtype)
+    assert digest(tensor) == digest([tensor.T.contiguous().T])
+    other = tensor.clone()
+    other[-1, -1] = 0
+    assert len({digest(each) for each in (tensor, tensor.T, other, tensor[:0], 0)}) == 5
+
+
+def test_a_digest_of_a_tensor_that_holds_others_is_of_their_bits() -> None:
+    jagged = [
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3) + last], layout=torch.jagged)
+        for last in (0, 0, 1)
+    ]
+    one, same, other = map(digest, jagged)
+    assert one == same != other
+
+
+def test_flat_views_of_shards_are_known_by_their_wrapper(log: Any) -> None:
+    class FullyShardedDataParallel(nn.Module):
+        """Named like that of torch.distributed.fsdp, which needs a process group."""
+
+    def script() -> None:
+        weight = nn.Parameter(torch.ones(4))
+        weight.sum().backward()
+        torch.optim.SGD([weight], lr=0.1).step()
+
+    before = log(script, check=1)
+    wrapper = FullyShardedDataParallel()
+    found = log(script, check=1)
+    assert isinstance(wrapper, nn.Module)
+    assert [each["sharded"] for each in (before.checks[-1], found.checks[-1])] == [False, True]
+    assert (before.model["parameters"], found.model["parameters"]) == (4, None)
+
+
+def test_an_iterable_data_set_is_not_asked_for_its_length(log: Any) -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        def __iter__(self) -> Any:
+            yield from zip(torch.randn(8, 4), torch.zeros(8, dtype=torch.long), strict=True)
+
+    def script() -> None:
+        loop = Loop()
+        loop.loader = DataLoader(Stream(), 4)
+        loop.epoch()
+
+    found = log(script)
+    assert samples(found) == [4, 4]
+    assert found.model["pass_samples"] is None
+
+
+def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:
+    before = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
+    with observe(Recorder(tmp_path / "log", check=1)):
+        assert DataLoader.__iter__ is not before[0]
+    after = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
+    assert after == before

@@ -1,0 +1,100 @@
+"""Which nodes are named as slow, by drawn figures."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from raysuite.records import Results
+from raysuite.records.node_checks import (
+    CHECKS,
+    FILE,
+    NodeFigures,
+    findings,
+    read_checks,
+    slow_nodes,
+    write_checks,
+)
+from raysuite.report.build import collect
+
+TYPICAL = {"matrix": 1800.0, "memory": 180.0, "disk": 900.0, "pairs": 1100.0}
+
+
+def drawn(nodes: int, spread: float, draw: random.Random, **slower: float) -> list[NodeFigures]:
+    """Figures that differ by `spread` (relative, normal); the first node's are so much slower."""
+    return [
+        NodeFigures(
+            host=f"n{node}",
+            when=0.0,
+            figures={
+                check: TYPICAL[check]
+                * draw.gauss(1.0, spread)
+                * (1 - slower.get(check, 0.0) if node == 0 else 1.0)
+                for check in CHECKS
+            },
+            all_reduce_s=0.1,
+            transports=[],
+        )
+        for node in range(nodes)
+    ]
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8, 64])
+@pytest.mark.parametrize("spread", [0.01, 0.05])
+def test_of_fifty_checks_without_a_slow_node_two_at_most_name_one(
+    nodes: int, spread: float
+) -> None:
+    draw = random.Random(nodes)
+    named = sum(bool(slow_nodes(drawn(nodes, spread, draw))) for _ in range(50))
+    assert named <= 2
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_node_of_half_the_speed_is_named_alone(check: str) -> None:
+    draw = random.Random(1)
+    for nodes in (3, 8, 64):
+        found = [slow_nodes(drawn(nodes, 0.01, draw, **{check: 0.5})) for _ in range(20)]
+        assert {(each.host, each.check) for slow in found for each in slow} == {("n0", check)}
+        assert all(len(slow) == 1 and 0.4 < slow[0].share < 0.6 for slow in found)
+
+
+def test_of_two_nodes_none_is_named() -> None:
+    assert slow_nodes(drawn(2, 0.01, random.Random(0), matrix=0.9)) == []
+
+
+def test_a_figure_that_a_node_lacks_is_left_out(tmp_path: Path) -> None:
+    rows = drawn(4, 0.01, random.Random(0), matrix=0.5)
+    rows[1] = rows[1].model_copy(update={"figures": {"memory": 180.0}})
+    write_checks(tmp_path / "nodes.jsonl", rows)
+    assert read_checks(tmp_path / "nodes.jsonl") == rows
+    assert [slow.host for slow in slow_nodes(rows)] == ["n0"]
+
+
+def test_of_three_nodes_on_a_busy_machine_the_one_behind_a_slow_cable_is_named() -> None:
+    figures = [(1.48, 0.69, 762, 493), (15.6, 1.64, 1296, 719), (1.48, 0.58, 530, 4.63)]
+    rows = [
+        row.model_copy(update={"figures": dict(zip(CHECKS, map(float, each), strict=True))})
+        for row, each in zip(drawn(3, 0.0, random.Random(0)), figures, strict=True)
+    ]
+    assert [(slow.host, slow.check) for slow in slow_nodes(rows)] == [("n2", "pairs")]
+
+
+def test_a_report_names_the_nodes_that_were_slow_before_its_suite(tmp_path: Path) -> None:
+    rows = drawn(4, 0.0, random.Random(0), disk=0.5)
+    rows[2] = rows[2].model_copy(
+        update={"transports": ["NCCL, NET/Socket"], "networks": ["mlx5_0"]}
+    )
+    assert list(findings(rows)) == [
+        "n0 is slow: disk read 450 MB/s, 50% below the median 900",
+        "n2 fell back to sockets, and has mlx5_0",
+    ]
+    results = Results(tmp_path)
+    results.write_plans([])
+    assert not any("is slow" in each.text for each in collect(results).summary)
+    write_checks(tmp_path / FILE, rows)
+    found = [each.text for each in collect(results).summary if each.kind == "caveat"]
+    assert [text for text in found if "n0 is slow" in text or "n2 fell back" in text] == [
+        f"Before the suite {each}." for each in findings(rows)
+    ]

@@ -1,0 +1,298 @@
+"""Ranks' files -> Records: which steps count, how long they took, what is said of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records.power import once
+from raysuite.records.script_records import RankLog, script_records, steps_of, too_few, verdict
+
+
+def rank(
+    seconds: list[float], samples: int | None = 8, start: float = 10.0, **rows: dict[int, Any]
+) -> RankLog:
+    """A rank whose steps took `seconds`; `rows`: column -> place -> value."""
+    ends = [start + math.fsum(seconds[: place + 1]) for place in range(len(seconds))]
+    log = RankLog(begin={"host": "a", "memory": 1}, model={"parameters": 10, "optimizer": "SGD"})
+    log.rows = [[end, None, 0.1, samples, None, False, 0.0] for end in ends]
+    for name, values in rows.items():
+        for place, value in values.items():
+            log.rows[place][{"evaluates": 5, "idle": 6, "samples": 3}[name]] = value
+    log.end = {
+        "marks": {"launcher": 0.0, "process": 2.0, "first_batch": 9.0, "first_step": ends[0]},
+        "memory": 5,
+    }
+    return log
+
+
+def measured(logs: list[RankLog], warmup: int = 2, given: int | None = None) -> Any:
+    steps = steps_of(logs, warmup)
+    found = script_records("id", logs, steps, given)
+    return {type(record): record for record in found}
+
+
+def test_throughput_is_over_all_ranks_at_the_pace_of_the_slowest_of_each_step() -> None:
+    found = measured([rank([1.0, 1.0, 0.5, 0.5]), rank([1.0, 1.0, 0.75, 0.25])])
+    epoch = found[EpochFinished]
+    assert epoch.step_seconds == pytest.approx([0.75, 0.5])
+    assert epoch.steady_images == 32
+    assert epoch.steady_seconds == pytest.approx(1.25)
+    assert found[ScriptMeasured].samples_per_step == 16
+    assert epoch.data_wait_seconds == pytest.approx([0.2, 0.2])
+
+
+def test_evaluations_and_pauses_are_left_out() -> None:
+    seconds = [1.0] * 10
+    seconds[4], seconds[6], seconds[8] = 3.0, 9.0, 9.0
+    log = rank(seconds, evaluates={4: True}, idle={6: 8.0})
+    steps = steps_of([log], 2)
+    # a long step without a pause before it, as of a slow batch, is a step
+    assert steps.counted == [2, 3, 5, 7, 8, 9]
+    assert steps.left_out == 2
+    assert steps.total_s == pytest.approx(14.0)
+
+
+def test_the_devices_clock_counts_where_there_is_one() -> None:
+    log = rank([1.0] * 4)
+    for row in log.rows:
+        row[1] = 0.25
+    assert steps_of([log], 1).total_s == pytest.approx(0.75)
+
+
+def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -> None:
+    logs = [rank([1.0] * 6, samples=None)]
+    found = measured(logs)
+    assert found[ScriptMeasured].samples_per_step is None
+    assert found[ScriptMeasured].steps_per_second == pytest.approx(1.0)
+    assert found[EpochFinished].steady_images == 0
+    found = measured(logs, given=64)
+    assert found[ScriptMeasured].samples_per_step == 64
+    assert found[EpochFinished].steady_images == 256
+
+
+def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
+    found = measured([rank([1.0] * 6), rank([2.0] * 6)])
+    starts = found[ScriptMeasured].start_seconds
+    assert [values[1] for values in starts.values()] == [2.0, 7.0, 0.0, 0.0, 3.0]
+    assert found[RunFinished].first_step_seconds == 12.0
+    assert "rank 1 is slowest" in found[ScriptMeasured].notes[0]
+
+
+def test_ranks_with_unequal_numbers_of_steps_are_named() -> None:
+    found = measured([rank([1.0] * 6), rank([1.0] * 5)])[ScriptMeasured]
+    assert found.steps == 5
+    assert "6, 5" in found.notes[0]
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "no step"), (2, "2 steps")])
+def test_too_few_steps_have_no_throughput(count: int, words: str) -> None:
+    steps = steps_of([rank([1.0] * count)] if count else [RankLog()], 10)
+    assert words in too_few(steps, 10, 0)
+
+
+def test_a_cut_line_of_a_rank_that_was_killed_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rank"
+    file.write_text('{"kind": "steps", "rows": [[1, null, 0, 8, null, false, 0]]}\n{"kind": "st')
+    assert len(RankLog.read(file).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("read", "trained"),
+    [
+        # two passes of five batches, four a step but the last: one is read ahead
+        ([20, 16, 16, 16, 9, 20, 16, 16, 16, 9], [16, 16, 16, 16, 13] * 2),
+        ([8, 4, 4, 0, 8, 4, 4, 0], [4] * 8),
+        ([20, 16, 16, 16], [16] * 4),  # ended inside a pass
+        ([16, 16, 16, 9, 16, 16, 16, 9], [16, 16, 16, 9] * 2),
+        ([8, 8, 16, 16, 16], [8, 8, 16, 16, 16]),  # the batch grows
+        ([8, None, 8], [8, None, 8]),
+    ],
+)
+def test_samples_count_in_the_step_that_trains_them(
+    read: list[int | None], trained: list[int | None]
+) -> None:
+    rows = [[n, None, 0, samples, None, False, 0] for n, samples in enumerate(read)]
+    log = RankLog.parsed(json.dumps({"kind": "steps", "rows": rows}) + "\n")
+    assert [row[3] for row in log.rows] == trained
+
+
+def test_moments_of_hosts_with_other_clocks_are_since_the_launch() -> None:
+    def text(clock: float) -> str:
+        lines = [
+            {"kind": "begin", "host": "a", "launched": clock},
+            {"kind": "steps", "rows": [[clock + 5, None, 0, 8, None, False, 0]]},
+            {"kind": "power", "at": clock + 6, "host_joules": 1.0},
+            {"kind": "end", "marks": {"launcher": clock, "process": clock + 1}},
+        ]
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+    logs = [RankLog.parsed(text(clock)) for clock in (100.0, 90_000.0)]
+    for log in logs:
+        assert (log.rows[0][0], log.power["at"]) == (5.0, 6.0)
+        assert log.marks == {"launcher": 0.0, "process": 1.0}
+
+
+def metered(log: RankLog, host: int, joules: float | None, **model: Any) -> RankLog:
+    """A rank with counters; the reading is 2 s after the first step."""
+    log.model["counters"] = {"device": 0, "host": host, "missing": [], **model}
+    if joules is not None:
+        log.power = {"at": log.rows[0][0] + 2.0, "host_joules": joules}
+    return log
+
+
+def test_energy_is_the_mean_power_for_as_long_as_the_steps_that_count_took() -> None:
+    # two ranks of one host, and one of another
+    logs = [metered(rank([1.0] * 6), host, joules) for host, joules in ((1, 20), (1, 18), (2, 10))]
+    found = measured(logs)
+    power = found[EpochFinished].power
+    assert power.host_joules == pytest.approx([40.0, 36.0, 20.0])
+    assert len(set(power.hosts)) == 2
+    assert once(power.hosts, power.host_joules) == pytest.approx(60.0)
+    assert found[ScriptMeasured].without_energy == ""
+
+
+def test_why_there_is_no_energy_names_the_hosts() -> None:
+    first, second = rank([1.0] * 6), rank([1.0] * 6)
+    second.begin["host"] = "b"
+    logs = [metered(first, 1, 9.0), metered(second, 0, None, missing=["no counter"])]
+    found = measured(logs)
+    assert found[ScriptMeasured].without_energy == "no counter (b)"
+    power = found[EpochFinished].power
+    assert once(power.hosts, power.host_joules) is None
+    unread = measured([metered(rank([0.1] * 6), 1, None)])[ScriptMeasured]
+    assert "within a second" in unread.without_energy
+    assert measured([rank([1.0] * 6)])[ScriptMeasured].without_energy == ""
+
+
+# The check of the first steps.
+
+
+def checked(*ranks: dict[str, Any]) -> list[RankLog]:
+    logs = []
+    for place, changes in enumerate(ranks):
+        log = rank([1.0] * 4)
+        log.model |= {"names": ["a.weight", "a.bias"], "layers": [], "rates": [0.1]}
+        log.model |= {key: changes.pop(key) for key in MODEL & changes.keys()}
+        log.checks = [
+            {
+                "step": step,
+                "parameters": [f"w{step}", f"b{step}"],
+                "sharded": False,
+                "random": str(place),
+                "samples": 10 * step + place,
+                "loss": 1.0 / step,
+                **{name: of(step) if callable(of) else of for name, of in changes.items()},
+            }
+            for step in (1, 2)
+        ]
+        logs.append(log)
+    return logs
+
+
+MODEL = {"layers", "rates", "pass_samples"}
+
+
+def alone(**changes: Any) -> ScriptMeasured:
+    found = measured([rank([1.0] * 4)])[ScriptMeasured]
+    own = {
+        "samples_per_step": 16,
+        "first_losses": [1.0, 0.5],
+        "first_samples": [21, 41],
+        "first_rates": [0.1],
+    }
+    return found.model_copy(update=own | changes)
+
+
+def judged(logs: list[RankLog], *references: ScriptMeasured, given: int | None = None) -> Any:
+    return verdict("id", logs, steps_of(logs, 1), given, references)
+
+
+def of_rank_0(step: int) -> int:
+    return 10 * step
+
+
+def test_equal_ranks_with_the_losses_of_one_worker_pass() -> None:
+    found, notes = judged(checked({}, {}), alone(), alone())
+    assert (found.passed, found.error, notes) == (True, 0.0, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "references", "words"),
+    [
+        ({"parameters": ["w1", "x"]}, [], "rank 1 from rank 0 after step 1, in a.bias"),
+        ({"samples": of_rank_0}, [], "ranks 0, 1 train on the same samples in the first 2 steps"),
+        ({"loss": 0.9}, [alone()], "losses differ"),
+    ],
+)
+def test_seeded_defects_are_refused(second: Any, references: Any, words: str) -> None:
+    found, _ = judged(checked({}, second), *references)
+    assert not found.passed
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("both", "references", "words"),
+    [
+        ({"loss": None}, [alone()], "no backward"),
+        ({}, [], "no run with one worker"),
+        ({"layers": ["BatchNorm2d"]}, [alone()], "BatchNorm2d"),
+        ({}, [alone(samples_per_step=8)], "another global batch"),
+        ({"rates": [0.2]}, [alone()], "another learning rate"),
+        ({}, [alone(), alone(first_losses=[1.0, 0.4])], "between repeats"),
+        ({"loss": 0.9}, [alone(first_samples=[21, 40])], "not known that one worker trained on"),
+        ({"loss": 0.9, "samples": 0}, [alone(first_samples=[0, 0])], "not known that one worker"),
+    ],
+)
+def test_losses_that_cannot_be_compared_are_not_decidable(
+    both: Any, references: Any, words: str
+) -> None:
+    found, notes = judged(checked(dict(both), dict(both)), *references)
+    assert found.passed
+    assert words in notes[-1]
+    assert math.isnan(found.error)
+
+
+def test_shards_without_losses_are_not_decidable_at_all() -> None:
+    shards = {"sharded": True, "loss": None}
+    assert judged(checked(dict(shards), dict(shards)))[0] is None
+
+
+def test_the_same_random_numbers_in_dropout_are_allowed_and_named() -> None:
+    same = {"random": "0", "layers": ["Dropout"]}
+    found, notes = judged(checked(dict(same), dict(same)))
+    assert found.passed
+    assert "same random numbers" in notes[-1]
+
+
+@pytest.mark.parametrize(("given", "passes"), [(None, False), (16, False), (8, True)])
+def test_ranks_may_share_samples_that_the_user_counts_once(given: int | None, passes: bool) -> None:
+    logs = checked({}, {"samples": of_rank_0})
+    found, _ = judged(logs, given=given)
+    assert found.passed == passes
+    assert "ranks 0, 1 train on the same samples" in found.message
+
+
+def test_two_of_four_ranks_with_the_same_samples_are_refused() -> None:
+    found, _ = judged(checked({}, {}, {}, {"samples": lambda step: 10 * step + 1}))
+    assert not found.passed
+    assert "ranks 1, 3 train on the same samples" in found.message
+
+
+def test_samples_of_ranks_that_repeat_them_are_not_decidable() -> None:
+    found, notes = judged(checked({"samples": 7}, {"samples": 7}))
+    assert found.passed
+    assert "not decidable" in notes[0]
+
+
+@pytest.mark.parametrize(("each", "named"), [(1000, True), (504, False), (None, False)])
+def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, named: bool) -> None:
+    own = {"pass_samples": each}
+    found, notes = judged(checked(dict(own), dict(own)), alone(pass_samples=1000))
+    assert found.passed
+    assert any("whether samples are divided" in note for note in notes) == named

@@ -1,0 +1,159 @@
+"""The search for a batch in one process, and what a host's memory lets be tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from raysuite.errors import RunError
+from raysuite.measure.peak_memory import available_bytes
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
+from raysuite.parallel.single import Single
+from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.batch_candidates import outcome
+from raysuite.records.batch_trials import BatchTried, TriedFile
+from raysuite.spec import Document
+from raysuite.train import batch_search
+from raysuite.train.batch_search import search_batch, too_much
+from raysuite.train.run import execute
+from tests.digit_arrays import DATA
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+
+
+def wish(training: dict[str, object], above: int = 10**6, at_call: int = 1) -> RunPlan:
+    data = {
+        "name": "found",
+        "model": {
+            "name": "tests.hungry_model:Hungry",
+            "options": {"above": above, "at_call": at_call},
+        },
+        "data": DATA,
+        "training": {"epochs": 1, **training},
+        "resources": {"device": "cpu"},
+    }
+    return make_plans(Document(data, "test"), gpus=0)[0]
+
+
+@pytest.fixture(autouse=True)
+def _one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+
+@pytest.mark.thorough
+def test_the_largest_batch_in_one_process(tmp_path: Path) -> None:
+    plan, file = wish({"batch_per_worker": "auto"}, above=50), TriedFile(tmp_path / "tried")
+    assert search_batch(plan, ALONE, file) == 32
+    made, found = outcome(plan, file.read(), 1.0)
+    assert (made.micro_batch, made.global_batch, found.bound) == (32, 32, "memory")
+    assert [each.micro_batch for each in found.tried] == [2, 4, 8, 16, 32, 64, 32]
+    assert found.tried[5].message == "out of memory on rank 0"
+    assert all(each.peak_bytes[0] <= each.limit_bytes[0] for each in found.tried if each.fits)
+
+
+@pytest.mark.thorough
+def test_what_fits_alone_and_not_in_true_steps(tmp_path: Path) -> None:
+    """The model of each trial is another: the second batch of one comes in steps alone."""
+    plan = wish({"batch_per_worker": "auto"}, above=20, at_call=2)
+    file = TriedFile(tmp_path / "tried")
+    assert search_batch(plan, ALONE, file) == 16
+    together = [each for each in file.read() if each.stage == "together"]
+    assert [each.fits for each in together] == [False] * (len(together) - 1) + [True]
+
+
+@pytest.mark.thorough
+def test_a_batch_that_is_given_is_cut(tmp_path: Path) -> None:
+    plan = wish({"global_batch": 60, "accumulate": "auto"}, above=25)
+    file = TriedFile(tmp_path / "tried")
+    assert search_batch(plan, ALONE, file) == 20
+    made, found = outcome(plan, file.read(), 1.0)
+    assert (made.micro_batch, made.accumulate, made.global_batch) == (20, 3, 60)
+    assert found.key == "training.accumulate"
+
+
+@pytest.mark.thorough
+def test_the_fastest_is_timed_in_rounds(tmp_path: Path) -> None:
+    plan = wish({"batch_per_worker": {"auto": "fastest", "at_most": 8}})
+    file = TriedFile(tmp_path / "tried")
+    size = search_batch(plan, ALONE, file)
+    _, found = outcome(plan, file.read(), 1.0)
+    assert found.micro_batch == size
+    timed = [each for each in found.tried if each.stage == "together"]
+    assert {each.micro_batch for each in timed} == {2, 4, 8}
+    assert all((each.images_per_second or 0) > 0 for each in timed)
+    assert sum(each.micro_batch == size for each in timed) == 3
+
+
+def test_nothing_fits(tmp_path: Path) -> None:
+    plan, file = wish({"batch_per_worker": "auto"}, above=1), TriedFile(tmp_path / "tried")
+    assert search_batch(plan, ALONE, file) == 0
+    with pytest.raises(RunError, match="no batch was"):
+        outcome(plan, file.read(), 1.0)
+
+
+@pytest.mark.thorough
+def test_it_can_be_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    plan, file = wish({"batch_per_worker": "auto"}, above=50), TriedFile(tmp_path / "tried")
+    assert search_batch(plan, ALONE, file, lambda: len(file.read()) >= 2) == 0
+    assert len(file.read()) == 2
+    assert search_batch(plan, ALONE, file) == 32
+    assert [each.micro_batch for each in file.read()] == [2, 4, 8, 16, 32, 64, 32]
+
+
+def test_a_plan_is_not_run_before_its_batch_is_found() -> None:
+    with pytest.raises(ValueError, match="to be found"):
+        next(execute(wish({"batch_per_worker": "auto"}), ALONE))
+
+
+def fitted(peaks: dict[int, int], limit: int) -> list[BatchTried]:
+    return [
+        BatchTried(
+            stage="alone", micro_batch=size, fits=True, peak_bytes=[1, peak], limit_bytes=[9, limit]
+        )
+        for size, peak in peaks.items()
+    ]
+
+
+@given(st.integers(0, 1000), st.integers(1, 100), st.integers(0, 4), st.integers(1, 10**5))
+def test_a_host_is_not_driven_out_of_memory(fixed: int, each: int, known: int, limit: int) -> None:
+    """Memory that is so much, and so much more for each sample, is foreseen to the byte."""
+    sizes = [2**n for n in range(known + 1)]
+    tried = fitted({size: fixed + each * size for size in sizes}, limit)
+    wanted = fixed + each * 2 * sizes[-1]
+    refused = too_much(tried, 2 * sizes[-1])
+    if known:
+        assert (refused is not None) == (wanted > limit)
+    elif refused is None:  # of one size it cannot be told what is fixed
+        assert wanted <= limit
+    if refused is not None:
+        assert not refused.fits
+        assert "not tried" in refused.message
+
+
+def test_nothing_is_foreseen_before_anything_was_tried() -> None:
+    assert too_much([], 64) is None
+
+
+def test_ranks_of_one_host_divide_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TwoHosts(NoComm):
+        def all_gather(self, value: Tensor) -> Tensor:
+            return torch.stack([value + 1, value, value])  # rank 0 is on another host
+
+    monkeypatch.setattr(batch_search, "available_bytes", lambda device: 12_000)
+    plan = wish({"batch_per_worker": {"auto": "largest", "memory_share": 0.5}})
+    for comm, limit in ((NoComm(), 6_000), (TwoHosts(), 3_000)):
+        ranks = batch_search._Ranks(plan, World(1, 3, 1, torch.device("cpu")), Single(), comm)
+        assert ranks._limit == limit
+
+
+def test_what_is_left_of_a_host() -> None:
+    left = available_bytes(torch.device("cpu"))
+    assert 0 < left <= psutil.virtual_memory().total
