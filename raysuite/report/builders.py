@@ -230,7 +230,8 @@ def lines(
     papers' values are called by that belong into it; `log` is of the upright axis.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
-    names = telling(rows, over.value, WORK)
+    # one strategy a line, even where it follows from the number of workers
+    names = telling(rows, over.value, ("strategy", *WORK))
     series: dict[tuple[str, str | None], list[Row]] = {}
     for row in rows:
         # ratios to different baselines make no line

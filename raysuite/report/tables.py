@@ -385,7 +385,8 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
             " Against the best: throughput over the highest mean throughput of the same work on as "
             "many workers."
         )
-    note += f" Intervals of ratios: {TOGETHER}."
+    if any(row.throughput and row.throughput.n > 1 for row in rows):
+        note += f" Intervals of ratios: {TOGETHER}."
     main = frozenset(
         (_NAMES[0].title, rate_title(rows), ratios(rows)[0].title, primary(rows).title)
     )

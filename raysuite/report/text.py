@@ -136,8 +136,8 @@ def count(number: int, noun: str) -> str:
 
 
 def tied(name: str) -> str:
-    """A name that a page breaks only between its parts, after the dot."""
-    return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in name.split(" · "))
+    """A name that a page breaks only between its parts, after the dot, and between options."""
+    return "\u00a0· ".join(re.sub("(?<!,) ", "\u00a0", part) for part in name.split(" · "))
 
 
 def paired(cell: str) -> str:

@@ -265,6 +265,16 @@ def test_ratios_to_the_best_are_the_first_plot_where_no_number_of_workers_varies
         assert ("slower" in series) == (row.to_best.differs_from_one and not row.is_best)
 
 
+def test_different_strategies_make_no_line(tmp_path):
+    before, _, _ = TWELVE_ROWS.partition("matrix:")
+    spec = f"{before}matrix:\n  resources.workers, strategy: [[1, single], [2, ddp]]\n"
+    report = collect(write_results(tmp_path, spec=spec, repeats=2))
+    assert len(report.rows) == 2
+    plot = named(report, "throughput")
+    bars = {y for trace in plot.traces for y in trace["y"]}
+    assert bars == {"ddp · native", "single · native"}
+
+
 def test_ratios_to_different_bests_are_in_different_panels(tmp_path):
     spec = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[native, dali]", "[native]")
     results = write_results(tmp_path, spec=f"{spec}  data.image_size: [8, 16]\n", repeats=3)

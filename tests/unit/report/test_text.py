@@ -53,6 +53,11 @@ def test_options_that_all_names_of_a_block_have_are_left_out():
         assert list(cut(kept).values()) == kept
 
 
+def test_a_name_breaks_between_its_parts_and_options():
+    said = text.tied("pipeline(stages=2, balance=time) · 2 workers")
+    assert said.split(" ") == ["pipeline(stages=2,", "balance=time)\u00a0·", "2\u00a0workers"]
+
+
 def test_listed():
     assert text.listed(["a"]) == "a"
     assert text.listed(["a", "b"]) == "a and b"
