@@ -86,6 +86,15 @@ def test_load_of_a_module_that_breaks(tmp_path: Path, monkeypatch: pytest.Monkey
         lazy.load("breaks_on_import:x")
 
 
+def test_load_names_the_package_that_a_users_module_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_that_needs_another.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="no module named 'no_such_package'"):
+        lazy.load("mine_that_needs_another:x")
+
+
 def test_load_of_an_optional_part_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "horovod", None)
     with pytest.raises(MissingPartError, match="make setup"):

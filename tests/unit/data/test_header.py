@@ -120,6 +120,14 @@ def test_a_png_with_a_large_profile_or_text_is_read(name: bytes) -> None:
     assert np.array_equal(decode(data, 3, "here"), pixels)
 
 
+@pytest.mark.parametrize(("colour", "channels"), [(0, 1), (2, 3)])
+def test_a_png_with_one_transparent_colour_is_not_plain(colour: int, channels: int) -> None:
+    pixels = np.zeros((4, 4, channels), np.uint8)
+    assert read_header(png(pixels, colour, 8)).plain
+    mark = (b"tRNS", bytes(2 * channels))
+    assert not read_header(png(pixels, colour, 8, before=[mark])).plain
+
+
 def test_a_palette_has_the_channels_that_tensorflow_decodes() -> None:
     indices, palette = np.zeros((4, 4, 1), np.uint8), (b"PLTE", bytes(6))
     assert read_header(png(indices, 3, 1, before=[palette])).channels == 3

@@ -66,6 +66,19 @@ def test_gradient_accumulation_is_one_step(log: Any) -> None:
     assert samples(log(lambda: Loop(samples=40, batch=5).epoch(accumulate=4))) == [20, 20]
 
 
+def test_a_compared_step_has_the_sum_of_its_micro_batches_losses(log: Any) -> None:
+    def script() -> None:
+        loop = Loop(samples=40, batch=5)
+        with torch.no_grad():
+            losses = [nn.functional.cross_entropy(loop.model(x), y).item() for x, y in loop.loader]
+        expected.append(sum(losses[:4]))
+        loop.epoch(accumulate=4)
+
+    expected: list[float] = []
+    first, *_ = log(script, check=1).checks
+    assert first["loss"] == pytest.approx(expected[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("without_gradients", [True, False])
 def test_an_evaluation_is_marked_and_its_samples_do_not_count(
     log: Any, without_gradients: bool

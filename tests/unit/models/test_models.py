@@ -262,3 +262,14 @@ def test_your_own_that_cannot_be_imported() -> None:
 def test_bad_options_of_a_named_model() -> None:
     with pytest.raises(UserError, match=r"it raised TypeError: .*width.*; change model.options"):
         build(ModelOptions(name="resnet20", options={"width": 3}), facts())
+
+
+def test_gpt_drops_nothing_in_evaluation() -> None:
+    facts = DatasetFacts(1, 1, 10, channels=0, image_size=0, sequence=16)
+    dropping = build(ModelOptions(name="gpt", options={"dropout": 0.5}), facts)
+    plain = build(ModelOptions(name="gpt"), facts)
+    plain.load_state_dict(dropping.state_dict())
+    tokens = torch.arange(32).view(2, 16) % 10
+    assert torch.equal(dropping.eval()(tokens), plain.eval()(tokens))
+    first, second = dropping.train()(tokens), dropping(tokens)
+    assert not torch.equal(first, second)

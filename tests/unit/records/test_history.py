@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import vl_convert
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.records import Results
-from raysuite.records.history import Point, _changes, histories
+from raysuite.records import Results, RunFailed, make_rows, results_figures
+from raysuite.records.history import History, Point, _changes, histories
 from raysuite.records.statistics import summarize
-from raysuite.report.history_page import history_plot
+from raysuite.report.history_page import history_plot, page
 from tests.fake_results import write_results
 
 SPEC = """\
@@ -103,6 +104,30 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
     plot = history_plot(histories(Results(tmp_path / f) for f in ("a/0", "b/1"))[0])
     assert [len(trace["x"]) for trace in plot.traces] == [2, 1]
     vl_convert.vegalite_to_vega(plot.spec(600))
+
+
+def test_a_variant_that_diverged_is_no_point(tmp_path: Path) -> None:
+    good = write(tmp_path / "a", "a", 1.0)
+    bad = write(tmp_path / "b", "a", 0.5)
+    for plan in bad.plans():
+        file = bad.journal_file(plan["run_id"])
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        end = RunFailed(run_id=plan["run_id"], reason="diverged", message="NaN", step=9)
+        lines[-1] = end.model_dump(mode="json")
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert all(row.diverged and row.throughput for row in make_rows(results_figures(bad)))
+    assert histories([good, bad]) == []
+
+
+def test_dates_are_utc_wherever_the_page_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = History("ddp", "a CPU", tuple(points([100, 100], 0.0, 0)), by_runs=False)
+        assert "1970-01-01 00:00:01" in page([found])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_one_folder_has_no_history(tmp_path: Path) -> None:

@@ -143,3 +143,20 @@ def test_weights_of_pipedream() -> None:
     assert [versions_held(own) for own in Schedule("1f1b", 8, four).operations(3)] == [1, 1, 1, 1]
     assert [in_flight(own) for own in Schedule("1f1b", 8, four).operations(3)] == [4, 3, 2, 1]
     assert [in_flight(own) for own in Schedule("gpipe", 8, four).operations(3)] == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_batches", "replicas", "steps"),
+    [
+        ("1f1b", 4, (1, 1, 1, 1), 0),
+        ("pipedream", 1, (1, 1, 1, 1), 3),
+        ("pipedream_2bw", 2, (1, 1, 1, 1), 2),  # three passes ahead, two a step
+        ("pipedream_2bw", 3, (1, 1, 1, 1), 1),
+        ("pipedream_2bw", 8, (1, 1, 1, 1), 1),
+    ],
+)
+def test_steps_until_a_pipeline_is_full(
+    name: ScheduleName, micro_batches: int, replicas: tuple[int, ...], steps: int
+) -> None:
+    """The first worker is as many forward passes ahead as stages follow it."""
+    assert Schedule(name, micro_batches, replicas).steps_to_fill == steps
