@@ -418,3 +418,13 @@ def test_who_failed_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 2
     assert "--retry-failed" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_table_that_is_longer_than_the_screen_keeps_what_is_under_way(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SPEC.replace("trials: 4", "trials: 60"), terminal=True)
+    stage.make(1, *run_records(stage.plans[1])[:3])
+    for number in (0, *range(2, 40)):
+        stage.early(number, 0.9 if number == 3 else 0.2)
+    stage.progress.poll(stage.results)
+    numbers = [line.split()[0] for line in stage.view().splitlines()[3:] if line.strip()]
+    assert numbers[:22] == ["1", "*3", *map(str, range(20, 40))]
