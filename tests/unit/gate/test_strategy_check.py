@@ -21,7 +21,7 @@ from raysuite.parallel.base import MakeOptimizer, StepSettings, TorchEngine, Wor
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
 from raysuite.records import GateVerdict
-from raysuite.spec.optimizers import OptimizerOptions
+from raysuite.spec.optimizers import AdamWOptions, MuonOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, Lossy
 from tests.strategies.broken import FLAWS, Broken
 
@@ -105,6 +105,36 @@ class Right(InThread):
         return Averaging(model, make_optimizer, settings, self)
 
 
+class Frozen(Averaging):
+    """Layers with running statistics normalise by those in training too."""
+
+    def train(self, on: bool = True) -> None:
+        super().train(on)
+        for part in self.model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.eval()
+
+
+class WithFrozenStatistics(InThread):
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Averaging:
+        return Frozen(model, make_optimizer, settings, self)
+
+
+class WithoutDecay(InThread):
+    """Optimisers other than SGD lose their weight decay."""
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Averaging:
+        engine = Averaging(model, make_optimizer, settings, self)
+        if not isinstance(engine.optimizer, torch.optim.SGD):
+            for group in engine.optimizer.param_groups:
+                group["weight_decay"] = 0.0
+        return engine
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> Iterator[None]:
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
@@ -171,6 +201,25 @@ def test_a_flaw_is_refused(flaw: str) -> None:
     assert not found.passed
     assert FLAWS[flaw] in found.message
     assert found.ranks_equal == (flaw not in ("no_sync", "comm_of_one", "comm_of_echoes"))
+
+
+def test_a_flaw_in_batch_norm_alone_is_refused() -> None:
+    found = verdict(size=1, kind=WithFrozenStatistics)
+    assert found.error < TOLERANCE < found.error_batchnorm
+    assert not found.passed
+    assert "differ by" in found.message
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [AdamWOptions(weight_decay=10.0), MuonOptions(weight_decay=10.0, adamw=())],
+    ids=lambda each: each.name,
+)
+def test_a_flaw_with_the_runs_optimizer_alone_is_refused(optimizer: OptimizerOptions) -> None:
+    assert verdict(optimizer=optimizer, kind=Right).passed
+    found = verdict(optimizer=optimizer, kind=WithoutDecay)
+    assert not found.passed
+    assert "differ by" in found.message
 
 
 def test_clipping_does_not_hide_a_wrong_scale() -> None:
