@@ -75,7 +75,7 @@ def refuse_unwritable(uri: str) -> None:
 
 def without_password(uri: str) -> str:
     """The URI as it may be shown."""
-    return re.sub(r"(?<=://)[^/@]*@", "", uri)
+    return re.sub(r"(?<=://)[^/\s]*@", "", uri)
 
 
 VIEW = "mlflow.sharedViewState."

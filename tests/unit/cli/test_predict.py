@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.perf.calibration import Calibration, Errors, Simulated
+from raysuite.perf.scaling import series_of
 from raysuite.plan import make_plans, simulation
-from raysuite.records import EpochFinished, Journal, Results
+from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.report.build import collect, contents
 from raysuite.spec import parse_document, read_document
 from tests.fake_calibration import HELD_OUT, SEEN, SPEC, records, seconds, write
@@ -327,6 +328,12 @@ def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file
     assert all("ddp" in each["series"] or "horovod" in each["series"] for each in made)
     file.write_text("workers,nodes,throughput\n4,1,100\n")
     run("calibrate", str(file), "--workers", "32", code=2)
+    results = Results.open(folder / "seen")
+    for per_node, nodes in ((None, 1), (1, 2)):
+        series = series_of(results_figures(results), per_node).values()
+        found = {(at.workers, at.nodes, at.batch) for points in series for at in points}
+        batches = {(plan["workers"], plan["global_batch"]) for plan in results.plans()}
+        assert found == {(w, min(w, nodes), batch) for w, batch in batches}
 
 
 def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder: Path) -> None:

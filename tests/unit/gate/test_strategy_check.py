@@ -29,7 +29,7 @@ from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEng
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
 from raysuite.records import GateVerdict
-from raysuite.spec.optimizers import OptimizerOptions
+from raysuite.spec.optimizers import AdamWOptions, MuonOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, Lossy
 from tests.strategies.broken import FLAWS, Broken, BrokenEngine
 from tests.unit.gate.test_rebuilt_network import Off
@@ -137,6 +137,22 @@ class WithFrozenStatistics(InThread):
         return Frozen(model, make_optimizer, settings, self)
 
 
+<<<<<<< HEAD
+=======
+class WithoutDecay(InThread):
+    """Optimisers other than SGD lose their weight decay."""
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Averaging:
+        engine = Averaging(model, make_optimizer, settings, self)
+        if not isinstance(engine.optimizer, torch.optim.SGD):
+            for group in engine.optimizer.param_groups:
+                group["weight_decay"] = 0.0
+        return engine
+
+
+>>>>>>> b41b
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> Iterator[None]:
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
@@ -212,6 +228,21 @@ def test_a_flaw_in_batch_norm_alone_is_refused() -> None:
     assert "differ by" in found.message
 
 
+<<<<<<< HEAD
+=======
+@pytest.mark.parametrize(
+    "optimizer",
+    [AdamWOptions(weight_decay=10.0), MuonOptions(weight_decay=10.0, adamw=())],
+    ids=lambda each: each.name,
+)
+def test_a_flaw_with_the_runs_optimizer_alone_is_refused(optimizer: OptimizerOptions) -> None:
+    assert verdict(optimizer=optimizer, kind=Right).passed
+    found = verdict(optimizer=optimizer, kind=WithoutDecay)
+    assert not found.passed
+    assert "differ by" in found.message
+
+
+>>>>>>> b41b
 def test_clipping_does_not_hide_a_wrong_scale() -> None:
     clipped = StepSettings(1, clip_norm=1e-3)
     assert verdict(settings=clipped).passed

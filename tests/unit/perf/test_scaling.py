@@ -113,22 +113,28 @@ def test_a_forecast_names_efficiency_error_and_what_was_assumed(by_tree) -> None
 
 
 @pytest.mark.parametrize(("per_node", "nodes"), [(None, [2, 16]), (8, [1, 8])])
-def test_a_forecast_fills_nodes_as_the_largest_measurement_did_unless_told(
+def test_a_forecast_has_the_nodes_and_batch_of_the_largest_measurement_unless_told(
     per_node: int | None, nodes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaling, "STEPS", 30)
-    points = [Point(1, 1, 1.0), Point(8, 2, 7.0), Point(16, 4, 13.0)]
-    assert [place.nodes for place in forecast("", points, [6, 64], per_node).places] == nodes
+    points = [Point(1, 1, 1.0, 64), Point(8, 2, 7.0, 320), Point(16, 4, 13.0, 512)]
+    places = forecast("", points, [6, 64], per_node).places
+    assert [place.nodes for place in places] == nodes
+    assert places[1].throughput == fit(points).predict(64, nodes[1], 64 * 32), "images of 16"
+    assert left_out(points) == (points[-1], fit(points[:-1]).predict(16, 4, 512))
 
 
 def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
     file = tmp_path / "figures.csv"
-    file.write_text("workers,throughput,loader\n4,10,dali\n8,19,dali\n4,9,native\n")
+    file.write_text("workers,throughput,loader\n4,10,dali\n9,19,dali\n4,9,native\n")
     found = read_figures(file, workers_per_node=4)
     assert found == {
-        "dali": [Point(4, 1, 10.0), Point(8, 2, 19.0)],
+        "dali": [Point(4, 1, 10.0), Point(9, 3, 19.0)],
         "native": [Point(4, 1, 9.0)],
     }
+    file.write_text("workers,nodes,throughput,batch\n4,2,10,64\n8,,19,\n")
+    found = read_figures(file, workers_per_node=8)
+    assert found == {"figures": [Point(4, 2, 10.0, 64), Point(8, 1, 19.0)]}
 
 
 @pytest.mark.parametrize(

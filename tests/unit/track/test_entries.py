@@ -403,6 +403,7 @@ def test_the_address_and_its_password(monkeypatch, tmp_path):
     assert tracking_address() == "http://me:hush@host:5000"
     assert tracking_address("sqlite:///x.db") == "sqlite:///x.db"
     assert without_password(tracking_address()) == "http://host:5000"
+    assert without_password("to http://a:b@c@host/d@e, s3://f") == "to http://host/d@e, s3://f"
 
 
 @pytest.mark.parametrize(

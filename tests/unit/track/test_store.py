@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
@@ -15,6 +17,8 @@ from sqlalchemy import create_engine
 from raysuite.records import Results
 from raysuite.track import sync
 from raysuite.track.entries import Point
+from raysuite.track.loader_run import log_loaders
+from raysuite.track.model_registry import Network, register
 from raysuite.track.store import (
     Store,
     _artifacts,
@@ -22,6 +26,7 @@ from raysuite.track.store import (
     refuse_unwritable,
     tracking_address,
 )
+from tests.fake_loading import fake_bench
 
 
 @pytest.mark.parametrize("file", ["missing/mlflow.db", "/proc/mlflow.db", "a_folder"])
@@ -37,12 +42,28 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, file: str) -> None:
     )
 
 
-def test_no_summary_of_a_sync_holds_the_stores_password(tmp_path: Path) -> None:
-    results = Results(tmp_path)
+def _synced(folder: Path, uri: str) -> str:
+    results = Results(folder)
     results.write_plans([])
-    summary = sync(results, "ftp://me:hush@host/x")
-    assert "ftp://host/x" in summary.error, "MLflow names the address that it cannot take"
-    assert "hush" not in f"{summary}{summary.address}{summary.error}"
+    return str(sync(results, uri))
+
+
+def _registered(folder: Path, uri: str) -> str:
+    network = Network(None, np.zeros(2), np.zeros(2), [])
+    return str(register(Results(folder), "run", network, "name", uri, "experiment"))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [_synced, _registered, lambda folder, uri: log_loaders(fake_bench({}), folder, uri)],
+    ids=["sync", "register", "loaders"],
+)
+def test_a_store_that_is_refused_is_named_without_its_password(
+    tmp_path: Path, write: Callable[[Path, str], str]
+) -> None:
+    said = write(tmp_path, "ftp://me:hush@host/x")
+    assert said.count("ftp://host/x") == 2, "as raysuite and as MLflow name it"
+    assert "hush" not in said
 
 
 @pytest.mark.parametrize("name", ["run#1", "q?x", "a%41b", "a b", "ü", "x@y:z"])

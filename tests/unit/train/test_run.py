@@ -40,12 +40,14 @@ from raysuite.records import (
     RunStarted,
     RunStopped,
 )
+from raysuite.records.power import PowerUse
 from raysuite.tasks.classification import Classification
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState, SoFar
 from raysuite.train.loop import TrainingLoop, train_rest, validate
 from raysuite.train.run import execute
+from raysuite.train.stop_together import Watch, never
 from raysuite.train.stop_together import Watch, never
 from tests.unit.train.conftest import keep, plan_of, run
 
@@ -427,10 +429,19 @@ def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) ->
     assert second.skipped_steps < 6
 
 
+<<<<<<< HEAD
 def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it() -> None:
     world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
     strategy.start(world)
     before = SoFar(
+=======
+def so_far(**values: Any) -> SoFar:
+    """Of four steps in two attempts, with no value at its default."""
+    power = PowerUse(
+        devices=[""], device_joules=[None], device_busy=[None], hosts=["a"], host_joules=[5.0]
+    )
+    kept = SoFar(
+>>>>>>> b41b
         steps=4,
         attempts=2,
         loss_sums=[1.0, 2.0, 3.0, 4.0],
@@ -440,8 +451,56 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it() -> N
         steady_seconds=500.0,
         step_seconds=[7.0],
         data_wait_seconds=[300.0],
+<<<<<<< HEAD
         compile_seconds=40.0,
     )
+=======
+        power=power,
+        compile_seconds=40.0,
+        weights=[60.0, 61.0, 62.0, 63.0],
+        other_cores=[900.0],
+    )
+    assert kept.model_fields_set == set(SoFar.model_fields)
+    return kept.model_copy(update=values)
+
+
+def test_a_checkpoint_restores_all_of_a_loops_state(tmp_path: Path) -> None:
+    world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+    strategy.start(world)
+    plan, folders = plan_of(), (tmp_path / "first", tmp_path / "second")
+    state = LoopState(
+        run_id=plan.run_id,
+        epoch=1,
+        step=10,
+        elapsed_seconds=1e6,
+        time_to_accuracy=5e5,
+        best=0.7,
+        best_epoch=3,
+        so_far=so_far(),
+        classes=tuple(map(str, range(10))),
+    )
+    assert state.model_fields_set == set(LoopState.model_fields), "a value for each field"
+    for folder in folders:
+        folder.mkdir()
+        with closing(TrainingLoop(plan, world, strategy)) as loop:
+            if folder == folders[0]:
+                loop.so_far = state.so_far
+                loop.save(folder)
+                state.write(folder)
+            else:
+                loop.load(folders[0])
+                loop.save(folder)
+    assert LoopState.read(folders[1]) == state
+
+
+@pytest.mark.parametrize("waits", [[300.0], [100.0, 500.0]], ids=["as many", "other workers"])
+def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
+    waits: list[float],
+) -> None:
+    world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+    strategy.start(world)
+    before = so_far(data_wait_seconds=waits)
+>>>>>>> b41b
     with closing(TrainingLoop(plan_of(measure_warmup_steps=0), world, strategy)) as loop:
         loop.so_far = before
         done, stop = train_rest(loop, Watch(never, world, loop.engine.comm))
@@ -453,7 +512,12 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it() -> N
     assert 1000 < done.seconds < 1100
     assert 500 < done.steady_seconds < 600
     assert 300 < done.data_wait_seconds[0] < 400
+<<<<<<< HEAD
     assert done.compile_seconds == 40.0
+=======
+    assert (done.compile_seconds, done.weights) == (40.0, before.weights)
+    assert done.other_cores != before.other_cores
+>>>>>>> b41b
 
 
 @pytest.mark.parametrize("rank", [0, 1])
