@@ -137,8 +137,6 @@ class WithFrozenStatistics(InThread):
         return Frozen(model, make_optimizer, settings, self)
 
 
-<<<<<<< HEAD
-=======
 class WithoutDecay(InThread):
     """Optimisers other than SGD lose their weight decay."""
 
@@ -152,7 +150,6 @@ class WithoutDecay(InThread):
         return engine
 
 
->>>>>>> b41b
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> Iterator[None]:
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
@@ -228,8 +225,6 @@ def test_a_flaw_in_batch_norm_alone_is_refused() -> None:
     assert "differ by" in found.message
 
 
-<<<<<<< HEAD
-=======
 @pytest.mark.parametrize(
     "optimizer",
     [AdamWOptions(weight_decay=10.0), MuonOptions(weight_decay=10.0, adamw=())],
@@ -242,7 +237,6 @@ def test_a_flaw_with_the_runs_optimizer_alone_is_refused(optimizer: OptimizerOpt
     assert "differ by" in found.message
 
 
->>>>>>> b41b
 def test_clipping_does_not_hide_a_wrong_scale() -> None:
     clipped = StepSettings(1, clip_norm=1e-3)
     assert verdict(settings=clipped).passed

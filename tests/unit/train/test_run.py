@@ -48,7 +48,6 @@ from raysuite.train.checkpoint import LoopState, SoFar
 from raysuite.train.loop import TrainingLoop, train_rest, validate
 from raysuite.train.run import execute
 from raysuite.train.stop_together import Watch, never
-from raysuite.train.stop_together import Watch, never
 from tests.unit.train.conftest import keep, plan_of, run
 
 
@@ -429,19 +428,12 @@ def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) ->
     assert second.skipped_steps < 6
 
 
-<<<<<<< HEAD
-def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it() -> None:
-    world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
-    strategy.start(world)
-    before = SoFar(
-=======
 def so_far(**values: Any) -> SoFar:
     """Of four steps in two attempts, with no value at its default."""
     power = PowerUse(
         devices=[""], device_joules=[None], device_busy=[None], hosts=["a"], host_joules=[5.0]
     )
     kept = SoFar(
->>>>>>> b41b
         steps=4,
         attempts=2,
         loss_sums=[1.0, 2.0, 3.0, 4.0],
@@ -451,10 +443,6 @@ def so_far(**values: Any) -> SoFar:
         steady_seconds=500.0,
         step_seconds=[7.0],
         data_wait_seconds=[300.0],
-<<<<<<< HEAD
-        compile_seconds=40.0,
-    )
-=======
         power=power,
         compile_seconds=40.0,
         weights=[60.0, 61.0, 62.0, 63.0],
@@ -500,7 +488,6 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
     world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
     strategy.start(world)
     before = so_far(data_wait_seconds=waits)
->>>>>>> b41b
     with closing(TrainingLoop(plan_of(measure_warmup_steps=0), world, strategy)) as loop:
         loop.so_far = before
         done, stop = train_rest(loop, Watch(never, world, loop.engine.comm))
@@ -512,12 +499,8 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
     assert 1000 < done.seconds < 1100
     assert 500 < done.steady_seconds < 600
     assert 300 < done.data_wait_seconds[0] < 400
-<<<<<<< HEAD
-    assert done.compile_seconds == 40.0
-=======
     assert (done.compile_seconds, done.weights) == (40.0, before.weights)
     assert done.other_cores != before.other_cores
->>>>>>> b41b
 
 
 @pytest.mark.parametrize("rank", [0, 1])
