@@ -23,6 +23,7 @@ from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
 from raysuite.orchestrate.ray_cluster import Capacity, Node
+from raysuite.orchestrate.suite import Listener
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Journal, Results, RunFailed, RunFinished
@@ -258,6 +259,18 @@ def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(
     )
     done = CliRunner().invoke(app, ["run", "--resume-from", str(tmp_path), "--no-mlflow"])
     assert str(done.exception) == "Ray"  # which was asked for
+
+
+def test_a_budget_begins_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[SuiteWork] = []
+    monkeypatch.setattr("raysuite.cli.driver.drive", asked.append)
+    assert CliRunner().invoke(app, ["run", str(SPEC), "--budget", "10m"]).exit_code == 0
+    (work,) = asked
+    work.opened, work.plans, work.found = write_results(tmp_path, spec=ONE_RUN), [], {}
+    work.timings.began -= 200  # as Ray's start and the search for batches take
+    assert work.execute(Capacity((Node(2, 0),)), Listener(lambda: None)) is None
+    deadline = json.loads((tmp_path / budget.FILE).read_text())["deadline"]
+    assert 300 < deadline - time.time() <= 400
 
 
 class Broken:

@@ -54,6 +54,14 @@ def test_the_database_survives_the_node(folder: ClusterFolder, tmp_path: Path) -
     assert [path.name for path in folder.mlflow.iterdir()] == ["mlflow.db"]
 
 
+def test_browsers_may_come_through_a_tunnel_of_another_port(
+    folder: ClusterFolder, tmp_path: Path
+) -> None:
+    hosts = server(folder, tmp_path / "a").prepare({})["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
+    for name in ("127.0.0.1", "localhost"):
+        assert {name, f"{name}:*"} <= set(hosts)
+
+
 def test_a_database_that_comes_in_half_is_not_there(
     folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

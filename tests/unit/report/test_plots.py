@@ -300,6 +300,25 @@ def test_published_values_are_markers(tmp_path):
     assert all(t["kind"] != "published" for p in collect(results).plots for t in p.traces)
 
 
+def test_published_times_are_in_the_unit_of_ours(tmp_path):
+    spec = (
+        TWELVE_ROWS.replace("model: resnet20", "model: resnet50")
+        .replace("data: digits", "data: imagenet")
+        .replace("[1, 2]", "[4, 1024]")
+        .replace("global_batch: 64", "batch_per_worker: 64")
+        .replace("epochs: 6", "epochs: 90")
+    )
+    report = collect(write_results(tmp_path, spec, elsewhere=True), against="published:aach2023")
+    lines = [line for line in report.comparison.lines if line.quantity == "training_s"]
+    assert lines
+    plot = named(report, "training-time")
+    marks = {y for t in plot.traces if t["kind"] == "published" for y in t["y"]}
+    means = {y for t in plot.traces if t["kind"] == "mean" for y in t["y"]}
+    scale = max(means) / max(row.all_epochs_seconds.mean for row in report.rows)
+    assert scale < 0.1  # minutes or more
+    assert sorted(marks) == pytest.approx(sorted({line.theirs.value * scale for line in lines}))
+
+
 def row_of(folder, spec: str = ONE_ROW, repeats: int = 2) -> Row:
     [row] = make_rows(results_figures(write_results(folder, spec, repeats)))
     return row

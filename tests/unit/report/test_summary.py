@@ -43,6 +43,22 @@ def test_a_difference_is_claimed_where_the_interval_leaves_one_out(tmp_path):
     assert "faster than all 5" in said
 
 
+def test_one_variant_without_repeats_leaves_the_others_their_differences(tmp_path):
+    plans = write_results(tmp_path / "a", repeats=4).plans()
+    missing = [
+        place
+        for place, plan in enumerate(plans)
+        if plan["repeat"]
+        and plan["spec"]["strategy"]["name"] == "horovod"
+        and plan["spec"]["loader"]["name"] == "native"
+        and plan["workers"] == 2
+    ]
+    assert len(missing) == 3
+    said = summary(tmp_path / "b", repeats=4, missing=missing)
+    assert "faster than 4 of the 5 others" in said
+    assert "not shown to differ from horovod · native" in said
+
+
 def test_no_difference_is_claimed_between_equals(tmp_path, monkeypatch):
     for name in PACE:
         monkeypatch.setitem(PACE, name, 900.0)

@@ -17,7 +17,7 @@ from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
 from raysuite.report.sweep.importance import LEAST, importances
 from raysuite.report.sweep.study import study
-from raysuite.report.sweep.sweep_plots import BEST, importance_plot
+from raysuite.report.sweep.sweep_plots import BEST, goal_axis, importance_plot
 from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
@@ -167,6 +167,17 @@ def test_parallel_coordinates_hold_every_trial_and_axis(asha):
     assert sum(stage < 0 for stage in stages) == 12 - sum(
         trial.values["strategy"] == {"name": "deepspeed"} for trial in asha.sweep.study.trials
     )
+
+
+@pytest.mark.parametrize("goal", ["accuracy", "time_to_accuracy"])
+def test_ticks_of_a_goal_stand_at_its_values_and_the_best_is_on_top(tmp_path, goal):
+    drawn = study(write_sweep(tmp_path, 6, scheduler="none", goals=(goal,)))
+    axis = goal_axis(drawn)
+    assert axis.places[drawn.best.number] == max(axis.places.values()) == 1.0
+    named = {name: place for place, name in axis.ticks}
+    write = drawn.told(goal).write
+    best, worst = (write(each.goals[goal]) for each in (drawn.ranked[0], drawn.ranked[-1]))
+    assert named[best] > named[worst]
 
 
 def test_crosses_stand_where_trials_were_stopped(asha):

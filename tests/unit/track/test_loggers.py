@@ -27,10 +27,11 @@ from tests.require import require
 QUIET = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def expected(results: Results, run_id: str) -> list[tuple[str, int, float]]:
+def expected(results: Results, run_id: str) -> list[tuple[str, int, float, float]]:
+    """Key, step, value, seconds since 1970 of each point."""
     [trial] = [each for each in trials(results) if each.run_id == run_id]
     points = points_of(results.search(), trial, results.journal_file(run_id).parent)
-    return sorted((point.key, point.step, point.value) for point in points)
+    return sorted((p.key, p.step, p.value, p.timestamp / 1000) for p in points)
 
 
 @QUIET
@@ -48,7 +49,7 @@ def test_tensorboard_reads_the_steps_and_values_that_mlflow_has(tmp_path: Path, 
         read = EventAccumulator(str(results.folder / "tensorboard" / run_id), {"scalars": 0})
         read.Reload()
         found = sorted(
-            (tag, event.step, event.value)
+            (tag, event.step, event.value, event.wall_time)
             for tag in read.Tags()["scalars"]
             for event in read.Scalars(tag)
             if tag not in ("run/speed_up", "run/against_best")
@@ -57,6 +58,9 @@ def test_tensorboard_reads_the_steps_and_values_that_mlflow_has(tmp_path: Path, 
         assert [each[:2] for each in found] == [each[:2] for each in wanted]
         values = [np.float32(each[2]) for each in wanted]  # TensorBoard's scalars are fp32
         assert [np.float32(each[2]) for each in found] == values
+        # those of step 0 are its final values, which TensorBoard writes with hyperparameters
+        times, told = ([each[3] for each in rows if each[1]] for rows in (found, wanted))
+        assert times == pytest.approx(told, rel=0, abs=0.01)
     if kind == "suite":
         assert read.Scalars("run/speed_up")[0].value > 0
         assert "_hparams_/session_start_info" in read.summary_metadata
@@ -145,7 +149,7 @@ def test_weights_and_biases_gets_the_same_values_offline(
     monkeypatch.setattr(wandb.Run, "log", watched)
     [run, *_] = loggers._logged(results)
     loggers._wandb(run, tmp_path)
-    wanted = {(key, step): value for key, step, value in expected(results, run.run_id) if step}
+    wanted = {(key, step): value for key, step, value, _ in expected(results, run.run_id) if step}
     assert logged == wanted
     [file] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     content = file.read_bytes()

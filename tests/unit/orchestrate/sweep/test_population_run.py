@@ -21,6 +21,7 @@ from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.trial import Request
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
+from raysuite.plan.population import Standing, Turn
 from raysuite.plan.trials import write_sweep
 from raysuite.records import (
     EpochFinished,
@@ -327,3 +328,17 @@ def test_other_sweeps_have_no_segments(tmp_path):
     plan = next(Sweep(tmp_path).segments(1))
     others = Population(document, read_search(document), Results(tmp_path))
     assert others.next_segment(plan) == (plan, None)
+
+
+@pytest.mark.parametrize(("sign", "value"), [(1, 0.31), (-1, 0.31), (-1, 2.5)])
+def test_a_decision_records_the_metric_as_it_was_measured(
+    tmp_path: Path, sign: int, value: float
+) -> None:
+    """Standings are compared by values of which more is better, such as -2.5 of a loss."""
+    sweep = Sweep(tmp_path)
+    plan = next(sweep.segments(1))
+    turn = Turn(Standing(0, plan.run_id, sign * value, {}), 1, 4, None, {})
+    sweep.source._population._carry_out(turn, sign, {}, INTERVAL)
+    *_, record = sweep.results.records(plan.run_id)
+    assert isinstance(record, RunJudged)
+    assert (record.value, record.place, record.population) == (value, 1, 4)

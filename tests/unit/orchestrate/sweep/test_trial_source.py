@@ -14,7 +14,7 @@ from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import set_more_trials, write_more_trials
-from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
+from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStarted, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stop_together import Stop
@@ -292,3 +292,16 @@ def test_a_sweep_that_is_stopped_in_its_last_trials_is_not_done(tmp_path):
     again.end("a")
     assert again.source.suggest("b") == Searcher.FINISHED
     assert again.source.is_done
+
+
+def test_the_deadline_of_a_trial_is_for_all_of_its_attempts(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1)
+    sweep.begin("a")
+    plan = sweep.source._running["a"]
+    journal, began = Journal(sweep.results.journal_file(plan.run_id)), 1000.0
+    dump = plan.model_dump(mode="json")
+    journal.write(RunStarted(run_id=plan.run_id, time=began, plan=dump, environment={}))
+    end = {"run_id": plan.run_id, "time": began + 40, "reason": "preempted", "epoch": 0, "step": 1}
+    journal.write(RunStopped(**end))
+    suggested = Sweep(tmp_path, LRS, deadline_s=100, side_by_side=1).source.suggest("a")
+    assert json.loads(suggested["request"])["left_s"] == pytest.approx(60)
