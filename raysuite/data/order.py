@@ -75,7 +75,7 @@ def rank_slices(
         ids = order[start : start + global_batch]
         if skipped is not None:
             ids = ids[~skipped[ids]]
-        spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)
+        spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)[:1]
         parts = np.array_split(ids, workers * accumulate)
         own = parts[rank * accumulate : (rank + 1) * accumulate]
         weight = len(ids) if weights is None else float(weights[ids].sum())
