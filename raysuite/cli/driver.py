@@ -140,7 +140,7 @@ def suite_of(results: Results, request: Request) -> Suite:
 def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
-    """What `orchestrate.batches.decide` finds; what is tried is printed on stderr."""
+    """What `orchestrate.found_batches.decide` finds; what is tried is printed on stderr."""
     from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from raysuite import __version__
 from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
+from raysuite.report import text
 from raysuite.report.raw_data import finite
 from raysuite.report.tables import Sheet, sheet_from
 
@@ -149,11 +150,18 @@ def times_sheet(data: dict[str, Any]) -> Sheet | None:
         name="times",
         title="Wall time in seconds, by phase of each command and by part of each run",
         header=("What", *names),
-        cells=tuple(
-            (what, *(f"{seconds[name]:.2f}" if name in seconds else "–" for name in names))
-            for what, seconds in commands + runs
-        ),
+        cells=_in_seconds(commands + runs, names),
         numbers=frozenset(names),
+    )
+
+
+def _in_seconds(
+    rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """A row of cells for each name, with its seconds of each phase."""
+    return tuple(
+        (name, *(f"{seconds[each]:.2f}" if each in seconds else text.NONE for each in names))
+        for name, seconds in rows
     )
 
 
@@ -163,7 +171,7 @@ _START = {
     "head": "Wait for the head",
     "ray": "Ray",
 }
-"""Phase of a node's start -> its column; `cluster.files.Node` has them."""
+"""Phase of a node's start -> its column; `cluster.state_files.Node` has them."""
 
 
 def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
@@ -178,10 +186,7 @@ def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
         name="node-starts",
         title="Seconds until a node was in the cluster, by phase",
         header=("Node", *titles),
-        cells=tuple(
-            (host, *(f"{seconds[each]:.2f}" if each in seconds else "–" for each in phases))
-            for host, seconds in sorted(nodes.items())
-        ),
+        cells=_in_seconds(sorted(nodes.items()), phases),
         numbers=frozenset(titles),
         notes=("Image: from the start of SLURM's task to the agent's process in it.",)
         if "image" in phases
