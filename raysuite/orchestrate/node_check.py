@@ -17,7 +17,7 @@ from raysuite.measure.node_speed import node_figures
 from raysuite.measure.transport import Transport, fast_networks
 from raysuite.orchestrate.groups import INTERFACE
 from raysuite.parallel.comm import join_torch_group, leave_torch_group
-from raysuite.records.node_checks import NodeFigures
+from raysuite.records.node_checks import NodeFigures, lasting
 from raysuite.train.world import torch_device
 
 _BYTES = 4 * 2**20
@@ -46,10 +46,14 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
         ).remote(rank, size)
         for rank, node in enumerate(sorted(alive, key=lambda node: node["NodeManagerAddress"]))
     ]
-    try:
+
+    def measured() -> list[NodeFigures]:
         place = ray.get(probes[0].place.remote(), timeout=patience_s)
         found = [probe.measure.remote(*place, str(folder)) for probe in probes]
         return [NodeFigures.model_validate(each) for each in ray.get(found, timeout=patience_s)]
+
+    try:
+        return lasting(measured)
     finally:
         for probe in probes:  # or one that waits for the others keeps its CPU
             ray.kill(probe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,16 @@ class NodeFigures(BaseModel):
     networks: list[str] = []
     """Devices that NCCL can use in place of sockets; not kept by earlier versions."""
 
+    def best_with(self, other: NodeFigures) -> NodeFigures:
+        """The better of two figures each, of the same node."""
+        figures = {
+            check: max(each.figures[check] for each in (self, other) if check in each.figures)
+            for check in CHECKS
+            if check in {**self.figures, **other.figures}
+        }
+        all_reduce_s = min(self.all_reduce_s, other.all_reduce_s)
+        return other.model_copy(update={"figures": figures, "all_reduce_s": all_reduce_s})
+
     @property
     def fell_back(self) -> bool:
         """Whether NCCL chose sockets although the node has a faster network."""
@@ -93,6 +103,7 @@ _DEVIATIONS = 5.0
 _LEAST_SPREAD = 0.04
 """Nodes that are alike spread by some percent, also where the median absolute deviation of a few of
 them is smaller by chance."""
+_AGAIN = 5
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
 1993, Journal of the American Statistical Association 88:424, section 1)."""
@@ -117,6 +128,17 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
         middle = statistics.median(values.values())
         found += [Slow(x, check, values[x], middle) for x, each in logs.items() if each < bound]
     return found
+
+
+def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
+    """The figures of all nodes, in the same order each time; measured up to five times more while a node
+    looks slow, and the best kept: a node that another program slowed for a moment is not slow."""
+    rows = measure()
+    for _ in range(_AGAIN):
+        if not slow_nodes(rows):
+            break
+        rows = [one.best_with(other) for one, other in zip(rows, measure(), strict=True)]
+    return rows
 
 
 def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:
