@@ -175,7 +175,7 @@ def test_checks_without_a_slow_host_name_none(resident: Resident) -> None:
 
 
 @contextlib.contextmanager
-def busy(lab: LabPlace, host: str, loops: int = 3) -> Iterator[None]:
+def busy(lab: LabPlace, host: str, loops: int = 4) -> Iterator[None]:
     """So many endless loops on a host, all of whose processes together have at most one CPU, and
     the weight of one process of this one's niceness: the loops slow that host alone."""
     group = Path(f"/sys/fs/cgroup/cpu/raysuite-lab-{os.getpid()}")
@@ -206,8 +206,8 @@ def busy(lab: LabPlace, host: str, loops: int = 3) -> Iterator[None]:
 def test_a_busy_host_is_named(resident: Resident) -> None:
     with busy(resident.lab, "node3"):
         status, slow = checked(resident.lab)
-    assert (status != 0, "matrix" in slow.get("node3", [])) == (True, True), slow
-    assert [host for host, checks in slow.items() if "matrix" in checks] == ["node3"]
+    computing = {host for host, checks in slow.items() if {"matrix", "memory"} & set(checks)}
+    assert (status, computing) == (1, {"node3"}), slow
 
 
 def test_hosts_by_ssh_are_closed_to_another_user(resident: Resident) -> None:
