@@ -131,8 +131,11 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
-    """The figures of all nodes, in the same order each time; measured up to five times more while a node
-    looks slow, and the best kept: a node that another program slowed for a moment is not slow."""
+    """The figures of all nodes, in the same order each time.
+
+    They are measured up to five times more while a node looks slow, and the best of each is kept: a
+    node that another program slowed for a moment is not slow.
+    """
     rows = measure()
     for _ in range(_AGAIN):
         if not slow_nodes(rows):
