@@ -101,7 +101,7 @@ bench: setup ## What orchestration and measuring cost, and how fast images are l
 	$(BIN)/python benchmarks/loaders.py
 
 ui: setup ## MLflow's pages, for you alone: a link to the newest experiment's runs
-	$(BIN)/python -m raysuite.cli.ui
+	$(BIN)/raysuite ui
 
 IMAGE ?= raysuite.sif
 VARIANT ?= cpu

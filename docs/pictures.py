@@ -70,10 +70,10 @@ def _plan(folder: Path) -> str:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    """The link to MLflow's page that `make ui` opens, in the working folder."""
+    """The link to MLflow's page that `raysuite ui` opens, in the working folder."""
     variables = {**os.environ, "BROWSER": "true %s"}
     variables.pop("MLFLOW_TRACKING_URI", None)
-    command = [sys.executable, "-m", "raysuite.cli.ui"]
+    command = [sys.executable, "-m", "raysuite", "ui"]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

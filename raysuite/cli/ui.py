@@ -1,14 +1,15 @@
-"""`make ui`: MLflow's server on this machine, and the link to the newest experiment's runs."""
+"""`raysuite ui`: MLflow's server on this machine, and the link to the newest experiment's runs."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import subprocess
-import sys
 import time
 import webbrowser
 from pathlib import Path
+
+import typer
 
 from raysuite.cli.console import print_text
 from raysuite.cluster import mlflow_server, private
@@ -25,8 +26,23 @@ from raysuite.track.store import (
 ADDRESS = "127.0.0.1"
 
 
-def main() -> int:
-    """Run the server until it is ended; its exit code."""
+def ui() -> None:
+    """Open MLflow's table of the newest results, from a server for you alone, until Ctrl-C.
+
+    Its store is MLFLOW_TRACKING_URI, or mlflow.db in the working folder; where that is a server
+    already, its page is printed.
+
+    \b
+    Examples:
+      raysuite ui
+      MLFLOW_TRACKING_URI=sqlite:////data/mlflow.db raysuite ui
+    """
+    if code := _serve():
+        raise typer.Exit(code)
+
+
+def _serve() -> int:
+    """Exit code of the server, once it has ended."""
     store = tracking_address()
     if store.startswith(("http://", "https://")):  # there is a server
         print_text(f"{without_password(store)}/{runs_page(store)}")
@@ -63,7 +79,3 @@ def _open(link: str, folder: Path) -> None:
     page = folder / "link.html"
     private.create(page, f'<meta http-equiv="refresh" content="0;url={link}">')
     webbrowser.open(page.as_uri())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -66,7 +66,7 @@ class SyncSummary:
             return ""
         if self.address.startswith(("http://", "https://")):
             return f"{self.address.rstrip('/')}/{self.page}"
-        return "`make ui` opens the table of these runs"
+        return "`raysuite ui` opens the table of these runs"
 
     def __str__(self) -> str:
         if self.ok:

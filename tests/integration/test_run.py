@@ -69,7 +69,7 @@ def test_what_is_printed_where_nobody_looks_on(done, results):
             for word, line in zip(("started", "gate passed", "finished"), told, strict=True)
         ] == [True] * 3
     assert lines[-2] == str(results.folder / "report.html")
-    assert lines[-1] == "MLflow: `make ui` opens the table of these runs"
+    assert lines[-1] == "MLflow: `raysuite ui` opens the table of these runs"
 
 
 def test_a_row_a_run_each_passed_by_the_gate(done, results):

@@ -1,4 +1,4 @@
-"""`make ui` on a host that others use too: what its owner gets, and what nobody else does."""
+"""`raysuite ui` on a host that others use too: what its owner gets, and what nobody else does."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def ui(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     browser.chmod(0o755)
     with (folder / "said").open("w") as said:
         process = psutil.Popen(
-            [sys.executable, "-m", "raysuite.cli.ui"],
+            [sys.executable, "-m", "raysuite", "ui"],
             cwd=folder,
             env={
                 **{k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"},
@@ -173,7 +173,7 @@ def test_the_link_leads_to_the_newest_runs(ui: Ui) -> None:
 @pytest.mark.thorough
 @pytest.mark.browser
 def test_a_browser_shows_the_runs_and_no_password(ui: Ui) -> None:
-    """Started with the file that `make ui` gives it."""
+    """Started with the file that `raysuite ui` gives it."""
     require("browser")
     from playwright.sync_api import sync_playwright
 

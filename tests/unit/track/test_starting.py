@@ -66,7 +66,7 @@ def test_there_is_nothing_to_wait_for(
 def test_a_sync_leads_to_the_table_of_what_it_wrote() -> None:
     done = SyncSummary("http://mlflow:5000/", "x", 2, page="#/experiments/1/runs")
     assert str(done).splitlines()[-1] == "http://mlflow:5000/#/experiments/1/runs"
-    assert "make ui" in str(replace(done, address="sqlite:///mlflow.db"))
+    assert "raysuite ui" in str(replace(done, address="sqlite:///mlflow.db"))
     assert "#" not in str(replace(done, error="no answer"))
     assert str(replace(done, page="")).count("\n") == 0
 
