@@ -52,7 +52,7 @@ VERBS = {
     "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
     "evaluate": "Predict a data set by a run's network: the metrics of its task, and what confuses "
     "a classifier.",
-    "ui": "Open MLflow's table of the newest results, from a server for you alone.",
+    "ui": "Open MLflow's table of the newest results, from a server for you alone, until Ctrl-C.",
     "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",

@@ -80,6 +80,11 @@ def link(host: str, port: int, user: Mlflow) -> str:
     return f"http://{host}:{port}/?{_TOKEN}={user.password}"
 
 
+_ONWARD = """<!doctype html><title>MLflow</title>
+<script>location.replace("./" + location.hash)</script>
+"""
+
+
 def answers(url: str, pid: int) -> bool:
     """Whether the server that process `pid` is, or has started, is up at `url`.
 
@@ -104,10 +109,11 @@ def answers(url: str, pid: int) -> bool:
 def authorize() -> Authorization | Response:
     """Called by MLflow in the server, for each request: who sends it, or the refusal.
 
-    A browser that opens `/?token=PASSWORD` gets a cookie, and is sent on without the password;
-    what comes after the # of a link stays. Programs send the password by HTTP's basic scheme.
+    A browser that opens `/?token=PASSWORD` gets a cookie and a page that goes on without the
+    password. After a redirect it would not send the cookie, as a file or another site led to the
+    link (RFC 6265bis, 5.2.1). Programs send the password by HTTP's basic scheme.
     """
-    from flask import current_app, make_response, redirect, request
+    from flask import current_app, make_response, request
     from mlflow.server.auth import authenticate_request_basic_auth
     from werkzeug.datastructures import Authorization
 
@@ -120,7 +126,8 @@ def authorize() -> Authorization | Response:
     if _equal(request.cookies.get(COOKIE), session):
         return Authorization("basic", {"username": user})
     if _equal(request.args.get(_TOKEN), password):
-        answer = redirect("./")
+        answer = make_response(_ONWARD)
+        answer.headers["Referrer-Policy"] = "no-referrer"
         answer.set_cookie(COOKIE, session, httponly=True, samesite="Strict")
         return answer
     return authenticate_request_basic_auth()

@@ -35,9 +35,9 @@ SUITE_COLUMNS = ("run/images_per_second", "run/speed_up", "strategy.name", "plan
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     require("browser")
-    made = Server(tmp_path_factory.mktemp("server"))
+    made = Server(tmp_path_factory.mktemp("server"), empty_store)
     made.start()
     yield made
     made.kill()

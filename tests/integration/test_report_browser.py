@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -123,26 +124,35 @@ def assert_every_point_answers(page) -> None:
 
 
 def hovered(page, plot) -> str:
-    """What the pointer at a mark of the plot shows."""
+    """What the pointer at a mark of the plot shows; of a line, at one of its points: another line
+    may cover it there."""
+    from playwright.sync_api import TimeoutError as Waited
+
     mark = plot.evaluate_handle(MIDDLE, MARKS).as_element()
     mark.scroll_into_view_if_needed()
     if mark.evaluate("(mark) => Boolean(mark.closest('.mark-line'))"):
-        place = mark.evaluate(
+        places = mark.evaluate(
             """(line) => {
               // Vega shows a line's tooltip at its points only, not between them.
               const points = line.__data__.mark.items;
-              const point = points[Math.floor(points.length / 2)];
-              const at = new DOMPoint(point.x, point.y).matrixTransform(line.getScreenCTM());
-              return [at.x, at.y];
+              return [4, 2, 6, 1, 3, 5, 7].map((eighth) => {
+                const point = points[Math.floor(points.length * eighth / 8)];
+                const at = new DOMPoint(point.x, point.y).matrixTransform(line.getScreenCTM());
+                return [at.x, at.y];
+              });
             }"""
         )
     else:
         box = mark.bounding_box()
-        place = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
-    page.mouse.move(place[0] + 40, place[1] + 40)
-    page.mouse.move(*place)
-    page.wait_for_selector("#vg-tooltip-element.visible", timeout=10_000)
-    return str(page.inner_text("#vg-tooltip-element"))
+        places = [[box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]]
+    shown = page.locator("#vg-tooltip-element.visible")
+    for place in places:
+        page.mouse.move(place[0] + 40, place[1] + 40)
+        page.mouse.move(*place)
+        with contextlib.suppress(Waited):
+            shown.wait_for(timeout=10_000 / len(places))
+            break
+    return str(shown.inner_text(timeout=100))
 
 
 SIZES = [

@@ -123,7 +123,8 @@ def cookie(ui: Ui) -> str:
     """What a browser has that opened the link."""
     parts = urlsplit(ui.link)
     answer = ui.ask("GET", f"{parts.path}?{parts.query}")
-    assert (answer.status, answer.headers["Location"]) == (302, "./")
+    assert answer.status == 200  # after a redirect, a browser that came from a file has no cookie
+    assert parts.query.partition("=")[2] not in answer.content.decode()
     kept, *rules = answer.headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict"} <= set(rules)
     return kept
