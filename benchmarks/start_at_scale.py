@@ -37,7 +37,8 @@ RATE = 100_000
 """Calls a second of a file system, as an example: no site's was measured."""
 IMPORTS = {
     "the agent of a node": "import raysuite.cluster.agent.__main__",
-    "a rank, with torchvision": "import ray, raysuite.orchestrate.worker, raysuite.train.run, torchvision",
+    "a rank, with torchvision": "import ray, raysuite.orchestrate.worker, raysuite.train.run, "
+    "torchvision",
 }
 TCP_STORE = """
 from torch.distributed import TCPStore

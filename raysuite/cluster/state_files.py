@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from raysuite.spec.site import Site
 
@@ -84,9 +84,10 @@ class Head(File):
     """Differs with every start of the cluster's step."""
     when: float = Field(default_factory=time.time)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes."""
+        """MLflow's URL for the nodes, which may know its host by another address than clients."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 

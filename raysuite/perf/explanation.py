@@ -49,8 +49,8 @@ class Explained:
     """What the throughput counts per second: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
-    """Part of the time by term. What is left of 1 is computation, or with several workers
-    `computation or communication` where nothing tells the two apart."""
+    """Part of the time by term, that of `binding` first. What is left of 1 is computation, or with
+    several workers `computation or communication` where nothing tells the two apart."""
     binding: Term
     """The term with the largest share."""
     first: str
@@ -140,7 +140,7 @@ def _explained(
         name=row.name,
         unit=row.task.unit,
         throughput=row.throughput.mean,
-        shares=dict(sorted(shares.items(), key=lambda item: -item[1])),
+        shares=dict(sorted(shares.items(), key=lambda item: (item[0] != binding, -item[1]))),
         binding=binding,
         first=_advice(binding, run, most_workers),
         evidence=", ".join(evidence),

@@ -57,7 +57,7 @@
     }
     spec.params = [
       {name: "legendColumns", value: Math.max(1, Math.floor(width / (6.6 * plot.longest + 44)))},
-      {name: "labelWidth", value: Math.min(280, 0.4 * width)},
+      {name: "labelWidth", value: Math.min(280, Math.max(0.4 * width, width - 320))},
     ];
     views[name] = await vegaEmbed(div, {...spec, config, data: {values}},
       {actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: {theme: "page", offsetX: 12, offsetY: 12}});

@@ -35,10 +35,8 @@ def _is_starting(folder: str, address: str) -> bool:
         said = read_told(folder, "head.json")
     except (OSError, ValueError):
         return False
-    url = said.get("mlflow", "").rstrip("/")
-    # the nodes may know the server by another address than clients
-    inside = f"http://{said.get('gcs', '').rpartition(':')[0]}:{url.rpartition(':')[2]}"
-    return address.rstrip("/") in (url, inside) and not said.get("mlflow_answers", True)
+    urls = {said.get(key, "").rstrip("/") for key in ("mlflow", "mlflow_inside")}
+    return address.rstrip("/") in urls and not said.get("mlflow_answers", True)
 
 
 @dataclass(frozen=True)

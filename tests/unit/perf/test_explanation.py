@@ -67,6 +67,13 @@ def test_waits_for_the_loader() -> None:
     assert found.limit("loader") == pytest.approx(found.throughput / 0.3)
 
 
+def test_the_term_that_binds_is_the_first_also_where_computation_is_barely_larger() -> None:
+    plan = of("single", 1)
+    took = records(plan, 0.0)[2].seconds  # type: ignore[union-attr]
+    found = explained(plan, data_wait_seconds=[0.499 * took])
+    assert (found.binding, *found.shares) == ("loader", "loader", "computation")
+
+
 def test_a_rank_for_which_the_other_waits() -> None:
     found = explained(of("ddp", 2), shares([0.3, 0.95], [0.68, 0.03]))
     assert found.binding == "straggler"
