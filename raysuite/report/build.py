@@ -11,7 +11,7 @@ from raysuite.report.against import Comparison, comparison_sheets
 from raysuite.report.classes import class_sheet
 from raysuite.report.collect import Further, Report, collect
 from raysuite.report.provenance import provenance_sheets
-from raysuite.report.raw_data import csv_of, csv_text, finite, json_text
+from raysuite.report.raw_data import csv_of, csv_text, finite, json_text, searched_values
 from raysuite.report.sweep.sweep_report import outdated
 from raysuite.report.tables import (
     Sheet,
@@ -53,8 +53,11 @@ def contents(report: Report) -> dict[str, str]:
     """Every text file of a report but its plots: its name, and its content."""
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
+    searched = report.sweep.study.keys if report.sweep else ()
     return {
-        "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
+        "rows.csv": csv_text(
+            report.row_data, (searched_values(row, searched) for row in report.rows)
+        ),
         "rows.md": report.markdown(),
         "rows.json": json_text(report.data()),
         "provenance.json": json_text(report.provenance),
