@@ -178,9 +178,10 @@ def install_horovod(uv: Path, env: dict[str, str]) -> None:
     torch_version, tag = subprocess.check_output((PYTHON, "-c", code), text=True).split()
     target = horovod_wheel.Environment(PYTHON, torch_version, tag, horovod_wheel.gpu_choice())
     say(
-        f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} (a first build takes minutes)"
+        f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} "
+        "(a first build takes about 2 minutes on two cores)"
     )
-    wheel = horovod_wheel.wheel(target, uv, CACHE, env)
+    wheel = horovod_wheel.wheel(target, uv, CACHE, env, say)
     run(
         uv,
         "pip",
