@@ -35,7 +35,8 @@ def build(
     tables, against.json where there is something to compare with, and, unless `pictures` is False,
     plots/ with SVG, PDF and PNG of each plot; of a sweep also best.yaml, the best spec, or
     best-N.yaml for each trial N on its Pareto front. The same Records give the same
-    bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
+    bytes, but for PDF, in which vl-convert orders resources by chance. Raises UserError if no row
+    is called `baseline`, or nothing `against`.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder

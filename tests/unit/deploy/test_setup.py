@@ -130,6 +130,22 @@ def test_a_build_prints_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(said) == lines  # none after its end
 
 
+def test_set_up_compiles_raysuite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "raysuite" / "module.py"
+    module.parent.mkdir()
+    module.write_text("x = 1\n")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    for name, value in (("ROOT", tmp_path), ("PYTHON", sys.executable), ("VENV", tmp_path / "no")):
+        monkeypatch.setattr(setup_venv, name, value)
+    monkeypatch.setattr(setup_venv, "kept", list)
+    monkeypatch.setattr(setup_venv, "state", lambda: {"off": {}})  # a set-up that was made already
+    monkeypatch.delenv("EXTRAS", raising=False)
+    monkeypatch.setattr(setup_venv, "STAMP", tmp_path / "stamp")
+    setup_venv.set_up()
+    assert [each.suffix for each in module.parent.rglob("module.*.pyc")] == [".pyc"]
+
+
 def test_unknown_gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSUITE_HOROVOD_GPU", "MPI")
     with pytest.raises(horovod_wheel.HorovodError, match="it is NCCL"):
