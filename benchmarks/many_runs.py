@@ -103,7 +103,13 @@ def measured(command: tuple[str, ...], folder: Path) -> dict[str, float]:
         [sys.executable, "-m", "raysuite", *command],
         os.environ,
         file_actions=[
-            (os.POSIX_SPAWN_OPEN, 1, str(folder / "out.txt"), os.O_WRONLY | os.O_CREAT, 0o600),
+            (
+                os.POSIX_SPAWN_OPEN,
+                1,
+                str(folder / "out.txt"),
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+                0o600,
+            ),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
