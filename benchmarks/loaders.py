@@ -140,7 +140,7 @@ def _with_ray(
     import ray
 
     try:
-        ray.init(num_cpus=WIDTH, log_to_driver=False, configure_logging=False)
+        ray.init("local", num_cpus=WIDTH, log_to_driver=False, configure_logging=False)
     except Exception as error:
         return {}, dict.fromkeys(WITH_RAY, f"Ray does not start: {error}")
     try:

@@ -26,7 +26,8 @@ from pairs import HERE, call, machine, write
 
 from raysuite.measure.environment import environment
 from raysuite.plan import make_plans
-from raysuite.records import EpochFinished, Journal, Results, RunStarted
+from raysuite.records import EpochFinished, Results, RunStarted
+from raysuite.records.base import checked_line
 from raysuite.spec import parse_document
 
 FILE = HERE / "results" / "many_runs.json"
@@ -78,7 +79,7 @@ def copied(pattern: Results, runs: int, root: Path) -> Results:
     began = records[0].time
     for index, plan in enumerate(plans):
         factor = chance.gauss(1, 0.02)
-        journal = Journal(results.journal_file(plan["run_id"]))
+        lines = []
         for record in records:
             changed: dict[str, Any] = {"run_id": plan["run_id"]}
             changed["time"] = record.time + index * 0.1 + (record.time - began) * (factor - 1)
@@ -88,7 +89,10 @@ def copied(pattern: Results, runs: int, root: Path) -> Results:
                 for key in ("seconds", "steady_seconds", "train_loss", "val_loss"):
                     if (value := getattr(record, key, None)) is not None:
                         changed[key] = value * factor
-            journal.write(record.model_copy(update=changed))
+            lines.append(checked_line(record.model_copy(update=changed)) + b"\n")
+        file = results.journal_file(plan["run_id"])
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"".join(lines))  # not record by record: each is flushed to the disk
     return results
 
 
@@ -99,7 +103,13 @@ def measured(command: tuple[str, ...], folder: Path) -> dict[str, float]:
         [sys.executable, "-m", "raysuite", *command],
         os.environ,
         file_actions=[
-            (os.POSIX_SPAWN_OPEN, 1, str(folder / "out.txt"), os.O_WRONLY | os.O_CREAT, 0o600),
+            (
+                os.POSIX_SPAWN_OPEN,
+                1,
+                str(folder / "out.txt"),
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+                0o600,
+            ),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )

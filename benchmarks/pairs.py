@@ -3,6 +3,7 @@ spreads, and how the results are written."""
 
 from __future__ import annotations
 
+import compileall
 import json
 import statistics
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 from raysuite.records.statistics import summarize
 
 HERE = Path(__file__).resolve().parent
+# a driver and its workers would compile changed modules anew where PYTHONDONTWRITEBYTECODE is set
+compileall.compile_dir(HERE.parent / "raysuite", quiet=1)
 WORKERS = 2
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}")
 """Arguments of Python that start a script in as many ranks."""

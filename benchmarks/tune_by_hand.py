@@ -99,5 +99,5 @@ def main(plans: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=SIDE_BY_SIDE, resources={"driver": SIDE_BY_SIDE})
+    ray.init("local", num_cpus=SIDE_BY_SIDE, resources={"driver": SIDE_BY_SIDE})
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -8,10 +8,15 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sysconfig
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +30,8 @@ BUILD_FLAGS = {
     "HOROVOD_WITHOUT_MPI": "1",
     "HOROVOD_WITH_GLOO": "1",
 }
+PROGRESS_S = 15.0
+"""Seconds between two lines of progress."""
 
 
 class HorovodError(Exception):
@@ -78,8 +85,15 @@ def missing_tools(gpu: str) -> str:
     return f"this machine lacks {names}; on Debian or Ubuntu: apt-get install {packages}"
 
 
-def wheel(environment: Environment, uv: Path, cache: Path, uv_env: dict[str, str]) -> Path:
-    """The wheel for `environment`, from the cache where it is there, else built.
+def wheel(
+    environment: Environment,
+    uv: Path,
+    cache: Path,
+    uv_env: dict[str, str],
+    say: Callable[[str], None] = print,
+) -> Path:
+    """The wheel for `environment`, from the cache where it is there, else built; `say` prints a
+    line of progress from time to time.
 
     Raises HorovodError, with the log's path, where it cannot be built.
     """
@@ -92,7 +106,8 @@ def wheel(environment: Environment, uv: Path, cache: Path, uv_env: dict[str, str
     log = shelf / "build.log"
     with log.open("w") as output, tempfile.TemporaryDirectory(prefix="raysuite-") as scratch:
         try:
-            made = _build(environment, uv, Path(scratch), uv_env, output.fileno())
+            with _progress(log, say):
+                made = _build(environment, uv, Path(scratch), uv_env, output.fileno())
         except (OSError, subprocess.CalledProcessError) as error:
             raise HorovodError(f"its build failed ({_short(error)}); see {log}") from error
         # Copied under another name first, so that two set-ups at once never see half a wheel.
@@ -100,6 +115,26 @@ def wheel(environment: Environment, uv: Path, cache: Path, uv_env: dict[str, str
         shutil.copyfile(made, half)
         half.replace(shelf / made.name)
     return shelf / made.name
+
+
+@contextmanager
+def _progress(log: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Print how far CMake is, by its last percentage in the log."""
+    began, ended = time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(PROGRESS_S):
+            shares = re.findall(r"^\[ *(\d+)%\]", log.read_text(errors="replace"), re.MULTILINE)
+            seconds = time.monotonic() - began
+            say(f"Horovod: {shares[-1] if shares else 0} % of its steps after {seconds:.0f} s")
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _build(

@@ -171,6 +171,11 @@ def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[s
     return failed
 
 
+def compile_bytecode() -> None:
+    """Compile raysuite's modules that changed, as `install_packages` does with all others."""
+    run(PYTHON, "-m", "compileall", "-q", ROOT / "raysuite")
+
+
 def install_horovod(uv: Path, env: dict[str, str]) -> None:
     """Build or fetch the wheel and install it; raises HorovodError or SetupError."""
     code = "import importlib.metadata as m, sys; v = sys.version_info; "
@@ -178,9 +183,10 @@ def install_horovod(uv: Path, env: dict[str, str]) -> None:
     torch_version, tag = subprocess.check_output((PYTHON, "-c", code), text=True).split()
     target = horovod_wheel.Environment(PYTHON, torch_version, tag, horovod_wheel.gpu_choice())
     say(
-        f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} (a first build takes minutes)"
+        f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} "
+        "(a first build takes about 2 minutes on two cores)"
     )
-    wheel = horovod_wheel.wheel(target, uv, CACHE, env)
+    wheel = horovod_wheel.wheel(target, uv, CACHE, env, say)
     run(
         uv,
         "pip",
@@ -200,6 +206,7 @@ def set_up() -> None:
     before = kept()
     extras = [name for name in ASKED if name in {*before, *asked()}]
     if extras == before and (stamp := state()):
+        compile_bytecode()
         report(stamp)
         return
     uv = private_uv()
@@ -219,6 +226,7 @@ def set_up() -> None:
             off["horovod"] = str(error)
             # One that was built for another torch must not be taken for a working one.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
+    compile_bytecode()
     stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)

@@ -53,9 +53,15 @@ def print_text(text: str, *, error: bool = False) -> None:
 
 def print_json(data: Any) -> None:
     """Results as one JSON document; null for what is not finite, which JSON does not know."""
-    from raysuite.records.schema import finite  # here: --help needs none
+    from pydantic_core import to_json  # here: --help needs none
 
-    print_text(json.dumps(finite(data), indent=2, ensure_ascii=False))
+    from raysuite.records.schema import finite
+
+    try:  # in a tenth of the time of json, which indents in Python
+        text = to_json(data, indent=2, inf_nan_mode="null").decode()
+    except ValueError:  # pydantic's, of a name that is no UTF-8
+        text = json.dumps(finite(data), indent=2, ensure_ascii=False)
+    print_text(text)
 
 
 def table(

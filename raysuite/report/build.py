@@ -11,7 +11,7 @@ from raysuite.report.against import Comparison, comparison_sheets
 from raysuite.report.classes import class_sheet
 from raysuite.report.collect import Further, Report, collect
 from raysuite.report.provenance import provenance_sheets
-from raysuite.report.raw_data import csv_of, csv_text, finite, json_text
+from raysuite.report.raw_data import csv_of, csv_text, finite, json_text, searched_values
 from raysuite.report.sweep.sweep_report import outdated
 from raysuite.report.tables import (
     Sheet,
@@ -35,7 +35,8 @@ def build(
     tables, against.json where there is something to compare with, and, unless `pictures` is False,
     plots/ with SVG, PDF and PNG of each plot; of a sweep also best.yaml, the best spec, or
     best-N.yaml for each trial N on its Pareto front. The same Records give the same
-    bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
+    bytes, but for PDF, in which vl-convert orders resources by chance. Raises UserError if no row
+    is called `baseline`, or nothing `against`.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder
@@ -53,8 +54,11 @@ def contents(report: Report) -> dict[str, str]:
     """Every text file of a report but its plots: its name, and its content."""
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
+    searched = report.sweep.study.keys if report.sweep else ()
     return {
-        "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
+        "rows.csv": csv_text(
+            report.row_data, (searched_values(row, searched) for row in report.rows)
+        ),
         "rows.md": report.markdown(),
         "rows.json": json_text(report.data()),
         "provenance.json": json_text(report.provenance),

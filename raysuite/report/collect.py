@@ -95,6 +95,11 @@ class Report:
         """Where the figures come from: the content of provenance.json."""
         return provenance(self.folder, self.runs, self.options, self.names)
 
+    @cached_property
+    def row_data(self) -> list[dict[str, Any]]:
+        """The rows as plain data, for rows.csv and rows.json."""
+        return [row_data(row) for row in self.rows]
+
     def data(self) -> dict[str, Any]:
         """Everything as plain data: the content of rows.json."""
         data = {
@@ -102,7 +107,7 @@ class Report:
             "name": self.name,
             "options": self.options,
             "summary": [{"kind": s.kind, "text": s.text} for s in self.summary],
-            "rows": [row_data(row) for row in self.rows],
+            "rows": self.row_data,
             "runs": [run_data(run) for run in self.runs],
         }
         if self.sweep is not None:

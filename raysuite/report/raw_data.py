@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
@@ -15,12 +16,12 @@ from raysuite.records.schema import finite as finite
 from raysuite.records.statistics import LEVEL, outlying
 
 
-def csv_text(rows: Sequence[Row], searched: Sequence[str] = ()) -> str:
-    """The rows as CSV: one line each, raw values, units in the column names.
+def csv_text(rows: Iterable[dict[str, Any]], more: Iterable[dict[str, Any]] = repeat({})) -> str:
+    """`row_data` of each row as CSV: one line each, raw values, units in the column names.
 
-    `searched` are the dotted keys of a sweep; each is a column of its own.
+    `more` are further columns of each row, such as the searched keys of a sweep.
     """
-    return csv_of(_flat(row_data(row)) | searched_values(row, searched) for row in rows)
+    return csv_of(_flat(row) | own for row, own in zip(rows, more, strict=False))
 
 
 def csv_of(records: Iterable[dict[str, Any]]) -> str:
@@ -93,7 +94,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "break_even_steps": _ratio(row.break_even),
         "efficiency_above_one": row.superlinear,
         "target_met": row.target_met,
-        **{metric.column: _stat(row.figures[metric.name]) for metric in row.metrics},
+        **_stats({metric.column: row.figures[metric.name] for metric in row.metrics}),
         "all_reduced_bytes_per_step": traffic and traffic.all_reduced,
         "reduce_scattered_bytes_per_step": traffic and traffic.reduce_scattered,
         "all_gathered_bytes_per_step": traffic and traffic.all_gathered,
@@ -134,22 +135,37 @@ def run_data(run: RunFigures) -> dict[str, Any]:
     }
 
 
-def _stat(figure: Stat | None) -> dict[str, Any]:
+def _stats(figures: Mapping[str, Stat | None]) -> dict[str, dict[str, Any]]:
+    found = _outliers(figures)
     return {
-        "mean": figure and figure.mean,
-        "low": figure and figure.low,
-        "high": figure and figure.high,
-        "n": figure.n if figure else 0,
-        "values": list(figure.values) if figure else [],
-        "outliers": _outliers(figure) if figure else [],
+        name: {
+            "mean": figure and figure.mean,
+            "low": figure and figure.low,
+            "high": figure and figure.high,
+            "n": figure.n if figure else 0,
+            "values": list(figure.values) if figure else [],
+            "outliers": found.get(name, []),
+        }
+        for name, figure in figures.items()
     }
 
 
-def _outliers(figure: Stat) -> list[int]:
-    """Indices of repeats that are outliers, by a test at 5 % for each figure separately."""
+def _outliers(figures: Mapping[str, Stat | None]) -> dict[str, list[int]]:
+    """Indices of repeats that are outliers, by a test at 5 % for each figure separately; figures of
+    as many repeats are tested in one call."""
     import numpy as np
 
-    return [int(n) for n in np.flatnonzero(outlying(np.array(figure.values), LEVEL))]
+    alike: dict[int, dict[str, Stat]] = {}
+    for name, figure in figures.items():
+        if figure is not None:
+            alike.setdefault(figure.n, {})[name] = figure
+    return {
+        name: np.flatnonzero(mask).tolist()
+        for group in alike.values()
+        for name, mask in zip(
+            group, outlying(np.array([each.values for each in group.values()]), LEVEL), strict=True
+        )
+    }
 
 
 def _ratio(figure: Ratio | None) -> dict[str, Any]:

@@ -277,7 +277,8 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
 
 def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
     """The metrics of the rows, in the order of tables; those of classification without rows."""
-    found = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    of_tasks = {row.task: row.metrics for row in rows}
+    found = dict.fromkeys(metric for metrics in of_tasks.values() for metric in metrics)
     return tuple(found) or metrics_of()
 
 

@@ -1,13 +1,17 @@
-"""Tables of texts: without rich where it would write the same characters."""
+"""What verbs print: tables of texts, without rich where it writes the same characters; JSON."""
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import os
 import subprocess
 import sys
 
 import pytest
 
-from raysuite.cli.console import PLAIN_WIDTH, print_line, print_table, stdout, table
+from raysuite.cli.console import PLAIN_WIDTH, print_json, print_line, print_table, stdout, table
 
 TABLES = [
     (["run", "workers"], [["ddp · native", "2 x 1 CPU"], ["single", "1"]], {"workers"}),
@@ -46,3 +50,14 @@ def test_a_table_in_a_pipe_needs_no_rich() -> None:
     code += "print_table(['a'], [['b']]); print('rich' in sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
     assert found.splitlines()[-1] == "False"
+
+
+def test_json_has_null_for_what_is_not_finite_and_keeps_bytes_of_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("é", os.fsdecode(b"caf\xe9")):
+        stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="surrogateescape")
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_json({name: [math.nan, -math.inf, 0.1], "": ({"a": []},)})
+        stream.seek(0)
+        assert json.load(stream) == {name: [None, None, 0.1], "": [{"a": []}]}

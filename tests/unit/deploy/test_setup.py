@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +100,50 @@ def test_a_failing_build_keeps_its_log(tmp_path: Path, monkeypatch: pytest.Monke
         horovod_wheel.wheel(ENVIRONMENT, python.with_name("uv"), tmp_path, {})
     (log,) = tmp_path.glob("wheels/*/build.log")
     assert "no such release" in log.read_text()
+
+
+def test_a_build_prints_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    first = threading.Event()
+
+    def build(*_: object) -> Path:
+        (log,) = tmp_path.rglob("build.log")
+        log.write_text("-- found torch\n[  6%] Building a\n[ 53%] Building b\nwarning [99%]\n")
+        assert first.wait(30)
+        made = tmp_path / "horovod-0.28.1.whl"
+        made.write_bytes(b"")
+        return made
+
+    def say(line: str) -> None:
+        said.append(line)
+        if " 53 % " in line:
+            first.set()
+
+    monkeypatch.setattr(horovod_wheel, "PROGRESS_S", 0.01)
+    monkeypatch.setattr(horovod_wheel, "missing_tools", lambda gpu: "")
+    monkeypatch.setattr(horovod_wheel, "_build", build)
+    found = horovod_wheel.wheel(ENVIRONMENT, Path("uv"), tmp_path, {}, say)
+    assert found.parent.parent == tmp_path / "wheels"
+    assert first.is_set()
+    lines = len(said)
+    time.sleep(0.05)
+    assert len(said) == lines  # none after its end
+
+
+def test_set_up_compiles_raysuite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "raysuite" / "module.py"
+    module.parent.mkdir()
+    module.write_text("x = 1\n")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    for name, value in (("ROOT", tmp_path), ("PYTHON", sys.executable), ("VENV", tmp_path / "no")):
+        monkeypatch.setattr(setup_venv, name, value)
+    monkeypatch.setattr(setup_venv, "kept", list)
+    monkeypatch.setattr(setup_venv, "state", lambda: {"off": {}})  # a set-up that was made already
+    monkeypatch.delenv("EXTRAS", raising=False)
+    monkeypatch.setattr(setup_venv, "STAMP", tmp_path / "stamp")
+    setup_venv.set_up()
+    assert [each.suffix for each in module.parent.rglob("module.*.pyc")] == [".pyc"]
 
 
 def test_unknown_gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_one_declaration_is_all_that_a_new_metric_takes(monkeypatch: pytest.Monk
     assert made[0].figures["epochs_made"].mean == 4
     assert raw_data.row_data(made[0])["epochs_made"]["n"] == 2
     assert raw_data.run_data(runs[0])["epochs_made"] == 4
-    lines = list(csv.DictReader(io.StringIO(raw_data.csv_text(made))))
+    lines = list(csv.DictReader(io.StringIO(raw_data.csv_text(map(raw_data.row_data, made)))))
     assert float(lines[0]["epochs_made_mean"]) == 4
     assert "run/epochs_made" in {point.key for point in entries.run_points(runs[0])}
 

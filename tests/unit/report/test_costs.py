@@ -123,7 +123,7 @@ def test_as_data(tmp_path: Path) -> None:
     whole = run_data(rows[1].runs[0])
     assert whole["costs"]["counted"]["device"] == GPU["device"]
     assert whole["costs"]["flop_per_s"] == pytest.approx(6e9 * rows[1].throughput.mean)
-    header = csv_text(rows).splitlines()[0]
+    header = csv_text(map(row_data, rows)).splitlines()[0]
     assert "flop_per_s_mean" in header
     assert "scaling" in header
 

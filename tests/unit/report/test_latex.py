@@ -87,7 +87,7 @@ def test_every_form_has_the_intervals_of_the_report(tmp_path):
     assert text.stat(shown.final_accuracy, text.percent) == "98.2 [90.9, 100.0] %"
     assert rows_latex([shown]).count("$98.2_{90.9}^{100.0}$") == 1
     assert "98.2 [90.9, 100.0] %" in markdown_sheet(rows_sheet([shown]))
-    (line,) = csv.DictReader(io.StringIO(csv_text([shown])))
+    (line,) = csv.DictReader(io.StringIO(csv_text([row_data(shown)])))
     data = row_data(shown)["final_accuracy"]
     for end in ("low", "high"):
         assert float(line[f"final_accuracy_{end}"]) == data[end] == getattr(found, end)
