@@ -30,7 +30,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "mutants"
-COPIED = ("raysuite", "tests", "deploy", "docs", "experiments", "CONTRIBUTING.md", "README.md")
+COPIED = (
+    "raysuite",
+    "tests",
+    "benchmarks",
+    "deploy",
+    "docs",
+    "experiments",
+    "CONTRIBUTING.md",
+    "README.md",
+)
 TESTS: dict[str, Sequence[str]] = {
     "data/order": ["data/test_order.py"],
     "data/pixels": ["data/test_pixels.py", "data/test_header.py"],
