@@ -48,7 +48,7 @@ TESTS: dict[str, Sequence[str]] = {
     "gate/library": ["gate/test_library.py"],
     "gate/own_network": ["gate/test_own_network.py"],
     "gate/rebuilt_network": ["gate/test_rebuilt_network.py"],
-    "gate/small_network": ["gate/test_strategy_check.py"],
+    "gate/small_network": ["gate/test_small_network.py"],
     "gate/strategy_check": ["gate/test_strategy_check.py"],
     "optim/__init__": ["optim/test_optimizers.py", "optim/test_muon.py"],
     "optim/average": ["optim/test_average.py"],
