@@ -27,6 +27,7 @@ from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
 from raysuite.spec.search_check import read_search
 from tests.fake_results import write_results
+from tests.small_sets import OwnSet
 
 BASE = """\
 name: a
@@ -153,6 +154,12 @@ def test_a_data_set_that_is_not_there() -> None:
     assert (found.key, found.line) == ("data.name", 9)
 
 
+def test_a_trial_has_the_counts_of_its_data_set() -> None:
+    base = BASE.replace("digits", "{name: 'tests.small_sets:OwnSet', image_size: 8}")
+    plan = trial_plan(document(base=base), {"strategy": "ddp"}, 0, gpus=0)
+    assert plan.dataset.train_samples == len(OwnSet("train"))
+
+
 def test_a_required_block_may_be_searched() -> None:
     base = BASE.replace("model: resnet20\n", "")
     found = document("search: {trials: 2, space: {model: {grid: [resnet20, resnet32]}}}\n", base)
@@ -181,6 +188,7 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
     results.write_decided(Decided([3], is_all=True))
     write_more_trials(with_more, results)
     assert results.decided() == Decided([3], is_all=False)
+    assert (results.search() or {})["name"] == "a-small"
     assert read_search(sweep_document(results)).trials == 9
     for found in (again, with_more, sweep_document(results)):
         plan = trial_plan(found, {"strategy": "ddp"}, 0, gpus=0)
