@@ -12,7 +12,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.data import data
+from raysuite.cli.data import _as_data, _summary, data
+from raysuite.data.synthesis import plan_synthetic_set
+from raysuite.data.synthesis.making import Made
 from raysuite.spec import parse_document
 from raysuite.spec.data_set import DataOptions
 from tests import small_sets
@@ -308,3 +310,20 @@ def test_another_set_in_the_way_exits_with_2() -> None:
     other = ("make", "mnist", "--images", "30", "--workers", "1")
     assert "--force replaces it" in done(*other, code=2).stderr
     assert "30 training" in done(*other, "--force").stdout
+
+
+@pytest.mark.parametrize(
+    ("drawn", "rate", "words"),
+    [
+        (100, 20.0, "B; made in 5.0 s, 20 images/s"),
+        (25, 5.0, "B; 75 of them were there already; made in 5.0 s, 5 images/s"),
+        (0, None, "complete already, nothing was written"),
+    ],
+)
+def test_a_rate_of_making_is_of_the_images_that_were_not_there(
+    drawn: int, rate: float | None, words: str
+) -> None:
+    synthetic = plan_synthetic_set("mnist", "idx", images=86)
+    made = Made("x", 100, 9, 4, drawn // 25, drawn, 5.0, "")
+    assert _as_data(synthetic, made)["images_per_s"] == rate
+    assert _summary(synthetic, made).endswith(words)

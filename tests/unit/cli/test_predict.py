@@ -306,6 +306,13 @@ def test_a_link_that_costs_nothing_is_known(folder: Path) -> None:
     assert json.loads(run("simulate", *ONE, *asked))[0]["step_s"] > 0
 
 
+def test_failures_lengthen_the_whole_run_with_its_start_and_validation(folder: Path) -> None:
+    asked = (*ONE, *BY_C, "--mtbf-hours", "1e12", "--checkpoint-s", "0.001", "--json")
+    [line] = json.loads(run("simulate", *asked))
+    assert line["training_s"] * 1.01 < line["run_s"], "else nothing is shown"
+    assert line["expected_s"] == pytest.approx(line["run_s"] + 0.001, rel=1e-6)
+
+
 def test_a_run_that_never_ends(folder: Path) -> None:
     asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
     asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")

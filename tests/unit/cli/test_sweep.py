@@ -18,7 +18,7 @@ from raysuite.cli.data import synthetic_sets_of
 from raysuite.cli.sweep_progress import SweepProgress, titles
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
-from raysuite.plan.trials import create_sweep, latest_sweep, trial_plan
+from raysuite.plan.trials import create_sweep, trial_plan
 from raysuite.records import Journal, Record, RunFailed, RunJudged, RunPruned, RunStopped
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search
@@ -145,15 +145,6 @@ def test_values_that_do_not_go_together(tmp_path: Path) -> None:
     none = invoke(spec_file(tmp_path, text.replace("[2, 3]", "[3, 5]")), "--dry-run")
     assert none.exit_code == 2
     assert "do not divide" in none.stderr
-
-
-def test_the_newest_sweep_of_a_name_is_gone_on_with(tmp_path: Path) -> None:
-    document = parse_document(SPEC, "x")
-    first, second = create_sweep(document, tmp_path), create_sweep(document, tmp_path)
-    assert first.folder != second.folder
-    assert latest_sweep(document, tmp_path).folder == second.folder
-    assert second.plans() == []
-    assert (second.folder / "spec.yaml").read_text("utf-8") == SPEC
 
 
 def test_synthetic_sets_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:

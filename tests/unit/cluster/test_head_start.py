@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from raysuite.cluster.agent import node as module
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.node import NodeFailedError, Signals, ThisNode
 from raysuite.cluster.agent.place import Place
+from raysuite.cluster.dashboard import RayNode
 from raysuite.cluster.folder import ClusterFolder
 from tests.living import living
 
@@ -59,3 +61,30 @@ def test_a_head_that_does_not_start_fails_with_rays_reason(
         head.run()
     node.end()
     assert len(starts) == 3
+
+
+def test_which_nodes_are_alive_is_written_again_once_the_disk_has_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ClusterFolder(tmp_path)
+    node = SimpleNamespace(folder=folder, place=SimpleNamespace(incarnation="now"))
+    head = HeadNode(cast(ThisNode, node))
+    two = [RayNode("1.0", True, 4.0, 1.0), RayNode("1.1", True, 4.0, 0.0)]
+    dashboard = SimpleNamespace(nodes=lambda: [*two, RayNode("1.2", False, 4.0, 0.0)])
+    monkeypatch.setattr(head, "_dashboard", lambda: dashboard)
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(folder, "write", full)
+        head._count()
+    assert folder.alive() is None
+    head._count()
+    found = folder.alive()
+    assert found is not None
+    assert (found.addresses, found.cpus, found.gpus) == (("1.0", "1.1"), 8.0, 1.0)
+    dashboard.nodes = lambda: two[:1]
+    head._count()
+    assert (found := folder.alive()) is not None
+    assert (found.addresses, found.incarnation) == (("1.0",), "now")

@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
+from raysuite.cluster.agent import node as module
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode, WorkerNode
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.state_files import Node, NodeState
+from raysuite.cluster.state_files import Head, Node, NodeState
 
 
 @pytest.fixture
@@ -59,3 +60,27 @@ def test_one_that_ended_in_order_is_no_failure(folder: ClusterFolder) -> None:
     tell(folder, "ended")
     folder.over.touch()
     assert head_ended(folder)
+
+
+def test_a_head_that_refuses_three_times_in_a_row_is_gone(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_KNOCK_EACH_S", -1.0)
+    asked: list[tuple[str, int]] = []
+    answers = iter([True, True, False, True, False, True, True, True])
+
+    def refuses(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return next(answers)
+
+    monkeypatch.setattr(module, "refuses", refuses)
+    node = SimpleNamespace(
+        folder=folder,
+        place=SimpleNamespace(incarnation="7-0-0"),
+        signals=SimpleNamespace(ended=False, wait=lambda seconds: None),
+        children=SimpleNamespace(reap=lambda: None),
+        ray_ended=lambda: False,
+        check_step=lambda: None,
+    )
+    WorkerNode(cast(ThisNode, node))._stay(cast(Head, SimpleNamespace(gcs="10.0.0.1:6379")))
+    assert asked == [("10.0.0.1", 6379)] * 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,28 @@ def test_a_complete_conversion_is_left_alone(source: Path, tmp_path: Path) -> No
     before = digests(tmp_path / "target")
     assert run(source, tmp_path / "target").written == 0
     assert digests(tmp_path / "target") == before
+
+
+def test_what_is_left_to_write_needs_free_space_and_no_more(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(source, tmp_path / "target")
+    [first, *_] = shards(tmp_path / "target", "train")
+    free = first.stat().st_size  # images, and what stands around them
+    first.unlink()
+
+    def is_full(bytes_free: int) -> None:
+        usage = shutil.disk_usage(tmp_path)._replace(free=bytes_free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+    is_full(free // 2)
+    with pytest.raises(DataError, match=f"{tmp_path}/target: .* GB are needed"):
+        run(source, tmp_path / "target")
+    is_full(free)
+    assert run(source, tmp_path / "target").written == 1
+    with pytest.raises(DataError, match="--shorter-side"):
+        run(source, tmp_path / "new")
+    assert run(source, tmp_path / "small", shorter_side=4).written == 6
 
 
 def test_changed_images_are_noticed(source: Path, tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_skipped_samples_leave_their_batches_smaller_and_nothing_else(
     assert step_sizes(order, batch) == [len(ids) for ids in batches]
 
 
+def test_a_step_of_bad_samples_alone_is_padded_with_one_good_sample() -> None:
+    order, skipped = np.arange(8)[::-1].copy(), np.isin(np.arange(8), (0, 4, 5, 6, 7))
+    for rank in range(2):
+        first, second = (each for [each] in rank_slices(order, 4, 2, rank, skipped=skipped))
+        assert (first.ids.tolist(), first.real, first.of_global) == ([1, 1], 0, 1)
+        assert second.of_global == 3
+        assert second.ids[: second.real].tolist() == [[3, 2], [1]][rank]
+
+
 def test_the_order_never_changes_from_one_release_to_the_next():
     assert permutation(10, seed=0, epoch=0).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
     assert permutation(10, seed=3, epoch=7).tolist() == [5, 0, 6, 9, 8, 7, 4, 2, 3, 1]

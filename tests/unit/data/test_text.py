@@ -115,6 +115,18 @@ def test_sequences_are_those_of_the_index(kind: int, order: str, tmp_path: Path)
     assert pairs_of(opened("train", **data)) == list(itertools.pairwise(expected))
 
 
+def test_a_token_beyond_the_vocabulary_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
+    """Of two files in each split; the second sequence of the second one begins at token 5."""
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        np.arange(4, dtype="<u2").tofile(tmp_path / split / "a.bin")
+        np.array([9, 1, 2, 9, 9, 3, 77, 4], "<u2").tofile(tmp_path / split / "b.bin")
+        write_index(tmp_path / split / "b.idx", 8, [2, 3], [2, 10], [0, 2])
+    source = opened("train", name="tokens", path=str(tmp_path), sequence=9, classes=10)
+    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 6: token 77; the voc"):
+        source.sample(0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -17,11 +17,13 @@ from raysuite.data.formats.tfrecord import (
     LABEL,
     decode_example,
     encode_example,
+    first_label,
     read_index,
     read_record,
     write_records,
 )
 from raysuite.errors import DataError
+from raysuite.spec.data_set import DataOptions, FeatureMap
 from tests import small_sets
 from tests.require import require
 
@@ -174,3 +176,24 @@ def test_a_listing_is_of_these_shards_and_indices_with_their_sizes_and_times(tmp
     os.utime(shard, ns=(when.st_atime_ns, when.st_mtime_ns))
     found.append(listing())
     assert len({*found}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "first"),
+    [
+        ("imagenet", None, 1),
+        ("imagenet", 0, 0),
+        ("imagenet", 3, 3),
+        ("mnist", None, 0),
+        ("mnist", 1, 1),
+        ("tfrecord", None, 0),
+        ("tfrecord", 1, 1),
+    ],
+)
+def test_the_number_of_the_first_class_is_the_given_one_or_the_sets_own(
+    name: str, given: int | None, first: int
+) -> None:
+    features = FeatureMap() if given is None else FeatureMap(first_label=given)
+    own = {} if name != "tfrecord" else {"path": "x", "image_size": 8, "classes": 3}
+    data = DataOptions(name=name, format="tfrecord", features=features, **own)
+    assert first_label(data) == first

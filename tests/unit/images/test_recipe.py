@@ -176,7 +176,18 @@ def test_the_same_lock_and_recipe_give_the_same_digest_anywhere(copy: Path) -> N
     assert re.fullmatch(r"[0-9a-f]{64}", digest(Choice(), ROOT))
 
 
-@pytest.mark.parametrize("path", [path.relative_to(ROOT) for path in ingredients(Choice(), ROOT)])
+LOCKS = (*EXTRAS, "base", "horovod-source", "tools")
+BUILT_WITH = [
+    *(Path("containers", "requirements", f"{name}.txt") for name in LOCKS),
+    *(
+        each.relative_to(ROOT)
+        for pattern in ("containers/*.*", "deploy/setup_*.py", "deploy/horovod_wheel.py")
+        for each in sorted(ROOT.glob(pattern))
+    ),
+]
+
+
+@pytest.mark.parametrize("path", BUILT_WITH, ids=str)
 def test_a_change_of_any_ingredient_changes_the_digest(copy: Path, path: Path) -> None:
     before = digest(Choice(), copy)
     (copy / path).write_bytes((copy / path).read_bytes() + b"\n")

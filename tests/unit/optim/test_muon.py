@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,16 +38,28 @@ def set_gradients(net: nn.Module, step: int) -> None:
         each.grad = torch.randn(each.shape, generator=draws)
 
 
-def test_it_is_torchs_two_optimisers_side_by_side() -> None:
+@pytest.mark.parametrize(
+    ("nesterov", "adjust_lr", "eps"), [(True, "match_rms_adamw", 1e-8), (False, "original", 1e-2)]
+)
+def test_it_is_torchs_two_optimisers_side_by_side(
+    nesterov: bool, adjust_lr: Any, eps: float
+) -> None:
     net, names = made()
-    options = MuonOptions(momentum=0.9, weight_decay=0.2, betas=(0.8, 0.95))
+    options = MuonOptions(
+        momentum=0.9,
+        nesterov=nesterov,
+        adjust_lr=adjust_lr,
+        weight_decay=0.2,
+        betas=(0.8, 0.95),
+        eps=eps,
+    )
     ours = build_optimizer(options, net.parameters(), 7.0, names)
     twin, _ = made()
     others = [twin.embedding.weight, twin.convolution.weight, twin.head.weight]
     theirs = [
-        Muon([twin.hidden.weight], 7.0, 0.2, 0.9, adjust_lr_fn="match_rms_adamw"),
-        AdamW(others, 7.0, (0.8, 0.95), weight_decay=0.2),
-        AdamW([twin.hidden.bias, twin.convolution.bias], 7.0, (0.8, 0.95), weight_decay=0.0),
+        Muon([twin.hidden.weight], 7.0, 0.2, 0.9, nesterov, adjust_lr_fn=adjust_lr),
+        AdamW(others, 7.0, (0.8, 0.95), eps, weight_decay=0.2),
+        AdamW([twin.hidden.bias, twin.convolution.bias], 7.0, (0.8, 0.95), eps, weight_decay=0.0),
     ]
     for step, rate in enumerate(RATES):
         if step == 1:  # as after a checkpoint

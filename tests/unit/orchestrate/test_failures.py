@@ -138,6 +138,16 @@ def test_a_worker_that_the_kernel_killed_had_no_memory(
     assert getattr(failed, "reason", None) == reason
 
 
+def test_a_kernels_kill_is_of_one_loss_alone(results, monkeypatch):
+    monkeypatch.setattr(controller, "kernel_kills", iter([2, 3, 3]).__next__)
+    plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+    recorder = FailureRecorder(plans, results.folder, Nodes())
+    recorder.after_exception({0: PEER, 1: DEAD})
+    assert end(results, 0).reason == "out_of_memory"
+    recorder.after_exception({0: PEER, 1: DEAD})
+    assert end(results, 1) is None, "it is tried again"
+
+
 @pytest.mark.parametrize(
     ("raised", "last"),
     [

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.orchestrate import suite
 from raysuite.orchestrate.groups import checkpoint_folder
+from raysuite.orchestrate.leaving_nodes import NodesGoneError
+from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.suite import Listener, fit, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
@@ -48,6 +51,39 @@ def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_p
     assert not own.exists()
     assert latest_checkpoint(other, STOPPED.run_id, 8) == (other, "")
     assert results.records(FAILED.run_id) == []
+
+
+def test_each_smaller_run_of_a_group_that_lost_a_node_has_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SPEC + "\nstrategy: ddp\nresources: {workers: 4, elastic: true}"
+    plans = make_plans(parse_document(text.replace("repeats: 2", "repeats: 3"), "x.yaml"), gpus=0)
+    results = Results(tmp_path)
+    results.write_plans([plan.model_dump(mode="json") for plan in plans])
+    two = Capacity((Node(2, 0),))
+    monkeypatch.setattr(Capacity, "now", lambda: two)
+    monkeypatch.setattr(suite, "ScriptRuns", lambda group, results: group)
+    made: list[list[int]] = []
+
+    def fit(group: list[RunPlan], *_: object) -> tuple[Exception | None, None]:
+        made.append([plan.index for plan in group])
+        if len(made) == 1:
+            return NodesGoneError("host-b is gone"), None
+        for plan in group:
+            end = RunFailed(run_id=plan.run_id, reason="error", message="boom")
+            Journal(results.journal_file(plan.run_id)).write(end)
+        return None, None
+
+    monkeypatch.setattr(suite, "fit", fit)
+    added: list[RunPlan] = []
+    listener = Listener(lambda: None, added=added.append)
+    assert suite.run(plans, results, 1, listener, on_ray=False) is None
+    assert made == [[0, 1, 2], [3, 4, 5]]
+    assert [plan.index for plan in added] == [3, 4, 5]
+    assert [plan.repeat for plan in added] == [0, 1, 2]
+    assert [plan["index"] for plan in results.plans()] == [0, 1, 2, 3, 4, 5]
+    reasons = [getattr(results.end_of(plan.run_id), "reason", "") for plan in plans]
+    assert reasons == ["node_lost"] * 3
 
 
 class Reference:

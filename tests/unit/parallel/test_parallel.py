@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,9 +16,10 @@ from torch import Tensor, nn
 from raysuite.data.base import Batch
 from raysuite.errors import UserError
 from raysuite.parallel import comm, make_strategy
-from raysuite.parallel.base import Engine, StepSettings, World
+from raysuite.parallel.base import Engine, StepSettings, World, seed_draws
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
+from raysuite.parallel.process_state import restored
 from raysuite.parallel.single import SingleEngine
 from raysuite.spec.strategies import (
     COMPUTED_IN_16_BITS,
@@ -86,6 +89,17 @@ class OtherRank(NoComm):
     def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
         assert reduction == "sum"
         return value.clone()
+
+
+def test_a_seed_is_of_all_that_a_users_code_may_draw_from() -> None:
+    def drawn(seed: int) -> list[float]:
+        seed_draws(seed)
+        return [random.random(), float(np.random.random()), float(torch.rand(()))]
+
+    with restored(torch.device("cpu")):
+        first, other, again = drawn(7), drawn(2**63 - 1), drawn(7)
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
 
 
 def test_floating_buffers_are_averaged_and_others_kept() -> None:

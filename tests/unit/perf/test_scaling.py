@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -56,6 +57,22 @@ def test_the_largest_size_is_predicted_from_the_others(by_tree) -> None:
     assert left_out(points[:2]) is None
     changed = [*points[:-1], points[-1]._replace(throughput=1.0)]
     assert left_out(changed) == (changed[-1], made)
+
+
+def test_no_repeat_of_the_largest_size_is_among_what_predicts_it(
+    by_tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, points = by_tree
+    repeats = [points[-1]._replace(throughput=points[-1].throughput * f) for f in (0.5, 0.9)]
+    fitted: list[list[Point]] = []
+
+    def recorded(others: list[Point]) -> SimpleNamespace:
+        fitted.append(others)
+        return SimpleNamespace(predict=lambda *place: place)
+
+    monkeypatch.setattr(scaling, "fit", recorded)
+    assert left_out([*repeats, *points]) == (points[-1], (64, 16, 0.0))
+    assert fitted == [points[:-1]]
 
 
 def test_with_a_fixed_batch_computation_shrinks_and_communication_stays() -> None:

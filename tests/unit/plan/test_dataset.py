@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,36 @@ def test_tokens_have_a_vocabulary_and_no_pixels(tmp_path: Path) -> None:
     # sequences of 16 tokens and the one after each: 99 and 49 are predicted
     assert plan.dataset == DatasetFacts(7, 4, 256, channels=0, image_size=0, sequence=16)
     check_unchanged([plan])
+
+
+def test_samples_that_are_given_as_they_are_are_counted_and_have_no_pixels() -> None:
+    name = "tests.task_sets:numbers"
+    (plan,) = plans_of(DataOptions(name=name), task="regression")
+    facts = plan.dataset
+    assert (facts.train_samples, facts.val_samples, facts.class_names) == (45, 13, ())
+    assert (facts.channels, facts.image_size, facts.sequence, facts.inputs) == (
+        0,
+        0,
+        0,
+        '"float32[3]"',
+    )
+    check_unchanged([plan])
+    fewer = plan.model_copy(update={"dataset": replace(facts, train_samples=44)})
+    with pytest.raises(DataError, match=f"^{name}: the plan counts 44 .* here are 45 training"):
+        check_unchanged([fewer])
+
+
+def test_class_weights_are_one_for_each_class() -> None:
+    training = {"epochs": 1, "global_batch": 2, "class_weights": [0.5, 1]}
+    with pytest.raises(SpecError) as caught:
+        plans_of(DataOptions(name="digits"), training=training)
+    (found,) = caught.value.mistakes
+    assert (found.key, found.message) == (
+        "training.class_weights",
+        "given were 2 weights; the data set has 10 classes; give one for each, or auto",
+    )
+    weights = [1.0 + number for number in range(10)]
+    plans_of(DataOptions(name="digits"), training={**training, "class_weights": weights})
 
 
 def test_a_set_is_looked_at_anew_where_what_its_counts_depend_on_differs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.errors import SpecError
-from raysuite.plan import expand
+from raysuite.plan import expand, make_plans
 from raysuite.spec import Document, parse_document
 
 BASE = """\
@@ -40,6 +40,13 @@ def test_every_combination_the_last_key_fastest() -> None:
         {"seed": 1, "strategy": "ddp"},
         {"seed": 1, "strategy": "horovod"},
     ]
+
+
+def test_keys_of_one_line_change_together() -> None:
+    found = expand(document("matrix: {'seed, training.epochs': [[0, 1], [1, 2]]}"))
+    expected = [{"seed": 0, "training.epochs": 1}, {"seed": 1, "training.epochs": 2}]
+    assert [label for label, _ in found] == expected
+    assert [(spec.seed, spec.training.epochs) for _, spec in found] == [(0, 1), (1, 2)]
 
 
 def test_values_reach_the_specs() -> None:
@@ -108,6 +115,17 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
             "{strategy: [ddp, {name: ddp, bucket_mb: 5}], strategy.bucket_mb: [1]}",
             *("matrix", 5, "is the same run as"),
         ),
+        ("{'seed, repeats': [[0, 1]]}", "matrix.seed, repeats", 5, "the whole experiment"),
+        (
+            "{'seed, training.epochs': [[0, 1]], seed: [2]}",
+            *("matrix.seed", 5, "seed is swept twice, also by 'seed, training.epochs'"),
+        ),
+        (
+            "\n  seed, training.epochs:\n    - [0, 1]\n    - [2]",
+            *("matrix.seed, training.epochs", 8, "given was [2]; it should be a list of 2 values"),
+        ),
+        ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "was 'x'")),
+        ("\nsearch: {trials: 2}", "search", 6, "use `raysuite sweep SPEC`"),
     ],
 )
 def test_one_mistake(matrix: str, key: str, line: int, words: str) -> None:
@@ -116,6 +134,24 @@ def test_one_mistake(matrix: str, key: str, line: int, words: str) -> None:
     (found,) = caught.value.mistakes
     assert (found.key, found.line) == (key, line)
     assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("matrix", "line"),
+    [
+        ("\n  training.global_batch:\n    - 8\n    - 9", 10),
+        ("\n  seed, training.global_batch:\n    - [0, 8]\n    - - 1\n      - 9", 11),
+        ("{training.global_batch: [8, 9]}", 7),
+        ("{seed: [0, 1]}", 4),
+    ],
+)
+def test_an_infeasible_run_names_the_line_of_its_value(matrix: str, line: int) -> None:
+    text = f"strategy: ddp\nresources: {{workers: 2}}\nmatrix: {matrix}"
+    base = BASE if "global_batch" in matrix else BASE.replace("global_batch: 8", "global_batch: 9")
+    with pytest.raises(SpecError) as caught:
+        make_plans(parse_document(base + text, "x.yaml"), gpus=0)
+    found = {(each.key, each.file, each.line) for each in caught.value.mistakes}
+    assert found == {("training.global_batch", "x.yaml", line)}
 
 
 def test_a_billion_repeats() -> None:

@@ -56,6 +56,7 @@ def test_the_turns_follow_from_where_the_trials_stand(
     assert [turn.place for turn in turns] == list(range(1, len(values) + 1))
     few = taken(asked.scheduler, len(values))  # type: ignore[arg-type]
     for turn in turns:
+        assert turn.population == len(values)
         if turn.source is None:
             assert turn.values == turn.trial.values
             continue

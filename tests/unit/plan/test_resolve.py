@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raysuite.errors import SpecError
 from raysuite.plan import RunPlan, groups, make_plans
 from raysuite.plan import resolve as resolve_module
 from raysuite.spec import parse_document
@@ -112,6 +115,72 @@ def test_loader_auto_is_stated_in_the_plan() -> None:
         DataOptions(name="digits"),
     ):
         assert AutoOptions().chosen(data, facts) == NativeOptions()
+
+
+@pytest.mark.parametrize(
+    ("training", "gpus", "found"),
+    [
+        ("precision: bf16", 1, "channels_last"),
+        ("precision: bf16", 0, "contiguous"),
+        ("precision: fp32", 1, "contiguous"),
+        ("precision: fp32, memory_format: channels_last", 0, "channels_last"),
+        ("precision: bf16, memory_format: contiguous", 1, "contiguous"),
+    ],
+)
+def test_convolutions_are_channels_last_on_gpus_in_16_bits(
+    training: str, gpus: int, found: str
+) -> None:
+    (plan,) = plans(BATCH.replace("}", f", {training}}}"), gpus)
+    assert plan.memory_format == found
+
+
+def test_a_run_id_is_of_what_runs_and_of_its_place(tmp_path: Path) -> None:
+    (plan,) = plans(BATCH + "strategy: ddp\nloader: ray_data\nresources: {workers: 2}\n")
+    assert re.fullmatch("000-ddp-ray-data-w2-[0-9a-f]{8}", plan.run_id)
+    ids = [plans(BATCH + more)[0].run_id for more in ("", "track: wandb\n", "seed: 3\n")]
+    assert ids[0] == ids[1] != ids[2], "where figures are sent to makes no other run"
+    (script := tmp_path / "my train.py").touch()
+    text = f"name: a\nscript: {{command: ['{script}']}}\nresources: {{workers: 2}}\n"
+    (plan,) = make_plans(parse_document(text, "x.yaml"), 0)
+    assert re.fullmatch("000-my-train(-py)?-w2-[0-9a-f]{8}", plan.run_id)
+    assert plan.dataset == resolve_module.NO_FACTS
+
+
+def test_a_task_is_made_before_anything_starts_and_states_its_facts() -> None:
+    text = "name: a\nmodel: 'my:Net'\ndata: {name: 'tests.task_sets:numbers'}\n" + BATCH
+    text = text.replace("64}", "8, early_stopping: {patience: 1, metric: METRIC}}")
+
+    def found(task: str, metric: str = "val_loss") -> list[RunPlan]:
+        document = parse_document(text.replace("METRIC", metric) + f"task: {task}\n", "x.yaml")
+        return make_plans(document, 0)
+
+    (plan,) = found("regression")
+    assert (plan.task.name, plan.task.unit) == ("regression", "samples")
+    wrong = "{name: regression, options: {loss: cubic}}"
+    metric = "given was val_accuracy; valid for the task regression are val_loss and val_mae"
+    for task, early, key, words in (
+        (wrong, "val_loss", "task", "cubic"),
+        ("regression", "val_accuracy", "training.early_stopping.metric", metric),
+    ):
+        with pytest.raises(SpecError) as caught:
+            found(task, early)
+        (mistake,) = caught.value.mistakes
+        assert mistake.key == key
+        assert words in mistake.message
+
+
+def test_mistakes_of_all_variants_are_reported_together() -> None:
+    with pytest.raises(SpecError) as caught:
+        plans(BATCH + "strategy: ddp\nmatrix: {resources.workers: [3, 5, 2]}\n")
+    (three, five) = caught.value.mistakes
+    assert ("3 workers" in three.message, "5 workers" in five.message) == (True, True)
+
+
+def test_a_set_that_is_not_here_is_listed_as_official_for_another_machine(tmp_path: Path) -> None:
+    text = f"data: {{name: mnist, root: {tmp_path}}}\n" + BATCH
+    document = parse_document(BASE.replace("data: digits\n", text), "x.yaml")
+    (plan,) = make_plans(document, 0, elsewhere=True)
+    assert (plan.dataset.train_samples, plan.dataset.val_samples) == (60_000, 10_000)
 
 
 def test_titles() -> None:

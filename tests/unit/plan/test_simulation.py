@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from raysuite.errors import UserError
 from raysuite.perf.costs import Work, work_name
 from raysuite.perf.simulator import Link, Network
 from raysuite.plan import RunPlan, make_plans
-from raysuite.plan.simulation import _pace, idle_of, measured_network, step_of, with_failures
+from raysuite.plan.simulation import (
+    _layers,
+    _pace,
+    beside_training,
+    idle_of,
+    kind_of,
+    measured_network,
+    step_of,
+    with_failures,
+)
+from raysuite.records.predicted import Interval
 from raysuite.spec import Document
 from tests.fake_calibration import calibration_of
 
@@ -34,15 +46,20 @@ AGAIN = {"recompute": True}
 LAYERS = {"name": "fsdp", "units": "layers"}
 
 
-def plan_of(strategy: Any = "ddp", workers: int = 2, **training: Any) -> RunPlan:
+def plan_of(
+    strategy: Any = "ddp",
+    workers: int = 2,
+    model: str = "tests.tiny_model:sequential",
+    **training: Any,
+) -> RunPlan:
     """Of 32 images for each worker, or for each of two micro-batches."""
     batch = IMAGES * max(2, workers)
     data = {
         "name": "simulated",
-        "model": {"name": "tests.tiny_model:sequential"},
+        "model": {"name": model},
         "data": "digits",
         "strategy": strategy,
-        "training": {"epochs": 1, "global_batch": batch, **training},
+        "training": {"epochs": 1, "global_batch": batch} | training,
         "resources": {"workers": workers, "device": "cpu"},
     }
     return make_plans(Document(data, "spec.yaml"), gpus=0)[0]
@@ -133,6 +150,117 @@ def test_a_stage_has_its_part_of_the_costs_and_that_of_each_operation() -> None:
         assert found == pytest.approx(whole + 6 * each + 0.25 / 2)
 
 
+def test_stages_share_the_processors_of_their_node() -> None:
+    """One processor has work at all times: as long as all passes, and the update."""
+    plan = plan_of(GPIPE)
+    name = work_name(plan.model_dump(mode="json"))
+    costs = {**costs_of(plan), f"neighbour/{name}": 0.0}
+    one = calibration_of(costs, name, Work(1370, 5480, 2432)).model_copy(
+        update={"machine": {"cpu": {"logical_cores": 1}}}
+    )
+    found = step_of(plan, one, None, FAST).seconds
+    assert found == pytest.approx(2 * (0.5 + 32 * 0.012) + 0.25)
+
+
+def test_stages_take_the_times_of_their_blocks_where_these_were_measured() -> None:
+    """Forward passes of 1 and 3, backward ones of 2 each, of 8 in all."""
+    plan = plan_of(GPIPE)
+    name = work_name(plan.model_dump(mode="json"))
+    costs = {**costs_of(plan), f"neighbour/{name}": 0.0}
+    known = calibration_of(costs, name, Work(1370, 5480, 2432)).model_copy(
+        update={"blocks": {name: ((1.0, 2.0), (3.0, 2.0))}}
+    )
+    found = step_of(plan, known, None, FAST).seconds
+    assert found == pytest.approx((0.5 + 32 * 0.012) * (1 + 2 * 3 + 2 * 2 + 2) / 8 + 0.25 / 2)
+
+
+@pytest.mark.parametrize(
+    ("balance", "first"), [("time", [(6.0, 2.0)] + [(1.0, 1.0)] * 2), ("parameters", None)]
+)
+def test_measured_blocks_are_cut_where_their_times_are_balanced(
+    balance: str, first: list[tuple[float, float]] | None
+) -> None:
+    """Of eleven blocks the first one takes 8 seconds, the next two 2 each, the others 1.5 each:
+    twelve seconds on either side of the third. By parameters, the first stage has more blocks."""
+    plan = plan_of({**GPIPE, "balance": balance}, model="resnet20")
+    name = work_name(plan.model_dump(mode="json"))
+    blocks = [(6.0, 2.0), *[(1.0, 1.0)] * 2, *[(0.5, 1.0)] * 8]
+    known = calibration_of(costs_of(plan), name).model_copy(update={"blocks": {name: blocks}})
+    stages = _layers(plan, 24.0, known)
+    assert sum(each.forward_s + each.backward_s for each in stages) == pytest.approx(24)
+    found = (stages[0].forward_s, stages[0].backward_s)
+    if first:
+        assert found == pytest.approx(tuple(map(sum, zip(*first, strict=True))))
+    else:
+        assert sum(found) > 13
+
+
+def test_what_stands_beside_training_is_validation_after_each_epoch_and_a_measured_start() -> None:
+    plan = plan_of(epochs=3)
+    assert (plan.global_batch, plan.dataset.val_samples) == (64, 360)
+    step = step_of(plan, None, RATE, SLOW)
+    assert step.shares["computation"] * step.seconds == pytest.approx(3 * WHOLE)
+    validation, start = beside_training(plan, step, None)
+    assert (validation, start) == (pytest.approx(3 * WHOLE * 360 / 64), 0.0)
+    known = calibration_of(costs_of(plan)).model_copy(update={"start": Interval(7, 6, 9)})
+    assert beside_training(plan, step, known) == (validation, 7)
+
+
+def test_what_a_simulation_was_held_against_depends_on_what_it_was_made_from() -> None:
+    one, pipeline = plan_of(), plan_of(GPIPE)
+    on_gpus = one.model_copy(update={"device": "gpu"})
+    known = calibration_of(costs_of(one))
+    assert [kind_of(each, None, None) for each in (one, on_gpus, pipeline)] == [
+        None,
+        "from one",
+        None,
+    ]
+    assert [kind_of(each, known, None) for each in (one, pipeline)] == [None, "pipelines"]
+    assert kind_of(pipeline, known, "hdr-fat-tree") is None
+
+
+def test_nothing_overlaps_on_processors_whose_link_was_measured_beside_passes() -> None:
+    plan = plan_of(BUCKETS)
+    name = work_name(plan.model_dump(mode="json"))
+    known = calibration_of(costs_of(plan), name, Work(1370, 5480, 2432))
+    network = measured_network(plan, known)
+    passes = 32 * (0.01 + 0.002 + 0.004 / 2) + 0.5 + 0.3 + 32 * 2432 * 1e-7
+    update, sent = 0.25 + 0.125 + 4 * 1370 * 1e-6, 2 * 2 * 0.05 + 5480 * 1e-4
+    assert step_of(plan, known, None, network).seconds == pytest.approx(passes + sent + update)
+    stated = network.model_copy(update={"source": "a file"})
+    assert step_of(plan, known, None, stated).seconds < passes + sent + update - 0.01
+    on_gpus = plan.model_copy(update={"device": "gpu"})
+    name = work_name(on_gpus.model_dump(mode="json"))
+    known = calibration_of(costs_of(on_gpus), name, Work(1370, 5480, 2432))
+    assert step_of(on_gpus, known, None, network).seconds < passes + sent + update - 0.01
+
+
+def test_transfers_of_a_pipeline_cost_what_gradients_of_any_strategy_do_best_of_ddp() -> None:
+    plan = plan_of(GPIPE)
+    costs = {**costs_of(plan), "byte/horovod": 1e-3, "message/horovod": 0.5}
+    known = calibration_of(costs)
+    assert measured_network(plan, known).inside.seconds(10) == pytest.approx(0.05 + 1e-3)
+    others = calibration_of({key: value for key, value in costs.items() if key[-3:] != "ddp"})
+    assert measured_network(plan, others).inside.seconds(10) == pytest.approx(0.5 + 1e-2)
+
+
+@pytest.mark.parametrize(
+    ("workers", "known", "words"),
+    [
+        (2, True, "had horovod with several workers; measure one, or give --network"),
+        (4, True, "between 4 workers is not known: the calibration measured up to 2 on one node;"),
+        (4, False, "between 4 workers is not known: give --network NAME"),
+    ],
+)
+def test_a_link_that_was_not_measured_is_refused(workers: int, known: bool, words: str) -> None:
+    plan = plan_of("horovod", workers)
+    calibration = calibration_of(costs_of(plan)) if known else None
+    with pytest.raises(UserError, match=re.escape(words)):
+        measured_network(plan, calibration)
+    alone = measured_network(plan_of("horovod", 1), calibration)
+    assert (alone.source, alone.inside.latency_us) == ("calibration", 0)
+
+
 def test_a_measured_link_has_the_units_of_networks() -> None:
     for plan in (plan_of(), plan_of(GPIPE)):  # transfers of a pipeline cost what gradients do
         found = measured_network(plan, calibration_of(costs_of(plan)))
@@ -166,3 +294,18 @@ def test_what_a_pipeline_loses_to_its_bubble_and_to_unequal_stages() -> None:
     equal, real = 3 * 3 * WHOLE / 2, 1.152 + 2 * 1.280 + 2 * 2.560 + 2.304
     assert imbalance == pytest.approx(1 - equal / real)
     assert bubble == pytest.approx(equal / real / 3)  # of equal stages a third
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_an_asynchronous_pipeline_loses_what_filling_and_emptying_it_takes(schedule: str) -> None:
+    """Once in an epoch of 23 steps: a stage waits for the other's pass each way."""
+    own = {"micro_batches": 1 if schedule == "pipedream" else 2}
+    plan = plan_of({**GPIPE, **own, "schedule": schedule})
+    assert plan.steps_per_epoch == 23
+    bubble, imbalance = idle_of(plan.model_dump(mode="json"))
+    passes = 23 * plan.accumulate
+    full, slowest = 3 * WHOLE / 2, 3 * 1.280  # of a micro-batch and a stage, equal and real
+    begin, real_begin = full, 3 * 1.152
+    whole, real = passes * full + begin, passes * slowest + real_begin
+    assert bubble == pytest.approx(begin / real)
+    assert imbalance == pytest.approx(1 - whole / real)

@@ -10,12 +10,24 @@ import pytest
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.space import drawn
-from raysuite.plan.trials import check_space, most_epochs, sweep_document, trial_plan, write_sweep
-from raysuite.records import Results
+from raysuite.plan.trials import (
+    check_space,
+    create_sweep,
+    latest_sweep,
+    most_epochs,
+    plans_of_space,
+    set_more_trials,
+    specs_of_space,
+    sweep_document,
+    trial_plan,
+    write_more_trials,
+)
+from raysuite.records.journal import Decided
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
 from raysuite.spec.search_check import read_search
 from tests.fake_results import write_results
+from tests.small_sets import OwnSet
 
 BASE = """\
 name: a
@@ -142,6 +154,12 @@ def test_a_data_set_that_is_not_there() -> None:
     assert (found.key, found.line) == ("data.name", 9)
 
 
+def test_a_trial_has_the_counts_of_its_data_set() -> None:
+    base = BASE.replace("digits", "{name: 'tests.small_sets:OwnSet', image_size: 8}")
+    plan = trial_plan(document(base=base), {"strategy": "ddp"}, 0, gpus=0)
+    assert plan.dataset.train_samples == len(OwnSet("train"))
+
+
 def test_a_required_block_may_be_searched() -> None:
     base = BASE.replace("model: resnet20\n", "")
     found = document("search: {trials: 2, space: {model: {grid: [resnet20, resnet32]}}}\n", base)
@@ -155,9 +173,9 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
     scales = "scales: {small: {training.epochs: 1}}\n"
     file.write_text(BASE + scales + SEARCH, "utf-8")
     began = read_document(file, ["strategy.bucket_mb=7"], "small")
-    results = Results(tmp_path / "results")
-    results.folder.mkdir()
-    write_sweep(began, results)
+    results = create_sweep(began, tmp_path)
+    assert (results.plans(), results.decided()) == ([], Decided([], is_all=False))
+    assert (results.folder / "spec.yaml").read_text("utf-8") == BASE + scales + SEARCH
     again = sweep_document(results)
     assert read_search(again) == read_search(began)
     for number, values in enumerate(drawn(read_search(began))):
@@ -165,9 +183,41 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
             continue
         left = {**values, "resources.workers": 1}
         assert trial_plan(again, left, number, gpus=0) == trial_plan(began, left, number, gpus=0)
-    plan = trial_plan(again, {"strategy": "ddp"}, 0, gpus=0)
-    assert (plan.spec.name, plan.spec.training.epochs) == ("a-small", 1)
-    assert plan.spec.strategy.model_dump()["bucket_mb"] == 7.0
+    with_more = sweep_document(results)
+    set_more_trials(with_more, Document({"search": {**began.data["search"], "trials": 9}}, "y"))
+    results.write_decided(Decided([3], is_all=True))
+    write_more_trials(with_more, results)
+    assert results.decided() == Decided([3], is_all=False)
+    assert (results.search() or {})["name"] == "a-small"
+    assert read_search(sweep_document(results)).trials == 9
+    for found in (again, with_more, sweep_document(results)):
+        plan = trial_plan(found, {"strategy": "ddp"}, 0, gpus=0)
+        assert (plan.spec.name, plan.spec.training.epochs) == ("a-small", 1)
+        assert plan.spec.strategy.model_dump()["bucket_mb"] == 7.0
+
+
+def test_the_newest_sweep_of_a_name_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing to resume: .*/a holds no sweep"):
+        latest_sweep(document(), tmp_path)
+    first, second = create_sweep(document(), tmp_path), create_sweep(document(), tmp_path)
+    create_sweep(document(base=BASE.replace("name: a", "name: b")), tmp_path)
+    write_results(tmp_path / "a" / "9999-runs")
+    assert first.folder != second.folder
+    assert latest_sweep(document(), tmp_path).folder == second.folder
+
+
+def test_each_listed_value_and_end_of_a_range_is_in_a_spec_of_a_space() -> None:
+    found = document()
+    search = read_search(found)
+    specs = specs_of_space(found, search)
+    assert {spec.optimizer.lr for spec in specs} >= {0.01, 1.0}
+    assert {spec.resources.workers for spec in specs} == {1, 2, 3}
+    assert {getattr(spec.strategy, "zero_stage", None) for spec in specs} == {None, 0, 1}
+    plans = plans_of_space(found, search, gpus=1)
+    feasible = [number for number, spec in enumerate(specs) if spec.resources.workers != 3]
+    assert [plan.index for plan in plans] == feasible
+    assert [plan.spec for plan in plans] == [specs[number] for number in feasible]
+    assert {(plan.workers, plan.device) for plan in plans} == {(1, "gpu"), (2, "cpu")}
 
 
 def test_other_results_are_no_sweep(tmp_path: Path) -> None:

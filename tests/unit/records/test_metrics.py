@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from raysuite.records import Results, make_rows, metrics, results_figures, rows
+from raysuite.records.derive import Shares
 from raysuite.records.metrics import METRICS, Metric, metrics_of
 from raysuite.records.statistics import Stat, accuracy, summarize
 from raysuite.report import raw_data, tables
@@ -50,7 +51,8 @@ def test_one_declaration_is_all_that_a_new_metric_takes(monkeypatch: pytest.Monk
 
 def test_percentiles_of_steps_are_of_all_epochs_after_the_warm_up() -> None:
     run = results_figures(Results(FOLDER))[0]
-    assert metrics.BY_NAME["step_p50_seconds"].value(run) is None  # an old journal
+    made = {each.name: each for each in metrics_of.__wrapped__(CLASSIFICATION)}
+    assert made["step_p50_seconds"].value(run) is None  # an old journal
     rng = np.random.default_rng(0)
     for steps, known in ((50, (50, 95)), (60, (50, 95, 99))):
         drawn = rng.gamma(4.0, 0.01, 2 * steps - 10 * (steps == 50))
@@ -61,9 +63,20 @@ def test_percentiles_of_steps_are_of_all_epochs_after_the_warm_up() -> None:
         )
         timed = dataclasses.replace(run, epochs=epochs)
         for percent in (50, 95, 99):
-            found = metrics.BY_NAME[f"step_p{percent}_seconds"].value(timed)
+            found = made[f"step_p{percent}_seconds"].value(timed)
             wanted = np.percentile(drawn, percent) if percent in known else None
             assert found == (None if wanted is None else pytest.approx(wanted))
+
+
+def test_shares_of_a_profile_are_means_over_workers() -> None:
+    run = results_figures(Results(FOLDER))[0]
+    made = {each.name: each for each in metrics_of.__wrapped__(CLASSIFICATION)}
+    assert made["share_data"].value(dataclasses.replace(run, shares=None)) is None
+    parts = ("computation", "communication", "communication_exposed", "data", "data_exposed")
+    each = {name: [0.01 * n, 0.03 * n] for n, name in enumerate((*parts, "other"), 1)}
+    profiled = dataclasses.replace(run, shares=Shares(**each, slowest=0))
+    found = {name: made[f"share_{name}"].value(profiled) for name in each}
+    assert found == pytest.approx({name: 0.02 * n for n, name in enumerate(each, 1)})
 
 
 def test_speeds_need_the_gate() -> None:

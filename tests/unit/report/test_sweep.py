@@ -94,6 +94,22 @@ def test_what_is_not_shown_to_be_worse_is_a_comparison_of_two(accuracy, named):
     assert ["trial 1" in each for each in told] == [True] * named
 
 
+def test_of_more_trials_more_are_not_shown_to_be_worse_than_the_best():
+    """0.89 lies 3.0 standard errors below 0.95 of 360 images: enough for one comparison (2.0), and
+    not for any two of ten trials (Bonferroni: 45 comparisons, 3.3); 9 of them would be 2.8."""
+    best, other, *rest = (
+        SimpleNamespace(number=n, goals={"accuracy": a}, figures=SimpleNamespace(val_samples=360))
+        for n, a in enumerate((0.95, 0.89, *(0.1,) * 8))
+    )
+
+    def said_of(*ranked):
+        return list(_alike(SimpleNamespace(goal="accuracy", ranked=ranked), best))
+
+    assert said_of(best, other) == []
+    [found] = said_of(best, other, *rest)
+    assert found == "Not shown to be worse, by the size of the validation set: trial 1."
+
+
 def test_epochs_to_the_target_stand_beside_a_time_to_accuracy(tmp_path):
     results = write_sweep(tmp_path, 6, scheduler="none", goals=("time_to_accuracy",))
     report = collect(results, against=str(tmp_path))

@@ -54,6 +54,13 @@ def labels(document: Document) -> list[dict[str, Any]]:
     return [label for label, _ in expand(document)]
 
 
+def test_a_key_in_a_swept_block_is_the_command_lines_before_the_scales(file: Path) -> None:
+    for overrides, epochs in (([], 0.5), (["schedule.warmup_epochs=1"], 1)):
+        found = expand(read_document(file, overrides, "laptop"))
+        assert {spec.schedule.warmup_epochs for _, spec in found} == {epochs}
+        assert {spec.schedule.name for _, spec in found} == {"step", "cosine"}
+
+
 def mistakes(file: Path, overrides: tuple[str, ...] = (), scale: str | None = None) -> list[str]:
     with pytest.raises(SpecError) as raised:
         make_plans(read_document(file, overrides, scale), 0)

@@ -149,6 +149,25 @@ def test_gpus_that_a_line_of_ones_own_asks_for(line: str, gpus: bool) -> None:
     assert SlurmSite(sbatch_lines=(f"#SBATCH {line}",)).has_gpus == gpus
 
 
+@pytest.mark.parametrize(
+    ("lines", "clusters"),
+    [
+        ([], ""),
+        (["--mail-type=END"], ""),
+        (["--clusters=a,b"], "a,b"),
+        (["--cluster a", "--mail-type=END"], "a"),
+        (["--clusters=a", "-M b"], "b"),
+        (["-Mb", "--cluster=a", "-G 4"], "a"),
+    ],
+)
+def test_of_several_lines_with_slurm_clusters_the_last_one_counts(
+    lines: list[str], clusters: str
+) -> None:
+    """As sbatch has it, which takes the last value of an option."""
+    site = SlurmSite(sbatch_lines=tuple(f"#SBATCH {line}" for line in lines))
+    assert site.clusters == clusters
+
+
 def test_a_path_is_expanded_by_its_variables_alone() -> None:
     variables = {"USER": "ada", "SLURM_JOB_ID": "17", "ODD": "$USER"}
     assert expand("/s/$USER/${SLURM_JOB_ID}x/$ODD", variables) == "/s/ada/17x/$USER"

@@ -10,6 +10,7 @@ import pytest
 
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Record, RunStopped, results_figures
+from raysuite.records.system import SystemSample, system_file
 from raysuite.track.store import Store
 from raysuite.track.upload import Upload, _overall
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
@@ -48,6 +49,25 @@ def test_records_that_are_appended_during_a_sync_are_written_by_the_next(
     store = Store(uri, "experiment")
     assert Upload(results, store).write_run(plan.run_id)
     assert not Upload(results, store).write_run(plan.run_id)
+    # another node may write its last samples after the run's last record
+    for sent in (1, 2):
+        sample = SystemSample(
+            time=sent,
+            cpu_busy=0.5,
+            memory_bytes=1,
+            memory_total_bytes=2,
+            process_bytes=1,
+            received_bytes=0,
+            sent_bytes=0,
+        )
+        with system_file(results.journal_file(plan.run_id).parent, "b").open("a") as file:
+            file.write(sample.model_dump_json() + "\n")
+        upload = Upload(results, store)
+        assert upload.write_run(plan.run_id)
+        run = upload.known[plan.run_id].info.run_id
+        points = store.client.get_metric_history(run, "system/cpu_utilization_percentage")
+        assert {(each.step, each.value) for each in points} == {(n + 1, 50.0) for n in range(sent)}
+        assert not Upload(results, store).write_run(plan.run_id)
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,8 @@ class TestEarlyStopping:
         resumed = run(plan, resume=tmp_path / "2")
         assert [epoch.epoch for epoch in epochs_of(resumed)] == [2]
         assert end_of(resumed).stopped_early
-        assert epochs_of(run(plan, resume=tmp_path / "3")) == []
+        again = run(plan, resume=tmp_path / "3")  # killed after its last epoch
+        assert (epochs_of(again), end_of(again).stopped_early) == ([], True)
 
     def test_the_best_value_and_its_epoch_are_those_of_the_checkpoint(self, tmp_path: Path) -> None:
         world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
@@ -348,6 +349,8 @@ class TestInterval:
         assert (stopped.reason, stopped.epoch) == ("interval", 2)
         assert stopped.step == 2 * plan.steps_per_epoch
         last = max((tmp_path / "kept").iterdir())
+        again = run(plan, resume=last, checkpoint=keep(tmp_path / "again"), until=2)
+        assert (epochs_of(again), again[-1].kind) == ([], "run_stopped")
         second = run(plan, resume=last)
         assert isinstance(second[0], RunStarted)
         assert second[0].first_epoch == 2

@@ -264,6 +264,20 @@ def test_the_first_signal_gives_the_reason_and_the_deadline() -> None:
         assert signals.request() == first
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As nohup leaves SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.request() is None
+            signal.raise_signal(signal.SIGTERM)
+            assert signals.request() == Stop("interrupted", None)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_run_that_is_pruned_ends_between_steps_without_a_checkpoint(tmp_path: Path) -> None:
     calls = iter(range(1000))
 
