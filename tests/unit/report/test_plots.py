@@ -210,6 +210,22 @@ def test_batches_of_different_data_sets_are_not_joined(reports):
     assert series_of(plot, "resnet20 · mnist")["ddp"]["x"] == [64, 256]
 
 
+def test_of_many_bars_the_fastest_are_drawn(reports):
+    [row, *_] = reports["throughput"].rows
+
+    def of(n: int) -> Row:
+        speed = replace(row.throughput, mean=1.0 + n)
+        return replace(row, series=f"n{n}", figures={**row.figures, "throughput": speed})
+
+    rows = [of(n) for n in range(builders.MOST_LINES + 2)]
+    plot = drawn("memory", rows[::-1])
+    [bars] = [trace for trace in plot.traces if trace["kind"] == "bar"]
+    assert bars["y"] == [row.series for row in rows[:1:-1]]
+    assert " 2 slower variants left out." in plot.note
+    assert "left out" not in drawn("memory", rows[2:]).note
+    assert pictures(plot)
+
+
 def test_bars_per_data_set_and_network(reports):
     report = reports["sets"]
     for name in ("speed-up-works", "epoch-time", "memory"):
