@@ -131,7 +131,9 @@ def against_best(drawing: Drawing) -> Made:
     return Plot(
         name="against-best",
         title="Against the best",
-        note=note + (f" {text.count(cut, 'slower variant')} left out." if cut else ""),
+        note=note
+        + (" Intervals that reach the right edge go on beyond it." if end > FARTHEST else "")
+        + (f" {text.count(cut, 'slower variant')} left out." if cut else ""),
         description=f"Points from {min(values):.2f} to 1 times the best throughput.",
         traces=traces,
         layers=FOREST,

@@ -281,6 +281,16 @@ def test_ratios_to_the_best_are_the_first_plot_where_no_number_of_workers_varies
         assert ("slower" in series) == (row.to_best.differs_from_one and not row.is_best)
 
 
+def test_intervals_that_are_cut_are_mentioned(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]")
+    rows = collect(write_results(tmp_path, spec=spec, repeats=5)).rows
+    wide = [
+        row if row.is_best else replace(row, to_best=replace(row.to_best, high=2.0)) for row in rows
+    ]
+    notes = [plots.against_best(Drawing(each)).note for each in (rows, wide)]
+    assert ["go on beyond it" in note for note in notes] == [False, True]
+
+
 def test_different_strategies_make_no_line(tmp_path):
     before, _, _ = TWELVE_ROWS.partition("matrix:")
     spec = f"{before}matrix:\n  resources.workers, strategy: [[1, single], [2, ddp]]\n"
