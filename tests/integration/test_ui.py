@@ -171,7 +171,6 @@ def test_the_link_leads_to_the_newest_runs(ui: Ui) -> None:
     assert urlsplit(ui.link).fragment == place
 
 
-@pytest.mark.thorough
 @pytest.mark.browser
 def test_a_browser_shows_the_runs_and_no_password(ui: Ui) -> None:
     """Started with the file that `raysuite ui` gives it."""
