@@ -376,8 +376,7 @@ def test_a_million_workers_are_as_many_tasks_as_two() -> None:
     network = Network.read("juwels-booster")
     layers = [Layer(str(n), 1e-4, 2e-4, 5e5) for n in range(311)]  # as many as ResNet-152 has
     few, many = (
-        data_parallel(layers, [Crowd(workers)], network, DDP, jitter=0.02)
-        for workers in (2, 2**20)
+        data_parallel(layers, [Crowd(workers)], network, DDP, jitter=0.02) for workers in (2, 2**20)
     )
     assert len(many) == len(few)
     assert Step.of(many).seconds > Step.of(few).seconds > 311 * 3e-4
