@@ -48,18 +48,11 @@ class NodeFigures(BaseModel):
     """Of the global all-reduce, the same on all nodes."""
     transports: list[str]
     """What carried the exchange, as `measure.transport` names it."""
+    spreads: dict[str, float] = {}
+    """Where a check was made in several tries: the standard deviation of each figure's logarithm
+    over them."""
     networks: list[str] = []
     """Devices that NCCL can use in place of sockets; not kept by earlier versions."""
-
-    def best_with(self, other: NodeFigures) -> NodeFigures:
-        """The better of two figures each, of the same node."""
-        figures = {
-            check: max(each.figures[check] for each in (self, other) if check in each.figures)
-            for check in CHECKS
-            if check in {**self.figures, **other.figures}
-        }
-        all_reduce_s = min(self.all_reduce_s, other.all_reduce_s)
-        return other.model_copy(update={"figures": figures, "all_reduce_s": all_reduce_s})
 
     @property
     def fell_back(self) -> bool:
@@ -100,8 +93,14 @@ class Slow:
 FEWEST = 3
 """Nodes below which none is named: of two that differ, either may be the slow one."""
 _DEVIATIONS = 5.0
-_LEAST_SPREAD = 0.04
-"""Nodes that are alike spread by some percent, also where the median absolute deviation of a few of
+_DEVIATIONS_OF_FEW = 2.0
+"""Of fewer than eight nodes, whose median absolute deviation says little: with three it is the
+difference of two of them."""
+_FEW = 8
+_OWN_DEVIATIONS = 3.0
+"""Of a node from itself."""
+_LEAST = 0.2
+"""Nodes that are alike differ by some percent, also where the median absolute deviation of a few of
 them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
@@ -110,13 +109,15 @@ _TO_SIGMA = 1.4826
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """Figures whose logarithm is below the median of all nodes by more than five robust standard
-    deviations, each at least 0.04; none of fewer than three nodes.
+    """Figures whose logarithm is below the median of all nodes by more than 0.2, than five robust
+    standard deviations (of fewer than eight nodes two), and than three standard deviations of a
+    node's own tries; none of fewer than three nodes.
 
     Other programs make nodes slower by a factor, so that of three nodes the fastest can be as far
     from the median as the slow one is, unless factors are compared.
     """
     found = []
+    deviations = _DEVIATIONS_OF_FEW if len(rows) < _FEW else _DEVIATIONS
     for check in CHECKS:
         values = {row.host: row.figures[check] for row in rows if row.figures.get(check, 0.0) > 0}
         if len(values) < FEWEST:
@@ -124,7 +125,9 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
         logs = {host: math.log(value) for host, value in values.items()}
         median = statistics.median(logs.values())
         spread = _TO_SIGMA * statistics.median(abs(each - median) for each in logs.values())
-        bound = median - _DEVIATIONS * max(spread, _LEAST_SPREAD)
+        own = [row.spreads[check] for row in rows if check in row.spreads]
+        noise = math.sqrt(statistics.fmean(each**2 for each in own)) if own else 0.0
+        bound = median - max(deviations * spread, _OWN_DEVIATIONS * noise, _LEAST)
         middle = statistics.median(values.values())
         found += [Slow(x, check, values[x], middle) for x, each in logs.items() if each < bound]
     return found
@@ -136,12 +139,30 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     They are measured up to five times more while a node looks slow, and the best of each is kept: a
     node that another program slowed for a moment is not slow.
     """
-    rows = measure()
-    for _ in range(_AGAIN):
-        if not slow_nodes(rows):
-            break
-        rows = [one.best_with(other) for one, other in zip(rows, measure(), strict=True)]
+    tries = [measure()]
+    rows = tries[0]
+    while slow_nodes(rows) and len(tries) <= _AGAIN:
+        tries.append(measure())
+        rows = [_best(each) for each in zip(*tries, strict=True)]
     return rows
+
+
+def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
+    """The best of each figure of a node in its tries, and how far they spread."""
+    values = {
+        check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
+    }
+    return tries[-1].model_copy(
+        update={
+            "figures": {check: max(found) for check, found in values.items() if found},
+            "spreads": {
+                check: statistics.stdev(map(math.log, found))
+                for check, found in values.items()
+                if len(found) > 1
+            },
+            "all_reduce_s": min(each.all_reduce_s for each in tries),
+        }
+    )
 
 
 def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:

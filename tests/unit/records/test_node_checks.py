@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -70,11 +71,50 @@ def test_a_node_is_named_if_it_is_slow_in_every_try(slow_tries: int, tries: int)
         assert row.figures == {c: max(each.figures[c] for each in same) for c in CHECKS}
 
 
-def test_a_figure_that_one_try_has_is_kept() -> None:
-    first, second = (drawn(1, 0.0, random.Random(0))[0] for _ in range(2))
-    second = second.model_copy(update={"figures": {"matrix": 1.0}, "all_reduce_s": 0.05})
-    assert first.best_with(second).figures == second.best_with(first).figures == first.figures
-    assert first.best_with(second).all_reduce_s == 0.05
+def test_tries_keep_the_best_of_each_figure_and_its_spread() -> None:
+    first = drawn(3, 0.0, random.Random(0), memory=0.9)
+    second = [
+        row.model_copy(update={"figures": {"matrix": row.figures["matrix"] / math.e}})
+        for row in first
+    ]
+    tries = iter([first, *[second] * 5])
+    found = lasting(lambda: next(tries))[1]
+    assert found.figures == first[1].figures
+    assert found.spreads == {"matrix": pytest.approx(math.sqrt(1 / 6))}  # of 1, 0, 0, 0, 0, 0
+
+
+@pytest.mark.parametrize(("spread", "named"), [(0.1, True), (0.25, False)])
+def test_a_node_is_slow_beyond_what_its_tries_differ_by(spread: float, named: bool) -> None:
+    rows = [
+        row.model_copy(update={"spreads": {"disk": spread}})
+        for row in drawn(3, 0.0, random.Random(0), disk=0.5)  # ln 2 = 0.69
+    ]
+    assert bool(slow_nodes(rows)) == named
+
+
+def test_of_three_nodes_on_a_noisy_machine_none_is_named_but_a_slow_one_is() -> None:
+    draw = random.Random(2)
+
+    def measured(slower: float) -> list[NodeFigures]:
+        return [
+            row.model_copy(
+                update={
+                    "figures": {
+                        check: value * math.exp(draw.gauss(0, 0.25))
+                        for check, value in row.figures.items()
+                    }
+                }
+            )
+            for row in drawn(3, 0.0, draw, matrix=slower, memory=slower)
+        ]
+
+    wrong = sum(bool(slow_nodes(lasting(lambda: measured(0.0)))) for _ in range(50))
+    right = sum(
+        "n0" in {each.host for each in slow_nodes(lasting(lambda: measured(0.75)))}
+        for _ in range(50)
+    )
+    assert wrong <= 2
+    assert right >= 40
 
 
 @pytest.mark.parametrize("check", CHECKS)
