@@ -26,6 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import psutil
+
 HERE = Path(__file__).parent
 NODES = (1, 8, 64, 256, 1024)
 PER_NODE = 4
@@ -107,8 +109,8 @@ def connect_rendezvous(port: int) -> Callable[[], object]:
 
 
 def server_costs(code: str, connect: Callable[[int], Callable[[], object]]) -> tuple[float, float]:
-    """Processor seconds of a server for a connection and for a request: medians of repeats. What
-    else the machine does makes these no longer."""
+    """Processor seconds of a server for a connection and for a request: medians of repeats. Take
+    them on a quiet machine: beside other programs a request took half as long again."""
     words = [sys.executable, "-c", code]
     joined, answered = [], []
     with subprocess.Popen(
@@ -129,9 +131,9 @@ def server_costs(code: str, connect: Callable[[int], Callable[[], object]]) -> t
 
 
 def busy_s(pid: int) -> float:
-    """Processor seconds of a process, threads that have ended included (proc(5), stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor seconds of a process, threads that have ended included."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 # Files

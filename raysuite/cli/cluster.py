@@ -369,7 +369,8 @@ def check(
 
     A product of matrices, a copy in memory, a file that is read, exchanges with other nodes, and
     an all-reduce of all. Exits with 1 where a node is slow, far below the median of at least three
-    in each of six tries, or where NCCL fell back to sockets on a node with InfiniBand or Slingshot.
+    in the best of six tries, or where NCCL fell back to sockets on a node with InfiniBand or
+    Slingshot.
 
     \b
     Examples:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 COOKIE = "raysuite-mlflow"
 _TOKEN = "token"
+_ONWARD = """<!doctype html><title>MLflow</title>
+<script>location.replace("./" + location.hash)</script>
+"""
 """The link's argument that holds the password."""
 _CONFIG = "MLFLOW_AUTH_CONFIG_PATH"
 _OF_OTHERS = (
@@ -78,11 +81,6 @@ def environment(
 def link(host: str, port: int, user: Mlflow) -> str:
     """What signs a browser in."""
     return f"http://{host}:{port}/?{_TOKEN}={user.password}"
-
-
-_ONWARD = """<!doctype html><title>MLflow</title>
-<script>location.replace("./" + location.hash)</script>
-"""
 
 
 def answers(url: str, pid: int) -> bool:
