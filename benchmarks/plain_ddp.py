@@ -2,8 +2,9 @@
 
 torchrun --nproc-per-node 2 benchmarks/plain_ddp.py PLAN.json OUT.json
 
-It borrows raysuite's model and loader, so that both sides do the same work, and measures by the
-same rule: the first steps are left out, and the rest is timed epoch by epoch.
+It borrows raysuite's model and loader, so that both sides do the same work, validates after each
+epoch as a run does, and measures by the same rule: the first steps are left out, and the rest is
+timed epoch by epoch.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from raysuite import models
-from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.data import Loader, make_loader, permutation, prepare, rank_slices
 from raysuite.plan import RunPlan
 
 
@@ -38,8 +40,10 @@ def main(plan_file: Path, out: Path) -> None:
         momentum=options.momentum,
         weight_decay=options.weight_decay,
     )
-    loader = make_loader(
-        prepare(plan.spec.data, plan.dataset), "train", plan.spec.loader, torch.device("cpu")
+    data = prepare(plan.spec.data, plan.dataset)
+    loader, validation = (
+        make_loader(data, split, plan.spec.loader, torch.device("cpu"))
+        for split in ("train", "val")
     )
     images, seconds, step, first_step = 0, 0.0, 0, 0.0
     for epoch in range(plan.spec.training.epochs):
@@ -64,15 +68,36 @@ def main(plan_file: Path, out: Path) -> None:
         if step > plan.spec.measure.warmup_steps:
             images += counted
             seconds += time.perf_counter() - began
+        validate(model, validation, plan)
     slowest = torch.tensor([seconds])
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         result = {"throughput": images / slowest.item(), "first_step_time": first_step}
         out.write_text(json.dumps(result))
     loader.close()
+    validation.close()
     dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)  # Gloo's threads, freed at interpreter exit, abort one process in some twenty
+
+
+def validate(model: DistributedDataParallel, loader: Loader, plan: RunPlan) -> float:
+    """Accuracy over the validation split, in [0, 1]; each rank takes a share of each batch."""
+    order = np.arange(plan.dataset.val_samples)
+    slices = [
+        part
+        for parts in rank_slices(order, plan.global_batch, plan.workers, dist.get_rank())
+        for part in parts
+    ]
+    model.eval()
+    right = torch.zeros(1)
+    with torch.no_grad():
+        for batch in loader.batches(slices):
+            found = model.module(batch.images).argmax(1) == batch.labels
+            right += found[: batch.real].sum()
+    dist.all_reduce(right)
+    model.train()
+    return right.item() / len(order)
 
 
 if __name__ == "__main__":
