@@ -36,7 +36,7 @@ ENVIRONMENT = {
 }
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
-"""What the dashboard's agent writes itself where Ray runs without a dashboard."""
+"""What the dashboard's agent writes itself if Ray runs without a dashboard."""
 _SOCKET = "sockets/raylet"
 """Made by a raylet that has all ports, before it registers."""
 _STEP_S = 0.05
@@ -50,12 +50,14 @@ _LONGEST = 300
 
 
 @contextmanager
-def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator[None]:
+def patience(
+    temp: Path, agent_ports: Mapping[str, int] = NO_SERVER, no_agent: bool = False
+) -> Iterator[None]:
     """Have a node of Ray that starts within the context, with `temp` as its folder, wait longer.
 
     `agent_ports` are those of the dashboard's agent that the raylet learns from files alone; -1 is
-    what the agent itself writes where it has no such server. Raises RayStartError where the raylet
-    has ended.
+    what the agent itself writes if it has no such server. With `no_agent` there is none that would
+    write them. Raises RayStartError if the raylet has ended.
     """
     from ray.exceptions import RaySystemError
 
@@ -64,7 +66,7 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
             """Ray's Python calls it, until it has an answer, when it has started the raylet."""
             session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
             socket = session / _SOCKET
-            _write_ports(session, node_id, agent_ports)
+            _write_ports(session, node_id, agent_ports, 0.0 if no_agent else _EACH_S)
             # `find` waits half a minute for a raylet, also for one that has ended
             while raylet_lives() and not socket.exists() and time.monotonic() < deadline:
                 time.sleep(_STEP_S)
@@ -104,16 +106,16 @@ def _write_ports_of_a_raylet(
             words = raylet.cmdline() if (raylet := _raylet()) else []
             ids = [each.removeprefix(_NODE_ID) for each in words if each.startswith(_NODE_ID)]
             if ids:
-                _write_ports(session, ids[0], ports)
+                _write_ports(session, ids[0], ports, _EACH_S)
                 return
 
 
-def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
+def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:
     """Raises RayStartError where all agents have ended: the raylet would wait for each port."""
     last, begun = session / f"runtime_env_agent_port_{node_id}", False
     for name, port in ports.items():
         file = session / f"{name}_{node_id}"
-        deadline = time.monotonic() + _EACH_S
+        deadline = time.monotonic() + each_s
         while not (file.exists() or last.exists()) and time.monotonic() < deadline:
             raylet = _raylet()
             agents = raylet is not None and any(map(_lives, raylet.children()))

@@ -23,6 +23,7 @@ from typing import Any
 import raysuite
 from raysuite.cluster import binding, private, ray_shortcuts, ray_start
 from raysuite.cluster.agent.ray_process import check_temp
+from raysuite.cluster.ports import held_port
 from raysuite.cluster.process import TEMP, kill_left_behind
 from raysuite.cluster.variables import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.compiled import LibraryError
@@ -247,7 +248,12 @@ def connect(address: str | None) -> Iterator[Capacity]:
     # Ray Train takes seconds to import, and Ray's processes take them to start. It has ended before
     # anything else imports parts of Ray: two threads in its circular imports see halves of modules.
     beside = ThreadPoolExecutor(1, "import")
-    with beside, nullcontext() if address else own_folder() as own, _without_rays_lines():
+    with (
+        beside,
+        nullcontext() if address else own_folder() as own,
+        nullcontext(0) if address else held_port() as agent_port,
+        _without_rays_lines(),
+    ):
         import ray  # it reads the settings now
 
         try:
@@ -255,7 +261,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             if address:
                 _join(address)
             elif own:
-                _start(own)
+                _start(own, agent_port)
             imported.result()
             yield Capacity.now()
         finally:
@@ -272,11 +278,11 @@ def _join(address: str) -> None:
         ) from error
 
 
-def _start(folder: Path) -> None:
+def _start(folder: Path, agent_port: int) -> None:
     """Start Ray below `folder`, for this user on this machine alone: it listens on loopback.
 
-    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161), which
-    raises UserError where they would not.
+    `agent_port` is held for one of its agents. /tmp/ray belongs to the first user (ray#4593);
+    socket paths must stay short (ray#17161), which raises UserError if they would not.
     """
     import ray
 
@@ -284,7 +290,10 @@ def _start(folder: Path) -> None:
     check_temp(temp)
     for attempt in range(1, ray_start.TRIES + 1):
         try:
-            with ray_shortcuts.fewest_processes(), ray_start.patience(temp):
+            with (
+                ray_shortcuts.fewest_processes(agent_port) as no_agent,
+                ray_start.patience(temp, no_agent=no_agent),
+            ):
                 _initialize(
                     address="local",
                     include_dashboard=False,

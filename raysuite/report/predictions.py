@@ -10,6 +10,7 @@ from raysuite.records.metrics import Unit
 from raysuite.records.predicted import Interval, RunPredicted
 from raysuite.report import plot as p
 from raysuite.report import text
+from raysuite.report.builders import MOST_LINES
 from raysuite.report.plot import Plot, Style
 from raysuite.report.summary import short_names
 from raysuite.report.tables import Sheet, sheet_from
@@ -108,6 +109,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     ]
     if not shown:
         return None
+    count, shown = len(shown), shown[:MOST_LINES]
     short = short_names([run.name for run, _ in shown])
     predictions, measured = [], []
     for run, figure in shown:
@@ -124,8 +126,9 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     return Plot(
         name="predictions",
         title="Throughput predicted and measured",
-        note="Rules are prediction intervals; a model made them, no run.",
-        description=f"{len(shown)} runs with a predicted throughput.",
+        note="Rules are prediction intervals; a model made them, no run."
+        + (f" The first {MOST_LINES} of {count} runs." if count > MOST_LINES else ""),
+        description=f"{count} runs with a predicted throughput.",
         traces=traces,
         layers=[p.interval_rules("x"), p.markers()],
         x=p.quantity(f"{shown[0][0].task.unit} per second"),

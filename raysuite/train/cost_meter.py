@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from raysuite import models
 from raysuite.errors import UserError
 from raysuite.measure.power_meter import PowerMeter, Reading
-from raysuite.models.model_costs import ModelCost
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
@@ -19,6 +18,11 @@ from raysuite.records import RunCosts
 from raysuite.records.power import PowerUse, counter_name
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
+
+if TYPE_CHECKING:
+    from raysuite.models.model_costs import (
+        ModelCost,
+    )  # imports triton
 
 # What a device can do at most, by its vendor: operations per second, dense.
 #

@@ -7,9 +7,14 @@ import subprocess
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from ray._private import services
 from ray._private.node import Node
+from ray._private.ray_constants import (
+    PROCESS_TYPE_DASHBOARD_AGENT,
+    PROCESS_TYPE_RUNTIME_ENV_AGENT,
+)
 from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
 from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
@@ -22,6 +27,7 @@ from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, Wo
 
 from raysuite.cluster import ray_shortcuts
 from raysuite.cluster.ray_shortcuts import SHORTCUTS, UnavailableError, fit_in_driver
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +69,10 @@ def test_what_is_replaced_has_the_same_form() -> None:
     assert "utils.get_dashboard_dependency_error() is not None" in inspect.getsource(
         services.start_raylet
     )
+    source = inspect.getsource(services.start_raylet)
+    assert "PROCESS_TYPE_DASHBOARD_AGENT, session_dir" in source
+    assert 'f"--runtime_env_agent_port={runtime_env_agent_port}"' in source
+    assert "runtime_env_agent_port=self._ray_params" in inspect.getsource(Node.start_raylet)
     assert issubclass(services.ConsolePopen, subprocess.Popen)
     assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
     for callback in (AcceleratorSetupCallback, BackendSetupCallback):
@@ -103,10 +113,30 @@ def test_a_lookup_is_replaced_within_the_context() -> None:
     assert services.get_node is before
 
 
+def test_the_raylet_is_given_a_port_and_a_placeholder_for_the_dashboards_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(services, "start_raylet", lambda *args, **options: (args, options))
+    command = services._build_python_executable_command_memory_profileable
+    with ray_shortcuts.fewest_processes(20_000) as replaced:
+        assert replaced
+        started: Any = services.start_raylet("address", runtime_env_agent_port=0, head=True)
+        build = services._build_python_executable_command_memory_profileable
+        program = build(PROCESS_TYPE_DASHBOARD_AGENT, "session")
+        other = build(PROCESS_TYPE_RUNTIME_ENV_AGENT, "session")
+    assert started == (("address",), {"runtime_env_agent_port": 20_000, "head": True})
+    assert other == ["nice", "-n", "10", *command(PROCESS_TYPE_RUNTIME_ENV_AGENT, "session")]
+    parent = ["sh", "-c", '"$@" >&2 & echo $!; sleep 1', "sh"]
+    ended = subprocess.run([*parent, *program, "--head"], stdout=subprocess.PIPE, check=True)
+    pid = int(ended.stdout)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 20.0)
+
+
 def test_nothing_is_replaced_where_the_setting_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHORTCUTS, "0")
     before = services.get_node, Node.start_monitor
-    with ray_shortcuts.node_lookup(_lookup), ray_shortcuts.fewest_processes():
+    with ray_shortcuts.node_lookup(_lookup), ray_shortcuts.fewest_processes(20_000) as replaced:
+        assert not replaced
         assert (services.get_node, Node.start_monitor) == before
     with pytest.raises(UnavailableError):
         fit_in_driver(lambda config: None, {}, lambda: None)
@@ -118,7 +148,7 @@ def test_a_part_that_is_gone_is_logged_once(
     monkeypatch.delattr(Node, "start_log_monitor")
     before = Node.start_monitor
     for _ in range(2):
-        with ray_shortcuts.fewest_processes():
+        with ray_shortcuts.fewest_processes(20_000):
             assert Node.start_monitor is before
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "start_log_monitor" in caplog.text

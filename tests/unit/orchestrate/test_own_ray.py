@@ -162,7 +162,7 @@ def test_a_start_that_failed_is_repeated_with_nothing_of_it_left(
 ) -> None:
     ray = _Ray(short, failures=2)
     monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
-    ray_cluster._start(short)
+    ray_cluster._start(short, 20_000)
     assert len(ray.processes) == 3
     ray.processes[-1].kill()
     ray.processes[-1].wait()
@@ -175,7 +175,7 @@ def test_a_folder_whose_path_is_too_long_is_refused_before_a_start(
     ray = _Ray(folder, failures=9)
     monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
     with pytest.raises(UserError, match="TMPDIR"):
-        ray_cluster._start(folder)
+        ray_cluster._start(folder, 20_000)
     assert not ray.processes
 
 
@@ -185,7 +185,7 @@ def test_starts_that_all_fail_are_one_error_with_rays_reason(
     ray = _Ray(short, failures=9)
     monkeypatch.setattr(ray_cluster, "_initialize", ray.initialize)
     with pytest.raises(RayStartError, match="raylet: out of patience") as raised:
-        ray_cluster._start(short)
+        ray_cluster._start(short, 20_000)
     assert "\n" not in str(raised.value)
     assert len(ray.processes) == 3
     assert all(process.poll() is not None for process in ray.processes)

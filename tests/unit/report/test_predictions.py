@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raysuite.records.predicted import Interval, RunPredicted
-from raysuite.report.predictions import _error, interval, predictions_sheet
+from raysuite.report.builders import MOST_LINES
+from raysuite.report.plot import MOST_SORTED, labels
+from raysuite.report.predictions import _error, interval, predictions_plot, predictions_sheet
 from tests.fake_calibration import SEEN, measured, plans
 
 
@@ -44,3 +48,27 @@ def test_predictions_have_their_intervals_and_no_order_of_their_own() -> None:
     assert [line[:2] for line in sheet.cells] == [
         (run.name, interval(predicted[run.run_id].throughput)) for run in runs
     ]
+
+
+def test_of_many_predicted_runs_the_first_are_drawn() -> None:
+    run = measured(plans(SEEN)[0])
+    runs = [replace(run, plan=run.plan | {"run_id": str(each)}) for each in range(MOST_LINES + 2)]
+    predicted = {
+        each.run_id: RunPredicted(
+            run_id=each.run_id, calibration="c.yaml", throughput=Interval(10.0, 8.0, 13.0)
+        )
+        for each in runs
+    }
+    plot = predictions_plot(runs, predicted)
+    assert plot is not None
+    assert f"The first {MOST_LINES} of {MOST_LINES + 2} runs." in plot.note
+    assert {len(trace["y"]) for trace in plot.traces} == {MOST_LINES}
+    few = predictions_plot(runs[:2], predicted)
+    assert few is not None
+    assert "first" not in few.note
+
+
+def test_many_names_keep_the_order_of_the_data() -> None:
+    names = [f"name {each}" for each in range(MOST_SORTED + 1)]
+    assert labels(names)["sort"] is None
+    assert labels(names[1:])["sort"] == names[1:]
