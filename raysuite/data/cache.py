@@ -26,8 +26,9 @@ _MANIFEST = "manifest.json"
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
 
-    Any number of processes may do so at once: each writes its own temporary folder beside `folder`,
-    and the first to rename it wins. Unlike a lock, a rename is also safe on network file systems.
+    Any number of processes may do so at once: each writes its own temporary folder next to
+    `folder`, and the first to rename it wins. Unlike a lock, a rename is also safe on network file
+    systems.
 
     Raises DataError if the cache cannot be written.
     """

@@ -389,7 +389,7 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Make the folder and its plan, or read the shards that were written there, by name."""
+    """Make the folder and its plan, unless they exist; return the shards written there, by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)

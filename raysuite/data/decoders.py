@@ -161,8 +161,8 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    They differ when a colour image is converted to grey: Pillow weighs RGB, libjpeg-turbo takes the
-    luma.
+    The pixels differ when a colour image is converted to grey: Pillow weighs RGB, libjpeg-turbo
+    takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None

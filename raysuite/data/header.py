@@ -85,7 +85,8 @@ def check_depth(kind: str, bits: int) -> None:
 
 def check_tags(tags: Any) -> None:
     """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
-    reads wrongly: 0 means white, or channels are stored separately without compression."""
+    reads wrongly, in which 0 means white, or whose channels are stored separately without
+    compression."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
@@ -103,7 +104,7 @@ def read_header(data: bytes) -> Header:
 
     Files that decoders handle differently are refused: an image without its end marker (Pillow
     refuses such a JPEG but reads such a PNG, and a decoder that reads only a part of a JPEG may not
-    notice), and a PNG with a wrong checksum (Pillow does not check those of the pixels).
+    notice), and a PNG with a wrong checksum (Pillow does not check the pixels' checksums).
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -133,7 +134,7 @@ def _other(data: bytes) -> Header:
         raise
     except Image.DecompressionBombError as error:
         raise ValueError(f"more than {MOST_PIXELS:,} pixels, the limit of an image") from error
-    except Exception as error:  # Pillow's readers raise many types
+    except Exception as error:  # Pillow's readers raise many kinds of errors
         known = ", ".join(("JPEG", "PNG", *OTHERS))
         what = "a TIFF that Pillow cannot read" if data.startswith(_TIFF) else f"none of {known}"
         raise ValueError(f"{what}: it begins with {data[:8]!r}") from error
@@ -166,7 +167,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without its texts and its colour profile: Pillow refuses a PNG with large ones, and
+    """A PNG without its texts and its colour profile: Pillow refuses a PNG if these are large, and
     other decoders ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)

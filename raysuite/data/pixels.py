@@ -40,7 +40,7 @@ _BACK = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""Orientation -> the transform that undoes Pillow's turn of a TIFF on loading."""
+"""Orientation -> the transform that undoes Pillow's rotation or mirroring of a TIFF on loading."""
 
 Part = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
@@ -75,7 +75,7 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
         try:
             read = bare(sample) if sample.startswith(PNG) else sample
             return of_image(Image.open(io.BytesIO(read), formats=_FORMATS), channels)
-        except Exception as error:  # Pillow's decoders raise many types
+        except Exception as error:  # Pillow's decoders raise many kinds of errors
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:
         return sample
@@ -96,8 +96,8 @@ def check_whole(sample: Sample, channels: int, place: str) -> None:
 def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
     """The pixels of a Pillow image: [H, W, channels].
 
-    CMYK is converted by Pillow, transparency is dropped, and orientation is ignored: Pillow itself
-    turns only TIFFs when loading, which is undone. Raises DepthError for unsupported pixels, and
+    CMYK is converted by Pillow, transparency is dropped, and orientation is ignored: Pillow applies
+    it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported pixels, and
     whatever Pillow raises.
     """
     turned = None

@@ -28,8 +28,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
     Initial weights are drawn from torch's global generator, so seed it first. The user's own
-    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
-    its signature names, and with the spec's options, which take precedence. Lazy layers are
+    `module:attribute` is called with `num_classes`, `in_channels` and `image_size`, as far as its
+    signature has them, and with the spec's options, which take precedence. Lazy layers are
     initialised.
 
     Raises UserError if the model cannot be imported or made, does not accept such images, or is not

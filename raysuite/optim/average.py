@@ -14,10 +14,14 @@ _STEPS, _MODEL = "n_averaged", "module."
 class WeightAverage:
     """A copy of a model whose weights are the average of the model's.
 
-    After step 1 the average equals the weights. After each later step it is decay * average + (1 -
-    decay) * weights. Floating-point buffers, such as BatchNorm's running statistics, are averaged
-    in the same way; other buffers, such as indices and counts, are copied. All operations are
-    elementwise: ranks with equal weights have equal averages.
+    After step t the average is
+
+        weights                                    for t = 1
+        decay * average + (1 - decay) * weights    for t > 1
+
+    Floating-point buffers, such as BatchNorm's running statistics, are averaged in the same way;
+    other buffers, such as indices and counts, are copied. All operations are elementwise: ranks
+    with equal weights have equal averages.
 
     torch's AveragedModel also averages integers, truncating them, and synchronises with the device.
     """

@@ -23,8 +23,8 @@ from raysuite.spec.optimizers import (
 def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_steps: int) -> float:
     """The rate of an optimiser step relative to the full rate, in [0, 1].
 
-    `step` counts from 0 over the whole run of `total_steps`. With s = step, E = steps_per_epoch, W
-    = round(warmup_epochs * E) steps of warm-up and t = s - W:
+    `step` counts from 0 over the whole run of `total_steps`. With s = step and E = steps_per_epoch,
+    warm-up takes W = round(warmup_epochs * E) steps, and t = s - W:
 
         warm-up, s < W   (s + 1) / W                          the last step has the full rate
         constant         1

@@ -30,9 +30,8 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 
 @contextmanager
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
-    """Within the context this process is in the strategy's group. Afterwards the process is as
-    before, as described at `raysuite.parallel.process_state.restored`. `profiled`: see
-    `make_strategy`."""
+    """Yield the strategy, with this process in its group. After the context the process is as
+    before: see `raysuite.parallel.process_state.restored`. `profiled`: see `make_strategy`."""
     from raysuite.parallel.process_state import restored  # imports torch, which the driver does not
 
     with restored(world.device):

@@ -161,7 +161,7 @@ class Engine(ABC):
         self.replicas = world.size
         """The number of model copies that share the global batch."""
         self.replica = world.rank
-        """The copy to which this rank belongs; all ranks of a copy load the same samples."""
+        """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
         """Whether several ranks hold running statistics of the same layers, each of its own
         samples."""
@@ -337,8 +337,8 @@ class TorchEngine(Engine):
 
 
 def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
-    """The content of a file by `torch.save`, on the CPU. `mapped`: by a memory map, so that only
-    what is used is read.
+    """The content of a file by `torch.save`, on the CPU. `mapped`: read through a memory map, so
+    that only the used parts are read.
 
     Raises RunError if the file is damaged, or holds more than tensors and plain data: torch's own
     message suggests allowing the file's code to run.

@@ -164,7 +164,7 @@ class FsdpEngine(TorchEngine):
         shards = dict(model.named_parameters())
         for group in self.optimizer.param_groups:
             group["params"] = [shards[names[id(each)]] for each in group["params"]]
-        self.optimizer.state.clear()  # entries of unsharded weights, still empty
+        self.optimizer.state.clear()  # keyed by the unsharded weights, and still empty
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
         self._shards = mesh.size(-1)

@@ -20,8 +20,8 @@ from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
-# Sets each rank's place in Horovod's environment variables, and runs its Gloo rendezvous, which
-# `horovodrun` would do: here ranks are started by torchrun or Ray.
+# Setting each rank's place in Horovod's environment variables, and running its Gloo rendezvous:
+# tasks of `horovodrun`, but here torchrun or Ray starts the ranks.
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 """Allows a timeline to be started later. Its writer uses a CPU core from the start, and NCCL's
@@ -110,8 +110,8 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     os.environ.update(rank_variables(hosts)[rank])
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
-    # rank 0's process runs the server, and torchrun chose the process of the store: both must
-    # outlast the other ranks' start-up, and one process answers the requests of all ranks
+    # rank 0 runs the server, and a process chosen by torchrun the store: both must outlast the
+    # other ranks' start-up. One process answers all requests, so the timeout grows with the ranks.
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server
 

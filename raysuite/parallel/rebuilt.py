@@ -131,7 +131,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
 
 
 def _computed(layer: Any) -> bool:
-    """Whether the other frameworks compute a layer with these options."""
+    """Whether the other frameworks support a layer with its options."""
     if isinstance(layer, nn.Conv2d):
         groups = layer.groups in (1, layer.in_channels)
         multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
@@ -296,9 +296,9 @@ class RebuiltEngine(Engine):
         """Update the weights once, and return the summed loss of [n, H, W, C] images and [n] labels
         of all micro-batches.
 
-        `sizes` [a]: the samples of each micro-batch. `real` [a]: those that are not padding.
-        `factor`: this rank's factor of the loss. `rates`: the learning rate of each group of
-        weights. `seeds` [a]: seeds of dropout.
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: the number without
+        padding. `factor`: this rank's factor of the loss. `rates`: the learning rate of each group
+        of weights. `seeds` [a]: seeds of dropout.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:

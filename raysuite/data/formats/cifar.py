@@ -65,7 +65,8 @@ def records(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """labels: from 0, one byte each; planes: those of all images, one image after the other."""
+    """labels: from 0, one byte each; planes: the pixels of all images, one image after the
+    other."""
 
     labels: bytes
     planes: bytes

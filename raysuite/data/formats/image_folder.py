@@ -300,7 +300,7 @@ def _devkit_names(meta: Path) -> dict[int, str]:
         rows = scipy.io.loadmat(meta, squeeze_me=True)["synsets"]
         names = ((int(row["ILSVRC2012_ID"]), str(row["WNID"]), row["num_children"]) for row in rows)
         return {number: name for number, name, children in names if not children}
-    except Exception as error:  # SciPy's reader raises many types
+    except Exception as error:  # SciPy's reader raises many kinds of errors
         raise ValueError(f"{meta}: {error}") from error
 
 

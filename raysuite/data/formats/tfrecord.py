@@ -607,8 +607,8 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
 
 
 def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
-    """The first label, determined from all `labels`, or None with findings. Used if it was not
-    known."""
+    """(first label, findings), from all `labels` in the records; the first label is None if these
+    do not match the class names."""
     present = sorted(labels)
     many = len(target.names)
     if not present or not many:

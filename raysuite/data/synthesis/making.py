@@ -233,7 +233,7 @@ def identity(synthetic: SyntheticSet) -> dict[str, Any]:
 
 
 def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
-    """Make the folder for the chunks, or read which chunks it already has."""
+    """Make the folder for the chunks, unless it exists; return the chunks that it already has."""
     plan = work / PLAN
     if force:
         shutil.rmtree(work, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""Pictures of synthetic data: sample i of a split depends only on the set's parameters, the split
-and i."""
+"""Pictures of synthetic data: sample i of a split depends only on the seed, the split and i."""
 
 from __future__ import annotations
 

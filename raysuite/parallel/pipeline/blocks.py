@@ -79,8 +79,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 
 def entered(x: Tensor) -> Tensor:
-    """The input of a stage as the result of an operation: autograd lets no layer change a leaf, or
-    a view of a leaf, in place."""
+    """The input of a stage as the result of an operation: autograd does not allow a layer to change
+    a leaf, or a view of a leaf, in place."""
     found: Tensor = _Entered.apply(x) if x.requires_grad else x
     return found
 

@@ -133,9 +133,9 @@ class Measured:
     memory: bool = False
     """Whether to count the bytes that forward passes save, which slows the passes down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
-    """(operation, begin, end, seconds in between in which it waited for other workers)."""
+    """(operation, begin, end, seconds of waiting for other workers in between)."""
     waited_s: float = 0.0
-    """Seconds in the present operation."""
+    """Seconds of waiting in the present operation."""
     activation_bytes: int = 0
     """The most bytes saved at the same time for backward passes, without weights."""
     sent_bytes: int = 0
@@ -222,8 +222,8 @@ class PipelineEngine(TorchEngine):
         for operation, following in zip_longest(todo, todo[1:]):
             begin = self._now()
             self._ask(operation, samples)
-            # Gloo starts a transfer when requested. NCCL queues transfers on the device, where one
-            # that waits for a result of this operation could block it
+            # Gloo starts a transfer when requested. NCCL queues transfers on the device, where a
+            # transfer that waits for this operation's result could block the operation
             if following is not None and self.world.device.type == "cpu":
                 self._ask(following, samples, ahead=True)
             if operation.kind == "forward":
@@ -240,9 +240,9 @@ class PipelineEngine(TorchEngine):
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
-        `samples`: the size of each micro-batch of the step. `ahead`: before the operation's turn,
-        which is done only if the shape is known and two ranks have transferred before: the first
-        transfer connects them, which blocks until both take part."""
+        `samples`: the size of each micro-batch of the step. `ahead`: begin before the operation's
+        turn, but only if the shape is known and the two ranks have exchanged data before: their
+        first transfer connects them, which blocks until both take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -283,8 +283,8 @@ class PipelineEngine(TorchEngine):
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
-        """The context of a forward pass, which decides its weights, and how they are kept for the
-        backward pass."""
+        """The context of a forward pass: it chooses the weights of the pass, and how they are kept
+        for the backward pass."""
         return self._kept(operation) if self.measured and self.measured.memory else nullcontext()
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:

@@ -51,7 +51,7 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
             f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
             f"{count} stages have a block each"
         )
-    # best[n]: (largest cost, sizes) of the first n blocks in as many stages as were added
+    # best[n]: (largest cost, sizes) of the first n blocks in the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for stage in range(stages):
         best = {
