@@ -55,7 +55,7 @@ def _grey(generator: np.random.Generator, side: int) -> NDArray[np.float64]:
     """Gaussian noise [side, side], filtered to an amplitude of 1/f; mean 0, variance 1."""
     rows, columns = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :]
     frequency = np.hypot(rows, columns)
-    frequency[0, 0] = np.inf  # no mean
+    frequency[0, 0] = np.inf  # makes the mean 0
     noise = np.fft.rfft2(generator.standard_normal((side, side)))
     field = np.fft.irfft2(noise / frequency, s=(side, side))
     scaled: NDArray[np.float64] = field / field.std()
@@ -122,7 +122,7 @@ class Painter:
         # a pattern's mean is 128
         level = np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength)
         picture = np.empty((height, width, self._of.channels), np.uint8)
-        for first in range(0, height, _STRIPE):  # small temporaries
+        for first in range(0, height, _STRIPE):  # keeps temporary arrays small
             rows = slice(first, first + _STRIPE)
             stripe = cuts[0][rows] * weights[0]
             stripe += cuts[1][rows] * weights[1]
