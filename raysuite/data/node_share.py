@@ -157,7 +157,7 @@ def _remove_unused(locks: Path) -> None:
     for path in locks.glob("*.making"):
         try:
             making = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process makes the folder
+        except BlockingIOError:  # another process makes or removes the folder
             continue
         _remove_if_unused(locks, path.stem)
         os.close(making)
