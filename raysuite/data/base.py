@@ -35,8 +35,7 @@ class Slice:
 @dataclass(frozen=True)
 class Batch:
     """Images [b, C, H, W] fp32, normalised, and labels [b] int64; or the inputs and targets of
-    another task, each a tensor, a tuple or a dictionary of tensors. All are on the worker's
-    device."""
+    another task, each a tensor, a tuple or a dictionary of tensors. On the worker's device."""
 
     images: Any
     labels: Any
@@ -52,8 +51,8 @@ class Loader(Protocol):
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """One Batch per Slice, in order. A later call ends the iterator of an earlier call.
 
-        Raises DataError, which names the file of an unreadable image, and RunError if a loading
-        process died.
+        Raises DataError, which names an unreadable image's file, and RunError if a loading process
+        died.
         """
 
     def close(self) -> None:

@@ -27,8 +27,8 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
 
     Any number of processes may do so at once: each writes its own temporary folder next to
-    `folder`, and the first to rename it wins. Unlike a lock, a rename is also safe on network file
-    systems.
+    `folder`, and the first to rename it wins. Unlike locks, renames are safe on network file
+    systems too.
 
     Raises DataError if the cache cannot be written.
     """
@@ -91,8 +91,7 @@ def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Pa
 def verify(folder: Path, parts: tuple[str, ...]) -> None:
     """Compare the files below `folder`/part with their recorded checksums, for each of `parts`.
 
-    A file that this process has checked is not read again while its inode, size and modification
-    time stay the same.
+    A file that this process has checked is read again only if its inode, size or time changes.
 
     Raises DataError, which names the first file that is missing or differs.
     """

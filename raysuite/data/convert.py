@@ -58,7 +58,7 @@ class Shard:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the listing and the state of the images, which differs if an image
+        """A digest of the listing and the images' sizes and times, which differs if an image
         changes."""
         return _digest(self.paths, self.labels, self.stats)
 
@@ -108,7 +108,7 @@ def plan_conversion(
 
     `shards` is the number of training shards; validation has shards of about the same size. If
     `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
-    `source` is not an image folder, if `target` holds anything else, or if the conversion there has
+    `source` is not an image folder, if `target` holds anything else, or if that conversion has
     other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
@@ -167,7 +167,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raise DataError with the differences if the conversion that was begun does not match this
+    """Raise DataError with the differences unless the conversion that was begun matches this
     one."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
@@ -233,8 +233,7 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write the only shard of `conversion` and its index. Neither gets its name until both are
-    complete.
+    """Write `conversion`'s only shard and its index. Neither gets its name until both are complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
     called for each image. Raises DataError if the target cannot be written.

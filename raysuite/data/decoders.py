@@ -44,8 +44,7 @@ _scratch = threading.local()
 def cut_from(
     sample: Sample, channels: int, box: NDArray[np.float64], place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """`cut_out(decode(sample, channels, place), box)`, identical to the last bit, but decoding only
-    the necessary part.
+    """`cut_out(decode(sample, channels, place), box)`, the same to the last bit but decoding less.
 
     The pixels may be in memory that this thread's next call overwrites. Raises DataError as
     `decode` does.
@@ -62,8 +61,7 @@ def cut_from(
 _MARGIN = 2
 """Columns at the edge of the decoded area that lack a neighbour for interpolating chroma."""
 _UNIT = 32
-"""Columns of the widest block that libjpeg-turbo decodes at once: its crop begins at a block's
-edge."""
+"""Columns of the widest block that libjpeg-turbo decodes at once. Its crop begins at a block."""
 
 
 def _cropped(
@@ -114,7 +112,7 @@ def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
     """As `cut_from`, but at 1/2 to 1/8 of the resolution if `box` then still has `size` pixels a
-    side: decoding a JPEG's DCT blocks at a smaller size takes less work. The pixels differ from the
+    side: decoding a JPEG's DCT blocks at a smaller size is faster. Pixels differ from the
     reference's."""
     times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
@@ -161,8 +159,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    The pixels differ when a colour image is converted to grey: Pillow weighs RGB, libjpeg-turbo
-    takes the luma.
+    Pixels differ if colour is converted to grey: Pillow weighs RGB, libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
@@ -198,8 +195,7 @@ def _shortened(data: bytes, header: Header, height: int) -> bytes:
 
 
 def _buffer(size: int) -> NDArray[np.uint8]:
-    """This thread's buffer for pixels: a new buffer for each image would cost a tenth of the
-    time."""
+    """This thread's buffer for pixels: a new one for each image would cost a tenth of the time."""
     held: NDArray[np.uint8] | None = getattr(_scratch, "pixels", None)
     if held is None or held.size < size:
         _scratch.pixels = held = np.empty(size, np.uint8)
@@ -208,8 +204,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 @cache
 def _turbo() -> ModuleType | None:
-    """The simplejpeg module, or None; without it, the reference decoder gives the same pixels more
-    slowly."""
+    """The simplejpeg module, or None; the reference decoder gives the same pixels more slowly."""
     try:
         import simplejpeg
     except ImportError:

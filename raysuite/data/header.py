@@ -1,5 +1,4 @@
-"""The kind and size of an encoded image, from its header, its chunks and its last bytes, without
-decoding.
+"""The kind and size of an encoded image, without decoding: from header, chunks and last bytes.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
 sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
@@ -69,8 +68,7 @@ _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b"
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and number of bits are
-    supported.
+    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and depth are supported.
 
     For file headers, TIFF tags and arrays alike. Values of up to 8 bits are used as they are, or
     scaled to 0..255; of 16 bits, the upper 8 are used.
@@ -85,8 +83,7 @@ def check_depth(kind: str, bits: int) -> None:
 
 def check_tags(tags: Any) -> None:
     """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
-    reads wrongly, in which 0 means white, or whose channels are stored separately without
-    compression."""
+    reads wrongly: with 0 as white, or with separately stored channels without compression."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
@@ -167,8 +164,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without its texts and its colour profile: Pillow refuses a PNG if these are large, and
-    other decoders ignore them."""
+    """A PNG without texts and colour profile: Pillow refuses large ones, and others ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

@@ -1,13 +1,11 @@
-"""A folder in memory (/dev/shm) that all processes of a node map. The first process makes it and
-the last removes it.
+"""A folder in memory (/dev/shm) that a node's processes map; the first makes, the last removes it.
 
 Two locks per folder control making and removing it; the kernel frees them when a process ends:
 
     KEY.making   exclusive, while the folder is searched, made or removed
     KEY.users    shared by all processes that use it
 
-NAME.found holds the result of one process's search, and its time, for processes that waited for the
-search.
+NAME.found holds the result and time of one process's search, for processes that waited for it.
 """
 
 from __future__ import annotations
@@ -69,8 +67,7 @@ class NodeShare:
 
 
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
-    """The result of `find`, called by one process of the node and shared by the processes that
-    wait.
+    """The result of `find`, called by one process of the node, and shared by all that wait.
 
     `folder`: where the result is kept, if not in the node's memory; other nodes may see it. Without
     locks there, every process calls `find`.

@@ -31,9 +31,8 @@ _UNUSED = _references([np.empty(1, np.uint8)])[0]
 class Buffers(Generic[Kind]):
     """A pool of arrays of one dtype, reused when no view of them is left.
 
-    Without it, the allocator returns the memory of a batch of 64 ImageNet images to the kernel, so
-    that each batch uses fresh memory, whose page faults take longer than normalising. Not
-    thread-safe.
+    Without it, the allocator returns the memory of a batch of 64 ImageNet images to the kernel, and
+    each batch gets fresh memory, whose page faults take longer than normalising. Not thread-safe.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:
@@ -70,8 +69,8 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """A tensor [count, size, size, C] uint8 to load into, in pinned memory for a GPU, from
-        torch's own cache."""
+        """[count, size, size, C] uint8 to load into; for a GPU, pinned memory from torch's
+        cache."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
 
@@ -81,8 +80,7 @@ class Normalise:
         return tensor.pin_memory() if self._on_gpu else tensor
 
     def batch(self, pixels: Tensor, labels: Tensor, slice_: Slice) -> Batch:
-        """A Batch from pixels [b, size, size, C] as from `room`, and labels [b] as from
-        `pinned`."""
+        """A Batch of pixels [b, size, size, C] from `room`, and labels [b] from `pinned`."""
         moved = labels.to(self._device, non_blocking=True)
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 

@@ -2,8 +2,7 @@
 
 An epoch is one permutation of the data set, cut into global batches; the last batch has the
 remaining samples. Each global batch is cut into workers x accumulate micro-batches whose sizes
-differ by at most one. So the samples of a step depend neither on the number of ranks nor on the
-loader.
+differ by at most one. So a step's samples depend neither on the number of ranks nor on the loader.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int
     class differ by at most one; the same on every machine.
 
     A class's samples are in random order, and repeated in new random orders if the class has too
-    few. Samples with labels below 0 are left out. Each epoch chooses anew which classes have one
-    sample more.
+    few. Samples with labels below 0 are left out. The classes with one sample more differ by epoch.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))

@@ -83,8 +83,7 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
 
 
 def check_whole(sample: Sample, channels: int, place: str) -> None:
-    """Decode a sample; raises DataError also for files that only other decoders than Pillow
-    refuse."""
+    """Decode a sample; raises DataError also for files that only Pillow can read."""
     decode(sample, channels, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:
@@ -98,7 +97,7 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
     CMYK is converted by Pillow, transparency is dropped, and orientation is ignored: Pillow applies
     it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported pixels, and
-    whatever Pillow raises.
+    Pillow's errors.
     """
     turned = None
     if image.format == "TIFF":
@@ -116,8 +115,7 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """The pixels if they have 8 bits, or the upper 8 of 16 bits. Raises DepthError for any
-    others."""
+    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for any others."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
@@ -152,8 +150,7 @@ def whole(pixels: NDArray[np.uint8]) -> Part:
 
 
 def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The whole pixels that `box` touches: first column and row, and the column and row after the
-    last."""
+    """The whole pixels that `box` touches: first column and row, and those after the last."""
     left, top, width, height = box.tolist()
     return math.floor(left), math.floor(top), math.ceil(left + width), math.ceil(top + height)
 
@@ -161,8 +158,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, with zeros outside the image, and the box relative to
-    them.
+    """The whole pixels that `box` touches, zeros outside the image, and the box relative to them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """
@@ -179,8 +175,7 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels`, channel by channel: several times as fast in NumPy if [H, W, C] is
-    mirrored."""
+    """`out[...] = pixels` by channel: for mirrored [H, W, C] several times as fast in NumPy."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 

@@ -84,8 +84,7 @@ def prepared_of(
 ) -> Prepared:
     """The Prepared of a set on disk with `found` images in each split.
 
-    Raises DataError if that differs from the plan, which may have been made on another machine or
-    earlier.
+    Raises DataError if that differs from the plan, made earlier or on another machine.
     """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)

@@ -24,12 +24,10 @@ _TELL_EVERY_S = 0.1
 def each(
     tasks: Sequence[Callable[[Count], Result]], workers: int, count: Count
 ) -> Iterator[Result]:
-    """The results of `task(count)` for all tasks, in up to `workers` processes, in order of
-    completion.
+    """Results of `task(count)` for all tasks, in up to `workers` processes, in order of completion.
 
     With one worker or one task, this process does the work. Tasks must be picklable. An exception
-    in a task is raised here, and ends the other processes. They also end when this process is
-    killed.
+    in a task is raised here, and ends all processes, which also end if this one is killed.
 
     Raises RunError if a process was killed.
     """

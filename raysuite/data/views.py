@@ -21,10 +21,9 @@ RATIO = (3 / 4, 4 / 3)
 TRIES = 10
 """Random parts that are tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""The shorter side of a resized validation image, over the side of its centre crop: He et al.
-2015."""
+"""A resized validation image's shorter side over the side of its centre crop: He et al. 2015."""
 SHIFT = 1 / 8
-"""The largest shift of pad_crop_flip, over the side: 4 of CIFAR's 32 pixels (He et al. 2015,
+"""The largest shift of pad_crop_flip over the side: 4 of CIFAR's 32 pixels (He et al. 2015,
 4.2)."""
 
 

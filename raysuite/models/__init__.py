@@ -29,8 +29,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
     Initial weights are drawn from torch's global generator, so seed it first. The user's own
     `module:attribute` is called with `num_classes`, `in_channels` and `image_size`, as far as its
-    signature has them, and with the spec's options, which take precedence. Lazy layers are
-    initialised.
+    signature has them, and with the spec's options, which take precedence. Initialises lazy layers.
 
     Raises UserError if the model cannot be imported or made, does not accept such images, or is not
     an nn.Module.
@@ -77,8 +76,8 @@ def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
 
 
 def check(name: str) -> None:
-    """Raise UserError if `timm:NAME` or `module:attribute` does not exist. Other names are not
-    checked."""
+    """Raise UserError if `timm:NAME` or `module:attribute` does not exist; checks no other
+    names."""
     if name.startswith("timm:"):
         from raysuite.models import timm_models
 

@@ -39,8 +39,7 @@ def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any
 
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
-    """The torchvision model of that name, without pretrained weights unless the options set
-    `weights`."""
+    """The torchvision model of that name, untrained unless the options set `weights`."""
     import torchvision
 
     return torchvision.models.get_model(
@@ -54,8 +53,7 @@ change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """torchvision's constructor of a model that is not adapted, and its arguments for this data
-    set."""
+    """torchvision's constructor of a model that is not adapted, and its arguments for the data."""
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
@@ -79,8 +77,7 @@ def first_convolution(
     size and stride. The padding keeps the image's side if the stride is 1.
 
     Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
-    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), which is independent of the number of
-    input channels.
+    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), whatever the number of input channels.
     """
     size = kernel_size or theirs.kernel_size[0]
     ours = nn.Conv2d(

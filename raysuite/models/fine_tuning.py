@@ -21,8 +21,7 @@ _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load the weights and buffers of `file` into `network`: a state_dict by torch.save or
-    safetensors.
+    """Load weights and buffers into `network` from a state_dict by torch.save or safetensors.
 
     The layer with one output per class of `facts` keeps its initial values if the file has another
     number of classes, or if the file is in a run's folder and that run's classes have other names.
@@ -132,6 +131,5 @@ def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:
 
 
 def _counters(state: dict[str, Tensor]) -> set[str]:
-    """The names of BatchNorm's batch counters, which older files lack: they exist since torch
-    0.4.1."""
+    """The names of BatchNorm's batch counters, which files from before torch 0.4.1 lack."""
     return {name for name in state if name.endswith("num_batches_tracked")}

@@ -34,8 +34,7 @@ class ModelCost:
     """The cost of a model in training with fp32."""
 
     parameters: int
-    """The number of parameters, trainable or frozen; BatchNorm's running statistics are not
-    counted."""
+    """Parameters, trainable or frozen; BatchNorm's running statistics are not counted."""
     forward_flops: int
     """Multiply-adds of one image's forward pass, each counted as one, as in He et al. 2015 and Aach
     et al. 2023; a device's peak rate that counts additions and multiplications separately counts
@@ -51,8 +50,8 @@ class ModelCost:
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
-    """The cost of `model` for images [channels, size, size] of this data set. `model` is not
-    changed.
+    """The cost of `model`, which is not changed, for images [channels, size, size] of this data
+    set.
 
     If the model cannot run on the meta device, a copy runs on the device of its weights.
 

@@ -35,8 +35,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Update the average from `model` after one step. `model` may hold only this rank's
-        weights."""
+        """Update the average after one step. `model` may hold only this rank's weights."""
         averaged = _tensors(self.model)
         pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
         copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]

@@ -34,10 +34,8 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
         exponential      gamma ^ floor(t / E)                 changes once an epoch
         polynomial       min + (1 - min) * (1 - t / (total_steps - W)) ^ power
 
-    Cosine and polynomial change every step, and would reach `min_factor` one step after the last
-    step.
-
-    Steps past the end have the value at `total_steps`.
+    Cosine and polynomial change every step, and reach `min_factor` at `total_steps`, one step after
+    the last. Later steps have the same value.
     """
     step = min(step, total_steps)
     warmup = warmup_steps(options, steps_per_epoch)

@@ -163,7 +163,7 @@ class Engine(ABC):
         self.replica = world.rank
         """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks hold running statistics of the same layers, each of its own
+        """Whether several ranks hold running statistics of the same layers, each of other
         samples."""
         self.counts = True
         """Whether this rank evaluates the model's predictions: one rank of each replica does."""
@@ -173,7 +173,7 @@ class Engine(ABC):
         self.criterion: Criterion | None = None
         """The loss of a task other than classification."""
         self.class_weights: Tensor | None = None
-        """[classes] weights in the loss, on the device; a batch's `of_global` is then a sum of
+        """[classes] weights in the loss, on the device; `of_global` of a batch is then a sum of
         them."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
@@ -200,8 +200,7 @@ class Engine(ABC):
             change()
 
     def drain(self) -> None:  # noqa: B027 - most engines are synchronous
-        """Finish updates that steps have deferred, before weights are read. All ranks must call
-        this."""
+        """Finish updates that steps deferred, before weights are read. All ranks must call this."""
 
     @abstractmethod
     def forward(self, images: Any) -> Any:
@@ -225,13 +224,12 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use new buffers of `model`, which are this rank's in the middle of an epoch. All ranks
-        must call this."""
+        """Use new buffers of `model`, this rank's in the middle of an epoch. All ranks must call
+        this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
-        """Copy the parameters and buffers that this rank lacks into `model`, which has the
-        structure of the whole model, from the `model` of the ranks that hold them. All ranks must
-        call this."""
+        """Copy what this rank lacks into `model`, which has the structure of the whole model:
+        parameters and buffers from other ranks' `model`. All ranks must call this."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -249,8 +247,7 @@ class Engine(ABC):
     def timeline(self, file: Path) -> Iterator[None]:
         """Within the context, record the framework's own timeline of collectives, if it has one.
 
-        All ranks must call this. Rank 0 writes `file`; a framework without a timeline writes no
-        file.
+        All ranks must call this. Rank 0 writes `file`, if there is a timeline.
         """
         yield
 
@@ -290,8 +287,7 @@ class TorchEngine(Engine):
         return total
 
     def add_gradients(self, batch: Batch, last: bool) -> Tensor:
-        """Run forward and backward passes of a micro-batch; in the `last` of a step, ranks
-        synchronise.
+        """Run a micro-batch forward and backward; in the `last` of a step, ranks synchronise.
 
         Returns the summed loss of its samples.
         """
@@ -323,8 +319,7 @@ class TorchEngine(Engine):
         }
 
     def take_step(self) -> None:
-        """Update the weights with the synchronised gradients, unless any rank's gradients
-        overflowed."""
+        """Update the weights with the synchronised gradients, unless any rank's overflowed."""
         self.scale.decide()
         self.clip()
         self.optimizer.step()

@@ -167,9 +167,9 @@ def use_store(store: Any) -> None:
 def shared_store(purpose: str, rank: int, size: int) -> Any:
     """The key-value store of this world, with a new key prefix at each call.
 
-    Without prefixes, successive runs in one process would find each other's addresses. All ranks of
-    a world must make the same number of calls for each `purpose`; all worlds of one size must have
-    the same ranks.
+    Without prefixes, successive runs in one process would find each other's addresses. All ranks
+    must make the same number of calls for each `purpose`; worlds of one size must have the same
+    ranks.
     """
     _joins[purpose, size] += 1
     prefix = f"raysuite/{purpose}/{size}/{_joins[purpose, size]}"

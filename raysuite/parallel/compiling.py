@@ -23,8 +23,7 @@ class Compiler:
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
         self.seconds = 0.0
-        """Seconds for which this process compiled with its device idle, recording CUDA graphs
-        included."""
+        """Seconds of compiling with the device idle, recording CUDA graphs included."""
         self.graphs = 0
         """The number of compilations: see `EpochFinished.graphs`."""
 
@@ -43,8 +42,7 @@ class Compiler:
 
     def cold(self) -> None:
         """Make torch cache compiled code in a new folder until `close`: with a shared cache,
-        repeats of a run would reuse compiled code, and their compile seconds would not be
-        comparable."""
+        compile seconds of a run and its repeats would not be comparable."""
 
     def close(self) -> None:
         """Release the compiled graphs, which hold the model."""

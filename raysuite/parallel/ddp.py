@@ -99,8 +99,7 @@ def _powersgd_hook(
 
     Its callbacks start collectives and wait for them. Gloo runs callbacks and collectives in the
     same two threads. With two buckets at once, both threads can wait for ever, or ranks can start
-    the collectives of two buckets in different orders, so that Gloo pairs collectives of different
-    buckets.
+    the buckets' collectives in different orders, so that Gloo pairs different buckets.
     """
     result: torch.futures.Future[Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
     if dist.get_backend() == "gloo":

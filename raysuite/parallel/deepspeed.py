@@ -96,12 +96,10 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator: by default DeepSpeed uses a machine's GPUs, even in a run on
-    CPUs.
+    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, even in a run on CPUs.
 
     On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
-    compiler at run time and works only within one node. Gloo is used instead, as by the other
-    strategies.
+    compiler at run time and works only within one node. Gloo is used instead.
     """
     from deepspeed.accelerator import get_accelerator, set_accelerator
     from deepspeed.ops import __compatible_ops__ as operators
@@ -304,8 +302,7 @@ def _forget(model: nn.Module) -> None:
 
 
 class DeepSpeed(TorchGroupStrategy):
-    """Gradients, optimiser state and weights are sharded over ranks, depending on the ZeRO
-    stage."""
+    """Gradients, optimiser state and weights are sharded over ranks, by ZeRO stage."""
 
     engine = DeepSpeedEngine
 

@@ -60,7 +60,7 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if the number of ranks does not fit the requested
+        """Join torch's group. Raises UserError if the ranks do not divide into the requested
         copies."""
         super().start(world)
         copies = self._copies(world)
@@ -187,7 +187,7 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards, on each rank of the first copy; further copies hold the
+        """Write this rank's shards; only for ranks of the first copy, as further copies hold the
         same."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}

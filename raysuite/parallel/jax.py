@@ -150,8 +150,7 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """As in torch's BatchNorm2d, the batch's variance is biased and the running variance is
-        not."""
+        """As in torch's BatchNorm2d, only the batch's variance is biased, not the running one."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}
@@ -198,8 +197,7 @@ class JaxEngine(RebuiltEngine):
         return self._jax.local_devices()[0]
 
     def _call(self, function: Callable[..., Any], *given: Any, **fixed: Any) -> Any:
-        """The result of a function that is compiled once for each combination of shapes and
-        `fixed`."""
+        """The result of a function, compiled once for each combination of shapes and `fixed`."""
         tree, leaves = self._jax.tree, self._jax.tree.leaves(given)
         key = (function, *fixed.values(), tree.structure(given), *(each.shape for each in leaves))
         if key not in self._compiled:
@@ -252,8 +250,7 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """The micro-batches' sum of gradients as a vector, sum of losses, and new running
-        statistics."""
+        """The micro-batches' summed gradients as a vector, summed losses, and new statistics."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 

@@ -81,8 +81,8 @@ class LossScale:
         return scaled
 
     def carry(self, of_global: float) -> None:
-        """Set the scale of the coming gradients. Ranks without logits call this before the first
-        gradient."""
+        """Set the scale of the coming gradients; needed before the first if a rank has no
+        logits."""
         self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:
@@ -117,8 +117,7 @@ class LossScale:
     def decide(self) -> None:
         """Decide after a step's last backward pass whether all ranks take the step.
 
-        Whole gradients are unscaled here. Unless sharded, they are equal on all ranks, and so is
-        the decision.
+        Whole gradients are unscaled here. Unless sharded, they give the same decision on all ranks.
         """
         if not self.enabled:
             return

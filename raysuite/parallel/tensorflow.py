@@ -83,8 +83,7 @@ def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
     Keras's BatchNorm momentum is the share of the running statistic that is kept, torch's the share
-    of the batch's statistic. Both use the unbiased variance, as long as Keras uses its fused
-    kernel.
+    of the batch's statistic. Both use the unbiased variance, if Keras uses its fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -247,7 +246,7 @@ class TensorFlowEngine(RebuiltEngine):
         rates: Any,
         seeds: Any,
     ) -> Any:
-        """The step on one worker: gradients of the micro-batches, their mean over workers, the
+        """One worker's step: gradients of the micro-batches, their mean over workers, the
         update."""
         tf = self._tf
         weights = [self._variables[name] for name in self.groups]

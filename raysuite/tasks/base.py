@@ -76,8 +76,7 @@ class Task(ABC):
     metrics: tuple[Metric, ...] = ()
     """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
-    """The name of the metric for the training target, early stopping and sweeps; by default the
-    first metric."""
+    """The metric for the training target, early stopping and sweeps; by default the first one."""
     weighted: ClassVar[bool] = False
     """Whether `weight` differs from the number of samples."""
 
@@ -94,13 +93,13 @@ class Task(ABC):
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
         """Random inputs and targets of `count` samples on the generator's device, of every kind
-        that occurs, padding and ignored values included. None: samples of the data set are taken
+        that occurs, with padding and ignored values. None: samples of the data set are taken
         instead."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """A tensor of zeros, into which `count` counts the validation at the end of a run; None if
-        the task does not count."""
+        """Zeros, to which `count` adds the validation's counts at the end of a run; None without
+        counts."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027

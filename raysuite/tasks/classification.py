@@ -41,8 +41,7 @@ MOST_CLASSES = 1000
 class Classification(Task):
     """[b, classes] logits, and labels [b] int64.
 
-    Label smoothing and class weights are options of the training, and affect the training loss
-    only.
+    Label smoothing and class weights are options of the training, and affect only its loss.
     """
 
     unit = CLASSIFICATION.unit
@@ -66,8 +65,7 @@ class Classification(Task):
         return images, labels
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """The confusion matrix [classes, classes] by true class (row) and predicted class
-        (column)."""
+        """The confusion matrix [true classes, predicted classes]."""
         classes = self.dataset.classes
         if classes > MOST_CLASSES:
             return None

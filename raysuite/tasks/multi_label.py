@@ -45,8 +45,7 @@ def _average_precision(sums: Sequence[float], total: Total) -> float:
 
 
 def _decided(output: Tensor, targets: Tensor) -> Tensor:
-    """The number of true positives, and predicted plus actual positives, at a probability of
-    0.5."""
+    """The numbers of true positives, and of predicted plus actual positives, at probability 0.5."""
     chosen, wanted = output > 0, targets > 0
     return torch.stack([(chosen & wanted).sum(), chosen.sum() + wanted.sum()])
 

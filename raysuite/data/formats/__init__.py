@@ -2,8 +2,8 @@
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
 `to_check(target, decode, write_index)`. All modules but `own` also have `detect(path, names)`: the
-format of the folder `path`, if the module reads it. `names` are the names of the entries in and
-below the folder.
+format of the folder `path`, if the module reads it. `names` are those of the entries in and below
+it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def module_of(form: str | None) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """Count the data set on disk. Raises UserError with what is missing or damaged, and what to
-    do."""
+    """Count the data set on disk. Raises UserError with what is missing or damaged, and a
+    remedy."""
     counts: Counts = module_of(data.form).count(data)
     return counts
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Count the user's own data set whose samples go to the network as they are. Raises as
+    """Count a user's own data set whose samples go to the network as they are. Raises as
     `count`."""
     counts: Counts = module_of("tensors").count(data)
     return counts

@@ -173,8 +173,7 @@ class TensorSource(Source):
         DataError, which names the sample's place."""
 
     def weights(self) -> NDArray[np.float64] | None:
-        """[samples] weights in the loss, or None if they are unknown before the samples are
-        read."""
+        """[samples] weights in the loss, or None if unknown before the samples are read."""
         return None
 
     def batch(self, numbers: Sequence[int], draw: tuple[int, int] | None = None) -> Any:
@@ -190,8 +189,7 @@ class TensorSource(Source):
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
-        """(inputs, targets) of the given samples, stacked; `first` is the number of the first
-        sample."""
+        """(inputs, targets) of the samples, stacked; `first` is the number of the first sample."""
         from torch.utils.data import default_collate
 
         inputs, targets = default_collate(samples)
@@ -205,7 +203,7 @@ class OpenFile:
     """A file of which any part can be read, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
-    copying some kilobytes, but end the process with SIGBUS if a file is cut short or its disk
+    copying some kilobytes, but end the process with SIGBUS if the file is cut short or the disk
     fails.
     """
 
@@ -237,8 +235,8 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Tasks that call `check(part, *paths)`, which must be importable, for each (split, paths) of
-    `find`.
+    """Tasks that call `check(part, *paths)` for each (split, paths) of `find`. It must be
+    importable.
 
     A DataError of `find` is reported as a finding.
     """

@@ -65,8 +65,7 @@ def records(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """labels: from 0, one byte each; planes: the pixels of all images, one image after the
-    other."""
+    """labels: from 0, one byte each; planes: the pixels of all images, image by image."""
 
     labels: bytes
     planes: bytes
@@ -237,8 +236,7 @@ class _Kind:
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the byte order, which single bytes do not have, and fields, which are not
-        supported."""
+        """Ignore the byte order, which single bytes lack, and fields, which are not supported."""
 
 
 @dataclass

@@ -97,8 +97,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted, in the folder or else one level below, without
-    indices."""
+    """The files that match a pattern, sorted, in the folder or else one level below; no indices."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -131,8 +130,7 @@ def _gaps(paths: Sequence[Path]) -> list[str]:
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of a shard: NAME.idx next to the shard or in idx_files, NAME with or without its
-    suffix."""
+    """The index of a shard: NAME.idx next to it or in idx_files, with or without NAME's suffix."""
     names = dict.fromkeys((f"{path.name}.idx", f"{path.stem}.idx"))
     folders = (path.parent, path.parent / "idx_files", path.parent.parent / "idx_files")
     places = (folder / name for folder in folders for name in names)
@@ -332,8 +330,8 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, under the given feature names, and the
-    features `more`."""
+    """An Example with an encoded image and its label, under these feature names, and with
+    `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -348,8 +346,7 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example, or lacks the image or the
-    label.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks one of them.
     """
     example = _Example()
     try:

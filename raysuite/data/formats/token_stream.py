@@ -84,8 +84,7 @@ class _Stretch:
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
-    """SPLIT.txt or SPLIT.bin, or all files with this suffix in and below the folder SPLIT, sorted
-    by path."""
+    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
     found = [one] if one.is_file() else sorted((root / split).rglob(f"*{suffix}"))
@@ -177,8 +176,7 @@ def _samples(tokens: int, sequence: int) -> int:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of sequences in both splits. Raises DataError if files are missing or too
-    short."""
+    """The number of sequences in both splits. Raises DataError if files are missing or short."""
     assert data.sequence is not None
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]

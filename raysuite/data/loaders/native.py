@@ -30,8 +30,7 @@ Room = Callable[[int], Tensor]
 """Memory for a batch's images."""
 
 _PART = 16
-"""Images per task: small enough to divide a batch among threads, large enough to compute views
-together."""
+"""Images per task: few enough to divide a batch among threads, enough to draw views together."""
 
 
 class InThreads:
@@ -166,8 +165,7 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes by libjpeg-turbo or Pillow, resizes by torch, and normalises at the cheapest
-    point."""
+    """Decodes by libjpeg-turbo or Pillow, resizes by torch, normalises where that is cheapest."""
 
     def __init__(
         self,

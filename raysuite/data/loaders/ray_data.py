@@ -139,8 +139,7 @@ class RayDataLoader:
         return found
 
     def _dataset(self, slices: Sequence[Slice]) -> tuple[ray.data.Dataset, int]:
-        """The dataset of `slices`, with one block per task, and the number of blocks to
-        prefetch."""
+        """The dataset of `slices`, one block per task, and the number of blocks to prefetch."""
         options, size = self._options, max(len(slice_.ids) for slice_ in slices)
         per_task = max(1, options.images_per_task // size)
         ahead = math.ceil(options.prefetch / per_task)

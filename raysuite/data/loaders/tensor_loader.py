@@ -133,8 +133,7 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor, an array or a number as a contiguous tensor, with the dtype that stacking gives
-    it."""
+    """A tensor, an array or a number as a contiguous tensor, with the dtype after stacking."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))

@@ -369,8 +369,7 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
 
 
 def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
-    """Write what readers need in addition to the images, and rename the folder to its final
-    name."""
+    """Write what readers need in addition to the images, and give the folder its final name."""
     names = "".join(f"{name}\n" for name in synthetic.class_names).encode()
     if synthetic.form == "tfrecord":
         write_whole(work / CLASSES_FILE, names)

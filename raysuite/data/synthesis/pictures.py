@@ -87,8 +87,7 @@ class Painter:
         self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
-        """The label, from 0. Each block of `classes` samples has every class once, in random
-        order."""
+        """The label, from 0. Each block of `classes` samples has every class once, shuffled."""
         block, place = divmod(sample, self._of.classes)
         return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
 
@@ -144,8 +143,7 @@ def _pattern(label: int) -> Pixels:
     """The pattern of a class, [32, 32, 3] around 128: a tint, and waves of one to four cycles.
 
     It is the same for every seed. A linear model can recognise the waves at their positions; a
-    convolutional model can also recognise their direction, length and colour in any part of the
-    picture.
+    convolutional model also finds their direction, length and colour anywhere.
     """
     draw = np.random.default_rng([_PATTERNS, label])
     place = (np.arange(_PATTERN_SIDE) + 0.5) / _PATTERN_SIDE

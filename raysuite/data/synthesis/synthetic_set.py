@@ -37,8 +37,7 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time; a killed process loses at most one
-    chunk."""
+    """The part of a set that a process writes at a time; if killed, it loses at most one chunk."""
 
     split: Split
     number: int
@@ -122,8 +121,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; None stands for the official set's
-    value.
+    """The parameters of a synthetic version of a named set; None: the official set's value.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more

@@ -113,7 +113,7 @@ class Stash:
 
     @contextmanager
     def changed(self, oldest: int) -> Iterator[None]:
-        """An update within the context makes a new version. `oldest`: the oldest version still
+        """An update in the context makes a new version. `oldest`: the oldest version still
         needed."""
         if oldest <= self._version:
             self._older[self._version] = self._given([each.data.clone() for each in self._weights])

@@ -45,8 +45,7 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of `model`, each with parameters: a part without parameters joins the block
-    before.
+    """The blocks of `model`, each with parameters: parts without any join the block before.
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
     nn.Sequential, and any module with a method `layers()` that returns its parts in the order of

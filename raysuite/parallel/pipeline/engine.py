@@ -3,7 +3,7 @@
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
 loads the images of that copy's micro-batches. All ranks load their labels, from which each rank
 derives how many samples it receives, and the last stage computes the loss. So micro-batches may
-differ in size, and are the same as in one process that accumulates; each sample counts once, on the
+differ in size, and equal those of one process that accumulates; each sample counts once, on the
 last stage.
 
 Activations go to the next stage and their gradients to the stage before, with one process group for
@@ -143,8 +143,7 @@ class Measured:
 
 
 class PipelineEngine(TorchEngine):
-    """The stages of one worker: passes micro-batches through its stages and on to the next
-    worker."""
+    """The stages of one worker: passes micro-batches through them and on to the next worker."""
 
     def __init__(
         self,
@@ -463,7 +462,7 @@ class PipelineEngine(TorchEngine):
         return first + self.schedule.worker(stage, micro_batch)
 
     def _given(self, images: Tensor, operation: Operation) -> Tensor:
-        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] from the stage
+        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the one
         before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
@@ -522,8 +521,7 @@ class PipelineEngine(TorchEngine):
         self._reduce(gradients, self.replicas)
 
     def _reduce(self, tensors: Sequence[Tensor], divisor: int) -> None:
-        """Replace each tensor by its sum over all ranks with the same stages, divided by
-        `divisor`."""
+        """Replace each tensor by its sum over ranks with the same stages, divided by `divisor`."""
         if not tensors or dist.get_world_size(self.groups.alike) == 1:
             return
         flat = torch.cat([each.flatten() for each in tensors])
