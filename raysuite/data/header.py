@@ -68,7 +68,7 @@ _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b"
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and depth are supported.
+    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
 
     For file headers, TIFF tags and arrays alike. Values of up to 8 bits are used as they are, or
     scaled to 0..255; of 16 bits, the upper 8 are used.
@@ -164,7 +164,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile: Pillow refuses large ones, and others ignore them."""
+    """A PNG without texts and colour profile, which Pillow refuses if large, and others ignore."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

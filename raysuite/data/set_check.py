@@ -139,7 +139,7 @@ def _by_number(place: str) -> list[tuple[int, str]]:
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note if a named set has other counts than the official files: synthetic, or a part."""
+    """A note if a named set's counts differ from the official ones: it is synthetic, or a part."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

@@ -163,7 +163,7 @@ class Engine(ABC):
         self.replica = world.rank
         """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks hold running statistics of the same layers, each of other
+        """Whether several ranks hold running statistics of the same layers, from different
         samples."""
         self.counts = True
         """Whether this rank evaluates the model's predictions: one rank of each replica does."""
@@ -332,8 +332,8 @@ class TorchEngine(Engine):
 
 
 def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
-    """The content of a file by `torch.save`, on the CPU. `mapped`: read through a memory map, so
-    that only the used parts are read.
+    """The content of a file written by `torch.save`, on the CPU. `mapped`: read through a memory
+    map, so that only the used parts are read.
 
     Raises RunError if the file is damaged, or holds more than tensors and plain data: torch's own
     message suggests allowing the file's code to run.

@@ -81,8 +81,8 @@ class LossScale:
         return scaled
 
     def carry(self, of_global: float) -> None:
-        """Set the scale of the coming gradients; needed before the first if a rank has no
-        logits."""
+        """Set the scale of coming gradients. Ranks without logits must call this before the
+        first."""
         self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:

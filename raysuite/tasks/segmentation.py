@@ -15,7 +15,7 @@ from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
-    """[3 * classes] pixel counts: of each true class, each predicted class, and both."""
+    """[3 * classes] pixel counts by class: true, predicted, and both at once."""
     classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]

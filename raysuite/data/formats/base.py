@@ -235,8 +235,7 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Tasks that call `check(part, *paths)` for each (split, paths) of `find`. It must be
-    importable.
+    """Tasks that call the importable `check(part, *paths)` for each (split, paths) of `find`.
 
     A DataError of `find` is reported as a finding.
     """

@@ -211,7 +211,7 @@ def class_names(folder: Path) -> list[str]:
 def _images(
     root: Path, split: str, classes: Sequence[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """The images of each class, relative to `root`, and the paths of all other entries there."""
+    """The images of each class, relative to `root`, and the other entries of the class folders."""
     with ThreadPoolExecutor(_THREADS) as threads:
         lists = list(threads.map(lambda name: _entries(root / split / name), classes))
     found = list(zip(classes, lists, strict=True))
@@ -283,7 +283,7 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
 
 
 def _kaggle(images: Sequence[str], file: Path) -> list[str]:
-    """The synset of each image. Rows are `ImageId,PredictionString`; the latter begins with it."""
+    """The synset of each image: the first word of `PredictionString` in the image's row."""
     with file.open(newline="") as rows:
         told = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(rows)}
     return [told[Path(image).stem] for image in images]

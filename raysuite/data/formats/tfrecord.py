@@ -330,8 +330,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, under these feature names, and with
-    `more`."""
+    """An Example with an encoded image and its label, by feature name, and the features `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)

@@ -176,7 +176,7 @@ def _samples(tokens: int, sequence: int) -> int:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of sequences in both splits. Raises DataError if files are missing or short."""
+    """Count sequences in both splits. Raises DataError if files are missing or too short."""
     assert data.sequence is not None
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
