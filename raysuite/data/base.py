@@ -10,27 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sample = bytes | NDArray[np.uint8]
-"""What a sample is before it is loaded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
+"""A sample before it is decoded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
 
 
 @dataclass(frozen=True)
 class Slice:
     """One rank's samples of one micro-batch.
 
-    ids: [b] sample indices into the data set, int64. The last `len(ids) - real` are padding:
-    present only so that a rank with nothing left can still take part in the step.
+    ids: [b] sample indices into the data set, int64. The last `len(ids) - real` samples are
+    padding, so that a rank without samples can still take part in the step.
     """
 
     ids: NDArray[np.int64]
     real: int
-    """Samples that count, at the front of `ids`."""
+    """The number of samples before the padding."""
     of_global: float
-    """Samples that count in the whole global batch, over all ranks and micro-batches; where samples
-    have weights (of their classes, or of their number of tokens), the sum of theirs. The loss is
-    divided by it."""
+    """The divisor of the loss: the number of samples in the global batch, over all ranks and
+    micro-batches, without padding; or the sum of their weights, if samples are weighted (by their
+    classes, or by their number of tokens)."""
     draw: tuple[int, int] | None = None
-    """Seed and epoch from which the augmentation of each sample is drawn; None: as validation
-    sees it."""
+    """Seed and epoch for each sample's augmentation; None: samples as in validation."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,19 @@ class Batch:
     images: Any
     labels: Any
     real: int
-    """Samples that count; the others, at the end, are padding and have weight 0."""
+    """The number of samples before the padding, which is at the end and has weight 0."""
     of_global: float
-    """As in Slice."""
+    """The divisor of the loss, as in Slice."""
 
 
 class Loader(Protocol):
     """Decodes exactly the given samples, in the given order."""
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends the iterator of an earlier one.
+        """One Batch per Slice, in order. A later call ends the iterator of an earlier call.
 
-        Raises DataError that names the file of an unreadable image, and RunError where a process
-        that loads died.
+        Raises DataError, which names an unreadable image's file, and RunError if a loading process
+        died.
         """
 
     def close(self) -> None:
@@ -61,13 +60,13 @@ class Loader(Protocol):
 
 
 class LatestCall:
-    """Lets the latest call of a loader's `batches` go on, and no earlier one."""
+    """Lets only the latest call of a loader's `batches` continue."""
 
     def __init__(self) -> None:
         self._call: object = None
 
     def each(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """The slices in turn. Raises RuntimeError where there is a later call by then."""
+        """The slices in order. Raises RuntimeError if a later call has been made."""
         self._call = call = object()
         for slice_ in slices:
             if self._call is not call:

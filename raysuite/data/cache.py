@@ -1,4 +1,4 @@
-"""Folders that are written once, checked on every use, and never seen half written."""
+"""Folders that are written once, checked on every use, and never visible half written."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
-"""File systems keep times to within two seconds (FAT); what was changed in the last ones may change
-again without another time."""
+"""File systems store times with a precision of up to two seconds (FAT): a file that changed less
+than this ago can change again without a new time."""
 _whole: dict[Path, tuple[int, int, int]] = {}
-"""Files whose content this process has found to be right; and inode, size and time they had."""
+"""Files that this process has found intact -> their inode, size and modification time."""
 _MANIFEST = "manifest.json"
 
 
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
-    """Make sure that `folder` is there, complete, with what `write(temporary_folder)` wrote.
+    """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
 
-    Any number of processes may do so at once: each writes a sibling of its own, and the first
-    to rename it wins. Unlike a lock, a rename is safe on network file systems too.
+    Any number of processes may do so at once: each writes its own temporary folder next to
+    `folder`, and the first to rename it wins. Unlike locks, renames are safe on network file
+    systems too.
 
-    Raises DataError where the cache cannot be written.
+    Raises DataError if the cache cannot be written.
     """
     if (folder / _MANIFEST).is_file():
         return
@@ -41,8 +42,8 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
             files = (path for path in temporary.rglob("*") if path.is_file())
             manifest = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
             (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=0, sort_keys=True))
-            temporary.chmod(0o755)  # mkdtemp's folder is for its owner alone
-            with contextlib.suppress(OSError):  # another process was first
+            temporary.chmod(0o755)  # mkdtemp's folder is private to its owner
+            with contextlib.suppress(OSError):  # another process was faster
                 temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -58,9 +59,9 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def converted(
     cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
 ) -> Path:
-    """The folder that `write(folder)` makes from `sources`, identified by their content.
+    """The folder that `write(folder)` makes from `sources`, named by a digest of their content.
 
-    Raises DataError as `publish` and `verify`.
+    Raises DataError as `publish` and `verify` do.
     """
     digest = hashlib.sha256()
     for path in sources:
@@ -79,8 +80,8 @@ def converted(
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:
     """The folder below `cache`/data that `write` returns, with the listings of the set's splits.
 
-    One process of the node calls `write`, for all that wait for it. A later call, as in the next
-    run, calls it anew: the set may have changed.
+    One process of the node calls `write`, and all processes that wait use its result. A later call,
+    as in the next run, calls `write` again: the set may have changed.
     """
     asked = repr((str(root_of(data).absolute()), data.model_dump_json()))
     name = f"{data.form}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
@@ -90,10 +91,9 @@ def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Pa
 def verify(folder: Path, parts: tuple[str, ...]) -> None:
     """Compare the files below `folder`/part with their recorded checksums, for each of `parts`.
 
-    A file that this process has checked is not read again while its inode, size and modification
-    time stay the same.
+    A file that this process has checked is read again only if its inode, size or time changes.
 
-    Raises DataError that names the first file that is missing or differs.
+    Raises DataError, which names the first file that is missing or differs.
     """
     remedy = f"delete {folder}, and it will be written again"
     try:

@@ -1,4 +1,4 @@
-"""Image folders -> TFRecord shards with their indices; resumed where it was interrupted."""
+"""Image folders -> TFRecord shards with their indices. An interrupted conversion can be resumed."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from raysuite.errors import DataError, how_to_write
 from raysuite.files import continued_lines, printable, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
 
-# Which image goes into which shard: a function of the folder's listing and the options alone.
+# The shard of each image depends only on the folder's listing and the options.
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 3
-"""Increased whenever shards would change, so that old conversions are not resumed."""
+"""Increased whenever shards would change, so that older conversions are not resumed."""
 SHARD_BYTES = 150_000_000
-"""Source images of a shard, where the number of shards is not given."""
+"""Bytes of source images per shard, if the number of shards is not given."""
 _QUALITY = 95
-"""Of the JPEGs that are shrunk."""
+"""The quality of JPEGs that are shrunk."""
 _SYNSET = re.compile(r"n\d{8}")
 
 
@@ -54,28 +54,29 @@ class Shard:
     labels: NDArray[np.int64]
     """[n], from 0."""
     stats: NDArray[np.int64]
-    """[n, 2]: bytes, and time of the last change in ns."""
+    """[n, 2]: size in bytes, and modification time in ns."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the listing and the state of the images: differs when one of them was changed."""
+        """A digest of the listing and the images' sizes and times, which differs if an image
+        changes."""
         return _digest(self.paths, self.labels, self.stats)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """All that is decided before the first image is read."""
+    """The decisions made before the first image is read."""
 
     source: Path
     target: Path
     shorter_side: int | None
-    """Larger images are shrunk to this many pixels; all others keep their bytes."""
+    """Larger images are shrunk to this many pixels; all other images keep their bytes."""
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
-    """Entries of the source that are neither images nor hidden."""
+    """The number of source entries that are neither images nor hidden."""
 
     @property
     def synsets(self) -> bool:
@@ -88,12 +89,12 @@ class Conversion:
         return int(self.synsets)
 
     def images(self, split: Split) -> int:
-        """Images of a split, bad ones included."""
+        """The number of images in a split, unreadable ones included."""
         return sum(len(shard.paths) for shard in self.shards if shard.split == split)
 
     @property
     def bytes(self) -> int:
-        """Of all source images."""
+        """The bytes of all source images."""
         return sum(int(shard.stats[:, 0].sum()) for shard in self.shards)
 
 
@@ -103,12 +104,12 @@ def plan_conversion(
     shards: int | None = None,
     shorter_side: int | None = None,
 ) -> Conversion:
-    """Decide on every shard; nothing is written.
+    """Plan every shard; nothing is written.
 
-    `shards` are the training shards; validation has shards of about the same size. A conversion
-    that `target` holds already is resumed: its shards are kept. Raises DataError where `source` is
-    no image folder, or `target` holds anything else, or what was begun there differs in options or
-    images.
+    `shards` is the number of training shards; validation has shards of about the same size. If
+    `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
+    `source` is not an image folder, if `target` holds anything else, or if that conversion has
+    other options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -129,7 +130,7 @@ def plan_conversion(
     counts = _shard_counts(shards, stats)
     if begun is not None:
         _same(begun, document, target)
-        counts = begun["shards"]  # sizes may have changed; the shards are those of then
+        counts = begun["shards"]  # sizes may have changed, but the numbers of shards stay
     planned: list[Shard] = []
     for number, (split, listing) in enumerate(found.items()):
         order = permutation(len(listing.labels), 0, number)
@@ -144,10 +145,10 @@ def plan_conversion(
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
-    """The convert.json of `target`; None where there is none."""
+    """The convert.json of `target`, or None."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
-    # hidden files: what is left of a conversion that was killed at its very beginning
+    # only hidden files: left by a conversion that was killed at its very beginning
     if not target.exists() or all(path.name.startswith(".") for path in target.iterdir()):
         return None
     try:
@@ -166,7 +167,8 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raises DataError with what differs between what was begun and what is asked for now."""
+    """Raise DataError with the differences unless the conversion that was begun matches this
+    one."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]
@@ -185,7 +187,7 @@ def _stats(source: Path, listing: Listing) -> NDArray[np.int64]:
             status = os.stat(os.path.join(root, path))
             stats[row] = status.st_size, status.st_mtime_ns
         except FileNotFoundError:
-            stats[row] = 0  # a broken link, which is a bad image
+            stats[row] = 0  # a broken link counts as a bad image
         except OSError as error:
             raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
     return stats
@@ -208,7 +210,7 @@ def _digest(*arrays: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-# One shard: read its images, write its records, rename it.
+# Making a shard: read its images, write its records, rename it.
 
 Policy = Literal["error", "skip"]
 
@@ -223,7 +225,7 @@ class Bad:
 class Written:
     name: str
     sources: str
-    """The fingerprint of the images that it was made of."""
+    """The fingerprint of the images from which the shard was made."""
     records: int
     bytes: int
     sha256: str
@@ -231,11 +233,10 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write the only shard of `conversion` and its index; neither has its name before both are
-    complete.
+    """Write `conversion`'s only shard and its index. Neither gets its name until both are complete.
 
-    Bad images are left out; with policy `error` a shard that has any is not kept. `count` is called
-    for each image. Raises DataError where the target cannot be written.
+    Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
+    called for each image. Raises DataError if the target cannot be written.
     """
     (shard,) = conversion.shards
     target = conversion.target / shard.name
@@ -257,7 +258,7 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = temporary.stat().st_size
         if not bad or policy == "skip":
-            # the index first: a shard that has its name has its index too
+            # the index first, so that a shard with its name always has an index
             index.rename(target.with_suffix(".idx"))
             temporary.rename(target)
     except OSError as error:
@@ -273,13 +274,13 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
 
 
 class _BadImageError(Exception):
-    """Of the image's path, and why it cannot be read."""
+    """Holds the image's path, and why it cannot be read."""
 
 
 def _record(conversion: Conversion, row: int) -> bytes:
     (shard,) = conversion.shards
     path = os.path.join(os.fsencode(conversion.source), bytes(shard.paths[row]))
-    place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
+    place = path.decode("utf-8", "backslashreplace")  # for display: names may be any bytes
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -305,10 +306,11 @@ def _record(conversion: Conversion, row: int) -> bytes:
 def _shrunk(
     data: bytes, header: Header, shorter_side: int | None, place: str
 ) -> tuple[bytes, Header]:
-    """The image with its shorter side as wanted; a JPEG or PNG that need not shrink as it is.
+    """The image with at most `shorter_side` pixels on its shorter side; a JPEG or PNG of that size
+    or smaller is returned unchanged.
 
-    Cubic, antialiased; 8 bits, grey or RGB, as loaders see it, and without metadata. JPEG stays
-    JPEG; all else becomes PNG, as TensorFlow and DALI do not read every format.
+    Cubic, antialiased; 8 bits, grey or RGB, as loaders decode it, and without metadata. JPEG stays
+    JPEG; all other formats become PNG, because TensorFlow and DALI do not read every format.
     """
     shorter = min(header.width, header.height)
     side = min(shorter, shorter_side or shorter)
@@ -331,7 +333,7 @@ class Summary:
     shards: int
     bytes: int
     written: int
-    """Shards written by this call; the others were complete already."""
+    """The number of shards written by this call; all other shards were already complete."""
     skipped: tuple[Bad, ...]
 
 
@@ -343,9 +345,9 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with images as they are done. May be killed at any time, and called again with
-    the same arguments. Raises DataError that lists all bad images if `bad` is `error`; the shards
-    without any are kept.
+    `count` is called with the number of newly finished images. A killed conversion is resumed by
+    the same call. With `bad` `error`, raises DataError that lists all bad images; shards without
+    bad images are kept.
     """
     target = conversion.target
     try:
@@ -354,7 +356,8 @@ def convert(
         count(sum(map(_images, conversion.shards)) - sum(map(_images, todo)))
         _check_room(conversion, todo)
         if todo:
-            (target / MANIFEST).unlink(missing_ok=True)  # it must not list what is not there
+            # an old manifest must not list missing shards
+            (target / MANIFEST).unlink(missing_ok=True)
         tasks = [partial(write_shard, replace(conversion, shards=(each,)), bad) for each in todo]
 
         def keeps(written: Written) -> bool:
@@ -385,7 +388,7 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Make the folder and its plan, or read what was done there: shards by name."""
+    """Make the folder and its plan, unless they exist; return the shards written there, by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
@@ -406,7 +409,7 @@ def _images(shard: Shard) -> int:
 
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
-    """Whether the shard exists, and was made of the images as they are now."""
+    """Whether the shard exists, and was made from the images in their present state."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None
@@ -420,7 +423,7 @@ def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy
 
 def _check_room(conversion: Conversion, todo: Sequence[Shard]) -> None:
     if conversion.shorter_side is not None:
-        return  # how small they become shows when they are done
+        return  # the size of shrunk images is known only afterwards
     needed = sum(int(shard.stats[:, 0].sum()) for shard in todo)
     free = shutil.disk_usage(conversion.target).free
     if needed > free:
@@ -443,7 +446,7 @@ def _manifest(conversion: Conversion, shards: Sequence[Written]) -> dict[str, An
 
 
 def _clean(target: Path) -> None:
-    """Remove what a killed conversion leaves, hidden from readers of shards."""
+    """Remove a killed conversion's temporary files, which are hidden from readers of shards."""
     for pattern in (".*.part", ".*-of-*.idx"):
         for path in target.glob(pattern):
             path.unlink(missing_ok=True)

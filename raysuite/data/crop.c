@@ -1,8 +1,8 @@
-/* A part of a JPEG, by libjpeg-turbo: columns beside it and rows above it pass the entropy decoder
- * alone, and rows below it nothing at all.
+/* Decoding the crop of a JPEG by libjpeg-turbo. Columns left and right of the crop and rows above it
+ * pass only the entropy decoder; rows below it are not decoded.
  *
- * Compiled on use by raysuite/data/cropping.py, which leaves a margin: chroma at the edge of what is
- * decoded has no neighbours to be interpolated from.
+ * Compiled on first use by raysuite/data/decoders.py, which adds a margin to the crop: chroma at the
+ * edge of the decoded area lacks neighbours for interpolation.
  */
 #include <setjmp.h>
 #include <stddef.h>
@@ -29,11 +29,11 @@ static void fail_on_warning(j_common_ptr info, int level)
         fail(info);
 }
 
-/* Decode the columns [box[0], box[2]) and rows [box[1], box[3]) of an image to `out`, which holds
- * `room` bytes, with `channels` bytes a pixel: 1 is grey, 3 is RGB. box[0] and box[2] become the
- * first column that `out` has, and that after the last.
+/* Decode the columns [box[0], box[2]) and rows [box[1], box[3]) of an image to `out`, which has
+ * `room` bytes. `channels`: bytes per pixel, 1 for grey, 3 for RGB. box[0] and box[2] are set to
+ * the first column in `out`, and the column after the last.
  *
- * Return 0, or 1 where libjpeg-turbo warns or fails. */
+ * Return 0, or 1 if libjpeg-turbo warns or fails. */
 __attribute__((visibility("default"))) int
 raysuite_crop(const unsigned char *data, size_t size, int channels, int *box, unsigned char *out,
               size_t room)

@@ -1,9 +1,9 @@
-"""The crop of an image by libjpeg-turbo: the reference decoder's pixels, in less time.
+"""Decoding an image's crop by libjpeg-turbo: the reference decoder's pixels, in less time.
 
-Of a JPEG, `crop.c` decodes the columns and rows of the crop alone, directly into reused memory. It
-is compiled on the first use, into raysuite's cache; without a C compiler or libjpeg-turbo's header,
-simplejpeg decodes all columns from the top to the last row of the crop. Images on which
-libjpeg-turbo fails are left to the reference decoder, which can name the error.
+For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory. It
+is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
+simplejpeg decodes all columns from the top to the last row of the crop. If libjpeg-turbo fails on
+an image, the reference decoder is used, which can name the error.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from raysuite.spec.datasets import cache_dir
 log = logging.getLogger(__name__)
 
 _SEQUENTIAL = (0xC0, 0xC1)
-"""Frames whose rows come from top to bottom (ITU-T T.81, table B.1), unless they have several
-scans; a progressive one needs its last byte for its first row."""
+"""Frames whose rows are stored from top to bottom (ITU-T T.81, table B.1), unless they have several
+scans. The first row of a progressive frame depends on its last bytes."""
 _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
 _LEAST_SHRINKING = 2
-"""Smaller factors cost libjpeg-turbo as much as they save: its DCTs of 5 to 7 rows are slow."""
+"""Smaller factors save no time in libjpeg-turbo: its DCTs of 5 to 7 rows are slow."""
 
 _scratch = threading.local()
 
@@ -44,10 +44,10 @@ _scratch = threading.local()
 def cut_from(
     sample: Sample, channels: int, box: NDArray[np.float64], place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """`cut_out(decode(sample, channels, place), box)`, to the last bit, decoding no more than that.
+    """`cut_out(decode(sample, channels, place), box)`, the same to the last bit but decoding less.
 
     The pixels may be in memory that this thread's next call overwrites. Raises DataError as
-    `decode`.
+    `decode` does.
     """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
@@ -59,15 +59,15 @@ def cut_from(
 
 
 _MARGIN = 2
-"""Columns at the edge of what is decoded whose chroma lacks a neighbour to be interpolated from."""
+"""Columns at the edge of the decoded area that lack a neighbour for interpolating chroma."""
 _UNIT = 32
-"""Columns of the widest block that libjpeg-turbo decodes at once: its crop begins with a block."""
+"""Columns of the widest block that libjpeg-turbo decodes at once. Its crop begins at a block."""
 
 
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """As `cut_from`; None where there is less work without it, and where libjpeg-turbo fails."""
+    """As `cut_from`; None if that would not save work, or if libjpeg-turbo fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0 - _MARGIN), min(header.width, x1 + _MARGIN)
@@ -86,13 +86,13 @@ def _cropped(
 
 @cache
 def _library() -> Any:
-    """`raysuite_crop` of crop.c; None where it cannot be compiled."""
+    """The function `raysuite_crop` of crop.c, or None if it cannot be compiled."""
     source, folder = Path(__file__).with_name("crop.c"), cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             library = ctypes.CDLL(str(library_in(folder, source)))
-        except OSError:  # not compiled so far, or for another system
+        except OSError:  # not compiled yet, or for another system
             library = ctypes.CDLL(str(build(source, folder, "-ljpeg")))
     except (OSError, LibraryError) as error:
         log.info("JPEGs are decoded down to the last row of a crop: %s", error)
@@ -104,16 +104,16 @@ def _library() -> Any:
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
-    """`decode(sample, channels, place)`; memory and errors as in `cut_from`."""
+    """`decode(sample, channels, place)`, with memory and errors as in `cut_from`."""
     return _rows(sample, channels, sys.maxsize, place)
 
 
 def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """As `cut_from`, at a half to an eighth of the resolution where `box` still has `size` pixels
-    a side then: a JPEG's DCT gives small images for less work. Other pixels than the reference's.
-    """
+    """As `cut_from`, but at 1/2 to 1/8 of the resolution if `box` then still has `size` pixels a
+    side: decoding a JPEG's DCT blocks at a smaller size is faster. Pixels differ from the
+    reference's."""
     times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
     if times < _LEAST_SHRINKING or turbo is None or header is None:
@@ -136,7 +136,7 @@ _COLOURS = {1: "GRAY", 3: "RGB"}
 
 
 def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.uint8]:
-    """The pixels of at least the rows above `bottom`."""
+    """The pixels of at least all rows above `bottom`."""
     turbo, header = _turbo(), _simple(sample, channels, place)
     if turbo is None or header is None:
         return decode(sample, channels, place)
@@ -148,7 +148,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
             _shortened(sample, header, height) if shortened else sample,
             _COLOURS[channels],
             buffer=_buffer(height * header.width * channels),
-            # what is left out looks like a surplus of data
+            # left-out rows look like surplus data
             strict=not shortened,
         )
     except ValueError:
@@ -157,9 +157,9 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 
 
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
-    """The header of a JPEG whose pixels all decoders agree about; None for anything else.
+    """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    Of colour images made grey they do not: Pillow weighs RGB, libjpeg-turbo takes the luma.
+    Pixels differ if colour is converted to grey: Pillow weighs RGB, libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
@@ -168,13 +168,13 @@ def _simple(sample: Sample, channels: int, place: str) -> Header | None:
 
 
 def _height_needed(data: bytes, header: Header, bottom: int) -> int:
-    """Rows that have to be decoded so that those above `bottom` are right."""
+    """The number of rows to decode so that all rows above `bottom` are correct."""
     frame = header.frame
     if data[frame + 1] not in _SEQUENTIAL or not _one_scan(data, header):
         return header.height
     sampling = data[frame + 11 : frame + 10 + 3 * header.channels : 3]
     unit = _BLOCK * max(vertical & 15 for vertical in sampling)
-    # one unit more: chroma that is interpolated looks at the row below
+    # plus one unit: chroma interpolation uses the row below
     return min(header.height, (math.ceil(bottom / unit) + 1) * unit)
 
 
@@ -189,7 +189,7 @@ def _one_scan(data: bytes, header: Header) -> bool:
 
 
 def _shortened(data: bytes, header: Header, height: int) -> bytes:
-    """The same file with a header of `height` rows: decoders stop there."""
+    """The same file with `height` rows in its header, after which decoders stop."""
     at = header.frame + 5
     return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
 
@@ -204,7 +204,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 @cache
 def _turbo() -> ModuleType | None:
-    """simplejpeg; without it, the reference decoder gives the same pixels more slowly."""
+    """The simplejpeg module, or None; the reference decoder gives the same pixels more slowly."""
     try:
         import simplejpeg
     except ImportError:

@@ -21,16 +21,16 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1
-"""Increased whenever the written files would change, so that old ones are not reused."""
+"""Increased whenever the written files would change, so that older files are not reused."""
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
-"""TFRecord files per split: more than one, so that readers are tested with several."""
+"""TFRecord files per split: several, so that tests of readers cover more than one."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Write the digits at the wanted size below `cache`, or check those that are there."""
+    """Write the digits at the wanted size below `cache`, or check existing files."""
     root = cache / "data" / f"digits-{facts.image_size}-v{VERSION}"
     publish(root, partial(write_digits, size=facts.image_size))
     form = data.form or "folder"
@@ -60,10 +60,10 @@ def _records(folder: Path, cache: Path) -> Path:
 def write_digits(folder: Path, size: int) -> None:
     """Write both splits below `folder`, images `size` x `size` (8: as scanned).
 
-    folder/SPLIT/CLASS/NNNN.png, lossless, NNNN being the scan's place in scikit-learn's order;
-    tfrecord/SPLIT-*.tfrecord and .idx, the same images; arrays/SPLIT-{images,labels}.npy:
-    [n, size, size] uint8 and [n] int64; listing/: the order of the files. Sample i is the same
-    scan in all of them.
+    folder/SPLIT/CLASS/NNNN.png, lossless, NNNN being the scan's index in scikit-learn;
+    tfrecord/SPLIT-*.tfrecord and .idx, the same images; arrays/SPLIT-{images,labels}.npy: [n, size,
+    size] uint8 and [n] int64; listing/: the order of the files. Sample i is the same scan in all
+    formats.
     """
     from sklearn.datasets import load_digits
 
@@ -91,7 +91,8 @@ def write_digits(folder: Path, size: int) -> None:
 
 
 def _split(target: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Every fifth of the scans, sorted by class, is held out: stratified, and not random."""
+    """Indices of the scans in each split. Every fifth scan, sorted by class, is held out for
+    validation: stratified, and not random."""
     by_class = np.argsort(target, kind="stable")
     held_out = np.arange(len(by_class)) % 5 == 0
     return {"train": by_class[~held_out], "val": by_class[held_out]}

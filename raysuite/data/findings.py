@@ -1,4 +1,4 @@
-"""What a check of a data set finds."""
+"""The findings of a check of a data set."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Kind = Literal["file", "class", "image", "record", "index", "label"]
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing that is wrong, or, with `note`, worth knowing."""
+    """An error in a data set, or, with `note`, a remark."""
 
     place: str
     """The file or folder."""
     offset: int
-    """Byte at which it begins; -1 where it is the whole file."""
+    """The first byte concerned; -1 for the whole file."""
     kind: Kind
     message: str
     note: bool = False
@@ -35,18 +35,18 @@ class Finding:
 
 @dataclass
 class Part:
-    """What one process found in one part of a split."""
+    """One process's findings in one part of a split."""
 
     split: str
     images: int = 0
-    """Images, unreadable ones included."""
+    """The number of images, unreadable ones included."""
     unreadable: int = 0
     labels: Counter[int] = field(default_factory=Counter)
-    """Images of each class, unreadable ones included where their class is known."""
+    """Images of each class, unreadable ones included if their class is known."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Images of each width and height, in pixels."""
     names: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Images of each class that is named beside its label."""
+    """Images of each (class name, label) that occurs in the files."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
@@ -56,7 +56,7 @@ class Part:
         self.findings.append(Finding(place, -1, kind, message, note=True))
 
     def broken(self, path: Path, error: DataError) -> None:
-        """Add an error of a whole file, or of its header."""
+        """Add an error that concerns a whole file or its header."""
         at = str(error).startswith(f"{path} at byte 0: ")
         place = f"{path} at byte 0" if at else str(path)
         self.wrong("file", str(path), reason(error, place), 0 if at else -1)
@@ -64,7 +64,7 @@ class Part:
     def label_bytes(
         self, path: Path, labels: Iterable[int], classes: int, head: int, step: int
     ) -> None:
-        """Count labels that lie in a file, `step` bytes apart from byte `head` on."""
+        """Count a file's labels, which are `step` bytes apart, from byte `head` on."""
         for number, label in enumerate(labels):
             self.labels[label] += 1
             if label >= classes:
@@ -82,7 +82,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """A Part's counts, with the names of its classes, or their labels where names are unknown."""
+    """A Part's counts, by class names, or by labels if names are unknown."""
 
     images: int
     unreadable: int
@@ -92,7 +92,7 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found: errors first, in order of their places."""
+    """All findings: errors first, sorted by place."""
 
     path: Path
     form: str
@@ -109,7 +109,7 @@ class Report:
 
 
 def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int = -1) -> None:
-    """Add to `part` what one image is; all its pixels are decoded if `decoded`."""
+    """Count one image in `part`, with its errors; `decoded`: decode all its pixels."""
     part.images += 1
     try:
         header = header_of(data, place)
@@ -125,14 +125,14 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
 
 @dataclass(frozen=True)
 class Listed:
-    """Tasks, each of which can be done by another process."""
+    """Tasks, each of which can run in another process."""
 
     tasks: tuple[Callable[[Count], Part], ...]
     total: int
     unit: Literal["images", "bytes"]
-    """What tasks count, and how much there is of it."""
+    """The unit of `total` and of the tasks' progress."""
     names: dict[int, str]
-    """Of the classes, by label as in the files; empty where they are not known."""
+    """Class names by label as in the files; empty if unknown."""
     findings: tuple[Finding, ...]
 
 
@@ -143,15 +143,15 @@ def reason(error: Exception, place: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A data set on disk, and what is known of its labels."""
+    """A data set on disk, and its labels as far as known."""
 
     data: DataOptions
     names: tuple[str, ...] = ()
-    """Of the classes, by label from 0; empty where they are not known."""
+    """Class names by label from 0; empty if unknown."""
     first_label: int | None = None
-    """The number of the first class in TFRecords; None where it is not known."""
+    """The number of the first class in TFRecords; None if unknown."""
 
     @property
     def root(self) -> Path:
-        """The folder; the name of the user's own."""
+        """The folder, or the name of the user's own data set."""
         return Path(self.data.name) if self.data.own else root_of(self.data)

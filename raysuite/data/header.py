@@ -1,4 +1,4 @@
-"""What an encoded image is, by its header, its chunks and its last bytes: nothing is decoded.
+"""The kind and size of an encoded image, without decoding: from header, chunks and last bytes.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
 sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
@@ -18,60 +18,60 @@ from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
-"""Formats that all loaders decode by Pillow; of a file with several images, the first is used."""
+"""Formats that all loaders decode by Pillow. If a file has several images, the first is used."""
 MOST_PIXELS = 178_956_970
-"""Where Pillow refuses an image as it is installed: 2 * PIL.Image.MAX_IMAGE_PIXELS. A constant, as
-one's own data set may change Pillow's in some processes."""
+"""The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. A
+constant, because a user's own data set may change Pillow's limit in some processes."""
 PNG = b"\x89PNG\r\n\x1a\n"
 _UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _AT_ONCE = 1 << 20
-"""Bytes that are decompressed at once."""
+"""The most bytes that are decompressed at once."""
 _ADAM7 = (
     *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
     *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
 )
-"""First column and row of each pass of an interlaced PNG, and its steps:
+"""First column, first row and steps of each pass of an interlaced PNG:
 https://www.w3.org/TR/png-3/#8Interlace."""
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers that begin a frame; C4, C8 and CC among them mean something else."""
+"""Markers that begin a frame; C4, C8 and CC have other meanings."""
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a length."""
 
-# Pillow warns from half the limit on.
+# Pillow already warns above half the limit.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True)
 class Header:
-    """width, height: pixels as stored; channels as stored, those of a palette's colours."""
+    """Width, height and channels as stored; for a palette, the channels of its colours."""
 
     kind: Literal["jpeg", "png", "other"]
     width: int
     height: int
     channels: int
     plain: bool = False
-    """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
+    """Whether all decoders give the same pixels: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
     transparency, and lossless and arithmetic-coded JPEGs are not plain."""
     frame: int = 0
-    """Where a JPEG's frame header begins, in bytes."""
+    """The offset of a JPEG's frame header, in bytes."""
 
 
 class DepthError(ValueError):
-    """Pixels that are no unsigned integers of up to 8, or of 16 bits."""
+    """Pixels other than unsigned integers of up to 8, or of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
-"""By NumPy's letter."""
+"""Names by NumPy's kind letter."""
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this kind (of _NUMBERS) and of so many bits are taken.
+    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
 
-    For every path: headers of files, tags of TIFFs, and arrays. Up to 8 bits are taken as they are,
-    or spread over 0..255, and of 16 the upper 8.
+    For file headers, TIFF tags and arrays alike. Values of up to 8 bits are used as they are, or
+    scaled to 0..255; of 16 bits, the upper 8 are used.
     """
     if kind != "u" or bits not in (1, 2, 4, 8, 16):
         raise DepthError(
@@ -82,8 +82,8 @@ def check_depth(kind: str, bits: int) -> None:
 
 
 def check_tags(tags: Any) -> None:
-    """`check_depth` by the tags of a TIFF. Raises ValueError also for what Pillow gets wrong: 16
-    bits of which 0 is white, or whose channels are stored apart without compression."""
+    """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
+    reads wrongly: with 0 as white, or with separately stored channels without compression."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
@@ -96,12 +96,12 @@ def check_tags(tags: Any) -> None:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a whole JPEG or PNG, or of one of OTHERS. Raises ValueError, with the reason,
-    for anything else, and for one of more than MOST_PIXELS.
+    """The header of a whole JPEG or PNG, or of an image in OTHERS. Raises ValueError, with the
+    reason, for anything else, and for an image of more than MOST_PIXELS.
 
-    What decoders judge differently is refused here: an image without its end marker (Pillow refuses
-    such a JPEG and reads such a PNG, and a decoder that reads a part of a JPEG may not notice), and
-    a PNG with a wrong checksum (Pillow does not compare those of the pixels).
+    Files that decoders handle differently are refused: an image without its end marker (Pillow
+    refuses such a JPEG but reads such a PNG, and a decoder that reads only a part of a JPEG may not
+    notice), and a PNG with a wrong checksum (Pillow does not check the pixels' checksums).
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -124,21 +124,21 @@ def _other(data: bytes) -> Header:
             check_tags(tags)
         with Image.open(io.BytesIO(data), formats=OTHERS) as image:
             channels = 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
-            # Pillow's size of a TIFF is the one after its orientation
+            # Pillow applies the orientation of a TIFF to its size
             width, height = image.size if tags is None else (tags[256], tags[257])
             return Header("other", width, height, channels)
     except DepthError:
         raise
     except Image.DecompressionBombError as error:
         raise ValueError(f"more than {MOST_PIXELS:,} pixels, the limit of an image") from error
-    except Exception as error:  # Pillow's readers raise many types
+    except Exception as error:  # Pillow's readers raise many kinds of errors
         known = ", ".join(("JPEG", "PNG", *OTHERS))
         what = "a TIFF that Pillow cannot read" if data.startswith(_TIFF) else f"none of {known}"
         raise ValueError(f"{what}: it begins with {data[:8]!r}") from error
 
 
 def _tags(data: bytes) -> ImageFileDirectory_v2:
-    """The tags of a TIFF's first image; also of one that Pillow does not know."""
+    """The tags of a TIFF's first image, also if Pillow does not support the image."""
     file = io.BytesIO(data)
     tags = ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))
     file.seek(tags.next)
@@ -157,15 +157,14 @@ def _png(data: bytes) -> Header:
         if zlib.crc32(content[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             raise ValueError(f"a PNG whose checksum of {name!r} at byte {at} differs")
         transparent |= name == b"tRNS"
-    # a palette's colours have 8 bits, however many its indices have, and may have transparency
+    # palette colours have 8 bits, whatever the bits of the indices, and may have transparency
     channels = 3 + transparent if colour == 3 else _PNG_CHANNELS[colour]
     plain = bits == 8 and colour in (0, 2) and not transparent
     return Header("png", width, height, channels, plain)
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without its texts and its colour profile: Pillow refuses one in which they are large,
-    and other decoders do not read them."""
+    """A PNG without texts and colour profile, which Pillow refuses if large, and others ignore."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 
@@ -173,7 +172,7 @@ def bare(data: bytes) -> bytes:
 def check_scans(data: bytes) -> None:
     """Raise ValueError unless the compressed pixels of a PNG have their checksum and all rows.
 
-    Pillow reads one that lacks either, with black rows; libpng does not.
+    Pillow fills missing rows with black and ignores a missing checksum; libpng does not.
     """
     stream, found = zlib.decompressobj(), 0
     for name, at, end in _chunks(data):
@@ -219,7 +218,7 @@ def _jpeg(data: bytes) -> Header:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             if not width or not height or channels not in (1, 3, 4):
                 raise ValueError("a JPEG with a damaged frame header")
-            # searched after the frame header: a thumbnail before it has an end marker too
+            # after the frame header: an earlier thumbnail has an end marker too
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
             check_depth("u", bits)

@@ -1,8 +1,8 @@
-"""Augmentation of samples that are an image and a mask: the mask follows its image pixel by pixel.
+"""Augmentation of samples that are an image and a mask: both are transformed alike, pixel by pixel.
 
-The views are those of classification (raysuite.data.views), by seed, epoch and sample alone. A part
-is resized to the size of its image: the image bilinearly, the mask by the nearest pixel, so that it
-has no class that is not there. Beyond the image, pixels are 0 and do not count in the mask.
+The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
+part is resized to the size of its image: the image bilinearly, the mask by the nearest pixel, so
+that only existing classes occur. Outside the image, pixels are 0 and the mask is ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Sample = tuple[Any, Any]
 def augmented(
     prepared: Prepared, samples: Sequence[Sample], numbers: Sequence[int], draw: tuple[int, int]
 ) -> list[Sample]:
-    """The views of images [C, H, W] and their masks [H, W], in an epoch of training."""
+    """The views of images [C, H, W] and their masks [H, W] in a training epoch."""
     pairs = [(torch.as_tensor(image), torch.as_tensor(mask)) for image, mask in samples]
     sizes = np.array([[image.shape[2], image.shape[1]] for image, _ in pairs])
     found = views(prepared, np.array(numbers), sizes, draw)
-    boxes = found.boxes.astype(int).tolist()  # whole numbers, as random ones are
+    boxes = found.boxes.astype(int).tolist()  # whole numbers, as in all random views
     return [
         _view(image, mask, box, flip)
         for (image, mask), box, flip in zip(pairs, boxes, found.flips.tolist(), strict=True)
@@ -64,7 +64,7 @@ def _view(image: Tensor, mask: Tensor, box: list[int], flip: bool) -> Sample:
 
 
 def _part(pixels: Tensor, box: list[int], beyond: int) -> Tensor:
-    """[..., H, W] -> the box of left, top, width and height, with `beyond` where it has nothing."""
+    """The box (left, top, width, height) of pixels [..., H, W], with the value `beyond` outside."""
     left, top, width, height = box
     found = pixels.new_full((*pixels.shape[:-2], height, width), beyond)
     inner = pixels[..., max(top, 0) : top + height, max(left, 0) : left + width]

@@ -1,12 +1,11 @@
-"""A folder in memory (/dev/shm) that all processes of a node map, made by the first of them and
-removed by the last.
+"""A folder in memory (/dev/shm) that a node's processes map; the first makes, the last removes it.
 
-Two locks per folder control who makes and removes it; the kernel frees them when a process ends:
+Two locks per folder control making and removing it; the kernel frees them when a process ends:
 
     KEY.making   exclusive, while the folder is searched, made or removed
     KEY.users    shared by all processes that use it
 
-NAME.found holds the result of one process's search, with the time, for those that waited for it.
+NAME.found holds the result and time of one process's search, for processes that waited for it.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from raysuite.files import lock
 from raysuite.units import human_bytes
 
 LARGEST_SHARE = 0.8
-"""Of the memory that is free: training needs the rest."""
+"""The share of free memory that may be used: training needs the rest."""
 
 
 class NodeShare:
     """One node's copy of what `write` writes; `path` is its folder, until `close`.
 
-    `write(folder)` writes `size()` bytes. It is called by one process of the node at a time, and
-    only where no other process has the folder in use; the others wait for it.
+    `write(folder)` writes `size()` bytes. One process of the node at a time calls it, and only if
+    the folder does not exist yet; all others wait.
 
-    Raises DataError where memory has not enough free space, and whatever `write` raises.
+    Raises DataError if there is not enough free memory, and whatever `write` raises.
     """
 
     def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
@@ -59,19 +58,19 @@ class NodeShare:
                 raise
         finally:
             os.close(making)
-        # also when the interpreter ends, or the loader is forgotten
+        # also when the interpreter ends, or the loader is garbage-collected
         self._leave = weakref.finalize(self, _leave, locks, key, users)
 
     def close(self) -> None:
-        """Leave the folder; the last to leave removes it. Mapped arrays stay valid."""
+        """Stop using the folder; the last user removes it. Mapped arrays stay valid."""
         self._leave()
 
 
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
-    """The result of `find`, called by one process of the node and shared by those that wait.
+    """The result of `find`, called by one process of the node, and shared by all that wait.
 
-    `folder`: where it is kept, if not in the node's memory; other nodes may see it. Where it has no
-    locks, each process calls `find`.
+    `folder`: where the result is kept, if not in the node's memory; other nodes may see it. Without
+    locks there, every process calls `find`.
     """
     asked = time.monotonic()  # one clock for all processes of a node
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
@@ -85,7 +84,7 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
         if when and asked <= float(when) <= time.monotonic():
             return text
         text = find()
-        with contextlib.suppress(OSError):  # a full disk: the others find it for themselves
+        with contextlib.suppress(OSError):  # disk full: other processes call find themselves
             os.ftruncate(found, 0)
             os.pwrite(found, f"{time.monotonic()} {text}".encode(), 0)
         return text
@@ -94,7 +93,7 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
 
 
 def memory_root() -> Path:
-    """The node's folder in memory, of this user alone."""
+    """The node's folder in memory, private to this user."""
     shm = Path("/dev/shm")
     root = shm if shm.is_dir() else Path(tempfile.gettempdir())
     return root / f"raysuite-{os.getuid()}"
@@ -111,7 +110,7 @@ def _locks() -> Path:
 
 
 def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
-    """Raises DataError where memory has not `size` bytes free."""
+    """Raise DataError if memory has fewer than `size` bytes free."""
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
@@ -119,7 +118,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
             f"memory ({path.parent}; {LARGEST_SHARE:.0%} of what is free); choose another loader"
         )
     partial = _partial(path)
-    shutil.rmtree(partial, ignore_errors=True)  # of a maker that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         partial.mkdir()
         write(partial)
@@ -132,7 +131,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
 
 
 def free_memory() -> int:
-    """Bytes that may still be taken without swapping: of the machine, and of its control groups."""
+    """Bytes available without swapping, on the machine and in its control groups."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *memory_left()]))
 
@@ -144,25 +143,25 @@ def _leave(locks: Path, key: str, users: int) -> None:
         _remove_if_unused(locks, key)
         os.close(making)
         for path in locks.glob("*.found"):
-            with contextlib.suppress(BlockingIOError):  # a process looks, or has just found it
+            with contextlib.suppress(BlockingIOError):  # `find` is running, or has just ended
                 found = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 os.close(found)
 
 
 def _remove_unused(locks: Path) -> None:
-    """Remove what processes that were killed have left."""
+    """Remove what killed processes have left."""
     for path in locks.glob("*.making"):
         try:
             making = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # at work
+        except BlockingIOError:  # another process makes or removes the folder
             continue
         _remove_if_unused(locks, path.stem)
         os.close(making)
 
 
 def _remove_if_unused(locks: Path, key: str) -> None:
-    """Remove a folder and its locks, if no process uses it. `making` must be held."""
+    """Remove a folder and its locks, unless a process uses it. The lock `making` must be held."""
     name = locks / f"{key}.users"
     try:
         users = lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)

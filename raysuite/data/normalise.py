@@ -1,4 +1,4 @@
-"""Pixels of a batch -> what the network takes, on the worker's device."""
+"""Converts a batch's pixels to the network's input, on the worker's device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysuite.data.rendering import Rendering
 Kind = TypeVar("Kind", np.uint8, np.float32)
 
 _KEPT = 8
-"""Arrays that are kept for use; those of more batches at once are freed like any other."""
+"""The most arrays in a pool; any further array is freed as usual."""
 
 
 def _references(arrays: list[NDArray[Kind]]) -> list[int]:
@@ -25,14 +25,14 @@ def _references(arrays: list[NDArray[Kind]]) -> list[int]:
 
 
 _UNUSED = _references([np.empty(1, np.uint8)])[0]
-"""References to an array that only the list knows; interpreters count differently."""
+"""The reference count of an array that is only in the list; it depends on the interpreter."""
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one type, reused when no view of them is left.
+    """A pool of arrays of one dtype, reused when no view of them is left.
 
-    The allocator returns the memory of a batch of 64 ImageNet images to the kernel: each batch
-    would be fresh memory, whose page faults take longer than normalising it. Not thread-safe.
+    Without it, the allocator returns the memory of a batch of 64 ImageNet images to the kernel, and
+    each batch gets fresh memory, whose page faults take longer than normalising. Not thread-safe.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:
@@ -46,16 +46,16 @@ class Buffers(Generic[Kind]):
             if references == _UNUSED and self._arrays[place].size >= size:
                 return self._arrays[place][:size].reshape(shape)
         array = np.empty(size, self._dtype)
-        if len(self._arrays) == _KEPT:  # for ones of another size, or of batches that are kept
+        if len(self._arrays) == _KEPT:  # makes space, if arrays have other sizes or are in use
             self._arrays.pop(0)
         self._arrays.append(array)
         return array.reshape(shape)
 
 
 class Normalise:
-    """Makes Batches on `device`; on a GPU it is the GPU that normalises, and `channels_last` the
-    memory format that it writes. `batch` and `images` are for one thread; `room` and `pinned` are
-    for those that load."""
+    """Makes Batches on `device`; a GPU does the normalising itself. `channels_last`: the memory
+    format of the images on a GPU. `batch` and `images` are for one thread, `room` and `pinned` for
+    the loading threads."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -69,17 +69,18 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """[count, size, size, C] uint8 to load into; pinned for a GPU, by torch's own cache."""
+        """[count, size, size, C] uint8 to load into; for a GPU, pinned memory from torch's
+        cache."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
 
     def pinned(self, values: NDArray[np.int64]) -> Tensor:
-        """The same; in pinned memory for a GPU."""
+        """The labels as a tensor, in pinned memory for a GPU."""
         tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
         return tensor.pin_memory() if self._on_gpu else tensor
 
     def batch(self, pixels: Tensor, labels: Tensor, slice_: Slice) -> Batch:
-        """pixels: [b, size, size, C], of `room`; labels: [b], of `pinned`."""
+        """A Batch of pixels [b, size, size, C] from `room`, and labels [b] from `pinned`."""
         moved = labels.to(self._device, non_blocking=True)
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 

@@ -1,8 +1,8 @@
-"""Which rank trains on which sample in which step: a function of seed and epoch alone.
+"""The samples of each rank in each step, determined by seed and epoch.
 
-An epoch is one permutation of the data set, cut into global batches; the last one holds what is
-left. Each global batch is cut into workers x accumulate micro-batches whose sizes differ by at
-most one, so the samples of a step do not depend on how many ranks share it, nor on the loader.
+An epoch is one permutation of the data set, cut into global batches; the last batch has the
+remaining samples. Each global batch is cut into workers x accumulate micro-batches whose sizes
+differ by at most one. So a step's samples depend neither on the number of ranks nor on the loader.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """The order of `samples` in `epoch`: [samples] int64, the same on every machine.
 
     Sorts the raw output of Philox (Salmon et al., 2011): NumPy promises that a bit generator's
-    stream never changes, and promises no such thing of `Generator.permutation` (NEP 19).
+    stream never changes, but does not promise this for `Generator.permutation` (NEP 19).
     """
     draws = np.random.Philox(key=[seed, epoch]).random_raw(samples)
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
 def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """An order with as many samples as `labels` [samples], the same on every machine, in which the
-    classes have equal numbers of samples, up to one.
+    """An order with as many samples as `labels` [samples], in which the numbers of samples per
+    class differ by at most one; the same on every machine.
 
-    A class's samples are in a random order, repeated in other orders where it needs more samples
-    than it has. Labels below 0 mark samples that are left out. The classes with one sample more are
-    chosen anew in each epoch.
+    A class's samples are in random order, and repeated in new random orders if the class has too
+    few. Samples with labels below 0 are left out. The classes with one sample more differ by epoch.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))
@@ -63,13 +62,12 @@ def rank_slices(
     skipped: NDArray[np.bool_] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
-    """For each optimiser step, `rank`'s micro-batches (a list of `accumulate` Slices).
+    """`rank`'s micro-batches of each optimiser step (a list of `accumulate` Slices).
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
-    padding has weight 0 in the loss and does not count in any metric. `draw` is seed and epoch
-    of the augmentation. `skipped` [samples] marks what cannot be read: each global batch that
-    would hold such a sample is smaller by it, on all ranks alike. `weights` [samples] are those of
-    the loss.
+    padding has weight 0 in the loss and is not counted in any metric. `draw`: seed and epoch of the
+    augmentation. `skipped` [samples]: marks unreadable samples, which are left out of their global
+    batch on all ranks. `weights` [samples]: the samples' weights in the loss.
     """
     for start in range(0, len(order), global_batch):
         ids = order[start : start + global_batch]
@@ -85,7 +83,7 @@ def rank_slices(
 def step_sizes(
     order: NDArray[np.int64], global_batch: int, skipped: NDArray[np.bool_] | None = None
 ) -> list[int]:
-    """Samples that count in each of an epoch's steps, over all ranks."""
+    """The number of samples in each step of an epoch, over all ranks, without skipped ones."""
     return [int(each) for each in step_weights(order, global_batch, None, skipped)]
 
 
@@ -95,7 +93,7 @@ def step_weights(
     weights: NDArray[np.float64] | None,
     skipped: NDArray[np.bool_] | None = None,
 ) -> list[float]:
-    """The summed weights, or the number, of the samples in each of an epoch's steps."""
+    """The sum of the samples' weights (by default 1) in each step of an epoch."""
     own = np.ones(len(order)) if weights is None else weights[order]
     if skipped is not None:
         own = own * ~skipped[order]
@@ -110,5 +108,5 @@ def _slice(
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
     padded = np.concatenate([part, np.resize(spare, lacking)]) if lacking else part
-    # a step of bad samples alone has none that count; 1 keeps its sum of nothing at 0
+    # a step with only bad samples has weight 0: dividing its empty sum by 1 gives 0
     return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

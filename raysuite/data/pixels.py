@@ -26,10 +26,10 @@ from raysuite.data.header import (
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", *OTHERS)
-"""What Pillow may take a file for; the others would only make it slower to refuse."""
+"""The formats that Pillow tries; trying more would only make errors slower."""
 _MODES = {1: "L", 3: "RGB"}
 _VIA = {"LAB": "RGB", "La": "LA"}
-"""Modes that Pillow does not convert to grey at once."""
+"""Modes that Pillow cannot convert to grey directly."""
 _ORIENTATION = 274
 _BACK = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -40,16 +40,16 @@ _BACK = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""What undoes the turn that Pillow gives a TIFF of that orientation when it loads it."""
+"""Orientation -> the transform that undoes Pillow's rotation or mirroring of a TIFF on loading."""
 
 Part = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
 
 
 def size_of(sample: Sample, place: str) -> tuple[int, int]:
-    """Width and height in pixels, of which an encoded image needs its header alone.
+    """Width and height in pixels; for an encoded image, only the header is read.
 
-    Raises DataError that names `place` where it is no image.
+    Raises DataError, which names `place`, if the sample is not an image.
     """
     if isinstance(sample, bytes):
         header = header_of(sample, place)
@@ -58,7 +58,7 @@ def size_of(sample: Sample, place: str) -> tuple[int, int]:
 
 
 def header_of(data: bytes, place: str) -> Header:
-    """The header of an encoded image. Raises DataError that names `place`."""
+    """The header of an encoded image. Raises DataError, which names `place`."""
     try:
         return read_header(data)
     except ValueError as error:
@@ -68,14 +68,14 @@ def header_of(data: bytes, place: str) -> Header:
 def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     """All pixels of a sample: [H, W, channels], grey or RGB.
 
-    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; the rest is as in
-    `of_image`. Raises DataError that names `place` for anything but a whole image.
+    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; other conversions are
+    described at `of_image`. Raises DataError, which names `place`, for anything but a whole image.
     """
     if isinstance(sample, bytes):
         try:
             read = bare(sample) if sample.startswith(PNG) else sample
             return of_image(Image.open(io.BytesIO(read), formats=_FORMATS), channels)
-        except Exception as error:  # Pillow's decoders raise many types
+        except Exception as error:  # Pillow's decoders raise many kinds of errors
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:
         return sample
@@ -83,7 +83,7 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
 
 
 def check_whole(sample: Sample, channels: int, place: str) -> None:
-    """Decode a sample, and raise DataError also for what other decoders than Pillow refuse."""
+    """Decode a sample; raises DataError also for files that only Pillow can read."""
     decode(sample, channels, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:
@@ -93,16 +93,16 @@ def check_whole(sample: Sample, channels: int, place: str) -> None:
 
 
 def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
-    """The pixels of Pillow's image: [H, W, channels].
+    """The pixels of a Pillow image: [H, W, channels].
 
-    CMYK is converted by Pillow, transparency is dropped, and orientation is not followed: Pillow
-    itself turns a TIFF when it loads it, and no other format. Raises DepthError for pixels that are
-    not taken, and what Pillow raises.
+    CMYK is converted by Pillow, transparency is dropped, and orientation is ignored: Pillow applies
+    it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported pixels, and
+    Pillow's errors.
     """
     turned = None
     if image.format == "TIFF":
         check_tags(getattr(image, "tag_v2", {}))
-        turned = image.getexif().get(_ORIENTATION)  # none once it is loaded
+        turned = image.getexif().get(_ORIENTATION)  # must be read before loading
     image.load()
     if image.mode.startswith(("I", "F")):
         image = Image.fromarray(eight_bits(np.asarray(image)))
@@ -110,19 +110,19 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
         image = image.convert(_VIA[image.mode])
     if turned in _BACK:
         image = image.transpose(_BACK[turned])
-    image.info.pop("transparency", None)  # of a palette, Pillow warns that it is dropped
+    image.info.pop("transparency", None)  # Pillow warns that a palette's is dropped
     return _shaped(np.asarray(image.convert(_MODES[channels])))
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits, and the upper 8 of 16 bits. Raises DepthError for any others."""
+    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for any others."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
 
 def encode(pixels: NDArray[np.uint8], quality: int | None = None, level: int = 1) -> bytes:
-    """A JPEG of that quality, or a PNG of that level of compression (1 to 9), of [H, W, C] or
-    [H, W]."""
+    """Pixels [H, W, C] or [H, W] as a JPEG of the given quality, or as a PNG of the given
+    compression level (1 to 9)."""
     buffer = io.BytesIO()
     if quality is None:
         as_image(pixels).save(buffer, "PNG", compress_level=level)
@@ -132,7 +132,7 @@ def encode(pixels: NDArray[np.uint8], quality: int | None = None, level: int = 1
 
 
 def as_image(pixels: NDArray[np.uint8]) -> Image.Image:
-    """Pillow's image of [H, W, C] or [H, W]."""
+    """The Pillow image of pixels [H, W, C] or [H, W]."""
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
 
 
@@ -145,7 +145,7 @@ def fit(cut: NDArray[np.uint8], part: Part, size: int) -> NDArray[np.uint8]:
 
 
 def whole(pixels: NDArray[np.uint8]) -> Part:
-    """All of `pixels` [H, W, C]."""
+    """The Part that covers all of `pixels` [H, W, C]."""
     return (0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0]))
 
 
@@ -158,9 +158,9 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them.
+    """The whole pixels that `box` touches, zeros outside the image, and the box relative to them.
 
-    `begin`: the column and the row of the image with which `pixels` begin.
+    `begin`: the column and row of the image at which `pixels` begin.
     """
     x0, y0, x1, y1 = touched(box)
     column, row = begin
@@ -175,13 +175,13 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels`; of mirrored [H, W, C] several times as fast as NumPy does it at once."""
+    """`out[...] = pixels` by channel: for mirrored [H, W, C] several times as fast in NumPy."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 
 
 def unreadable(place: str, error: Exception) -> DataError:
-    """The error that names an image which cannot be read."""
+    """The DataError for an image that cannot be read."""
     if isinstance(error, DepthError):
         return DataError(f"{place}: {error}")
     return DataError(

@@ -1,4 +1,4 @@
-"""Prepared: a data set on this machine's disk, ready to be loaded."""
+"""Prepared: a data set on this machine's disk, ready for loading."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where both splits are and how their pixels are transformed; small, and can be pickled."""
+    """The place of both splits, and the transforms of their pixels; small, and can be pickled."""
 
     data: DataOptions
     facts: DatasetFacts
     classes: tuple[str, ...]
-    """Names by label."""
+    """Class names by label."""
     form: Format | Literal["own", "tensors"]
     files: Path
-    """What the listing's paths are relative to, or the folder of the files."""
+    """The folder of the files, to which the listing's paths are relative."""
     listing: Path | None
-    """The folder of the listings, one per split; None where samples are not single files."""
+    """The folder of the listings, one per split; None if samples need no listing."""
     augment: Augment
-    """What is drawn anew for each training image."""
+    """The random augmentation of each training image."""
     fit: Fit
-    """How images of another size become square where nothing is drawn."""
+    """How images of another size become square without random augmentation."""
     exact: bool
-    """Every image has the network's size already; any other size is an error."""
+    """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]
-    """Per channel, of pixels in 0..1."""
+    """The mean of each channel, of pixels in 0..1."""
     std: tuple[float, ...]
 
     @property
     def encoded(self) -> bool:
-        """Whether samples are JPEG or PNG files; they are bare pixels otherwise."""
+        """Whether samples are encoded image files, or else pixels."""
         return self.form in ("folder", "tfrecord")
 
     @property
     def tensors(self) -> bool:
-        """Whether samples are given to the network as they are; they are images otherwise."""
+        """Whether samples go to the network as they are; otherwise they are images."""
         return self.form in ("tokens", "tensors")
 
     @property
     def resizes(self) -> bool:
-        """Whether views have other sizes than the network's."""
+        """Whether views can have other sizes than the network's."""
         return not self.exact or self.fit == "center"
 
     def samples(self, split: Split) -> int:
@@ -67,7 +67,7 @@ class Prepared:
 
 
 def unchanged_images() -> dict[str, Any]:
-    """The fields of Prepared that say how pixels are transformed, of samples without pixels."""
+    """The fields of Prepared that concern images, for samples that are not images."""
     return {"augment": "none", "fit": "stretch", "exact": True, "mean": (), "std": ()}
 
 
@@ -82,10 +82,9 @@ def prepared_of(
     listing: Path | None = None,
     exact: bool = False,
 ) -> Prepared:
-    """A set on disk in which `found` images of each split were counted.
+    """The Prepared of a set on disk with `found` images in each split.
 
-    Raises DataError where that is not what was planned: another machine, or another day, counts
-    differently.
+    Raises DataError if that differs from the plan, made earlier or on another machine.
     """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)
@@ -95,7 +94,7 @@ def prepared_of(
 def check_as_planned(
     facts: DatasetFacts, found: dict[str, int], classes: tuple[str, ...], files: Path
 ) -> None:
-    """Raise DataError where the set on disk is not the one that was planned."""
+    """Raise DataError if the set on disk is not the planned one."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
     remedy = "make the copies of all machines equal to it, or begin a new run"
     if found != planned or (facts.channels and len(classes) != facts.classes):
@@ -111,10 +110,10 @@ def _told(counts: dict[str, int], classes: int) -> str:
 
 
 def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
-    """How pixels are transformed: augment, fit, and mean and std per channel, as in Prepared.
+    """The pixels' transforms: augment, fit, and mean and std per channel, as in Prepared.
 
-    The user's own images are normalised with ImageNet's mean and std, averaged where they are grey,
-    unless `data.mean` and `data.std` are given.
+    The user's own images are normalised with ImageNet's mean and std, averaged over channels for
+    grey images, unless `data.mean` and `data.std` are given.
     """
     known = NAMED.get(data.name)
     augment: Augment = known.augment if known else "none"
@@ -134,7 +133,7 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel, of pixels in 0..1, whether or not the set is on this machine."""
+    """Mean and std per channel, of pixels in 0..1; the set need not be on this machine."""
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

@@ -1,4 +1,4 @@
-"""Run many tasks in several processes, none of which outlives the calling process."""
+"""Running many tasks in several processes, which end with the calling process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysuite.errors import RunError
 
 Result = TypeVar("Result")
 Count = Callable[[int], None]
-"""Called with how much more was done, in whatever unit the work has."""
+"""Called with the amount of newly finished work, in any unit."""
 
 _TELL_EVERY_S = 0.1
 
@@ -24,19 +24,19 @@ _TELL_EVERY_S = 0.1
 def each(
     tasks: Sequence[Callable[[Count], Result]], workers: int, count: Count
 ) -> Iterator[Result]:
-    """`task(count)` for each task, in up to `workers` processes; results as they come.
+    """Results of `task(count)` for all tasks, in up to `workers` processes, in order of completion.
 
-    One worker, or one task, means this process. Tasks can be pickled; what one raises is raised
-    here, and ends the other processes. They end too when this process is killed.
+    With one worker or one task, this process does the work. Tasks must be picklable. An exception
+    in a task is raised here, and ends all processes, which also end if this one is killed.
 
-    Raises RunError where a process was killed.
+    Raises RunError if a process was killed.
     """
     workers = min(workers, len(tasks))
     if workers <= 1:
         for task in tasks:
             yield task(count)
         return
-    # Threads of this process may hold locks, which a forked child could never acquire.
+    # not forked: threads of this process may hold locks that a child could never acquire
     context = multiprocessing.get_context("forkserver")
     pipes: dict[Connection, Any] = {}
     try:
@@ -61,8 +61,8 @@ def journaled(
     journal: Path,
     keeps: Callable[[Any], bool] = lambda result: True,
 ) -> Iterator[Any]:
-    """`each`, whose results are dataclasses. Those that it keeps are lines of `journal` before they
-    come, so that a job that was killed is resumed after them (`files.continued_lines`)."""
+    """`each`, with results that are dataclasses. Results that `keeps` accepts are written to
+    `journal` before they are yielded, so that a killed job can resume (`files.continued_lines`)."""
     with journal.open("a", encoding="utf-8") as lines:
         for result in each(tasks, workers, count):
             if keeps(result):
@@ -104,7 +104,7 @@ def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Any], count: Count) 
 
 
 def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this process
     done, told = 0, time.monotonic()
 
     def count(more: int) -> None:

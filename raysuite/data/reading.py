@@ -1,4 +1,4 @@
-"""A Slice -> its samples, their labels and their views: where every loader begins."""
+"""A Slice -> its samples, labels and views: the first step of every image loader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysuite.errors import DataError
 
 @dataclass(frozen=True)
 class Read:
-    """One micro-batch before anything is decoded."""
+    """One micro-batch before decoding."""
 
     samples: list[Sample]
     labels: NDArray[np.int64]
@@ -32,8 +32,8 @@ class Read:
 def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     """Read the samples of `slice_`.
 
-    Raises DataError that names the file of a sample that is missing, is no image, has a label
-    beyond the set's classes, or another size than the set's.
+    Raises DataError, which names the file, for a sample that is missing, is not an image, has a
+    label outside the set's classes, or not the size that the set requires.
     """
     facts, side = prepared.facts, prepared.facts.image_size
     samples, labels, sizes = [], [], []
@@ -59,7 +59,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
 
 
 def check_label(label: int, classes: int, place: str) -> None:
-    """Raise DataError for a label that is none of the set's: the loss would abort without one."""
+    """Raise DataError for a label outside the set's classes, which would abort the loss."""
     if not 0 <= label < classes:
         raise DataError(
             f"{place}: its class is number {label}, counted from 0; the set has {classes} classes"
@@ -67,16 +67,16 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """A sample's label alone. Raises DataError where it cannot be read or is none of the set's."""
+    """Only a sample's label. Raises DataError if it cannot be read or is not one of the set's."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label
 
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
-    """The views of what was read, as the reference shows them: [b, size, size, C].
+    """The views of the samples in `got`, as the reference renders them: [b, size, size, C].
 
-    Raises DataError as `decode`.
+    Raises DataError as `decode` does.
     """
     facts = prepared.facts
     size = facts.image_size

@@ -1,4 +1,4 @@
-"""A Slice -> its pixels or its normalised values, written into given memory."""
+"""A Slice -> its pixels or normalised values, written into given memory."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from raysuite.data.transforms import transformed
 from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
-"""What `torch.nn.functional.interpolate(mode="bilinear", antialias=True)` calls, with a place to
-write to. On uint8 it counts as Pillow does, with weights of 15 bits instead of 22."""
+"""The operator behind `torch.nn.functional.interpolate(mode="bilinear", antialias=True)`, with an
+output argument. For uint8, it computes like Pillow, with weights of 15 bits instead of 22."""
 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
-    """Write `fit(cut, part, size)` to `out` [size, size, C]; levels may differ by 1 from Pillow's.
+    """Write `fit(cut, part, size)` to `out` [size, size, C]; values may differ by 1 from Pillow's.
 
-    A part that is not the whole of `cut` is left to Pillow: torch resizes whole images only.
+    Pillow is used for a part that is not the whole of `cut`: torch resizes only whole images.
     """
     size = len(out)
     if cut.shape[:2] == (size, size) or part != whole(cut):
         out[...] = fit(cut, part, size)
         return
-    if not cut.flags.writeable:  # torch takes no other
+    if not cut.flags.writeable:  # torch needs writable arrays
         cut = cut.copy()
     _resize(_channels_first(cut), [size, size], False, None, None, out=_channels_first(out))
 
 
 def _channels_first(pixels: NDArray[np.uint8]) -> torch.Tensor:
-    """[1, C, H, W], on the same memory."""
+    """A view [1, C, H, W] of the same memory."""
     return torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """How views are shown; small, and can be pickled. Safe from several threads at once."""
+    """How views are rendered; small, and can be pickled. Thread-safe."""
 
     prepared: Prepared
     decode: Decode
@@ -60,10 +60,10 @@ class Rendering:
     def write(
         self, source: Source, slice_: Slice, out: NDArray[np.uint8] | NDArray[np.float32]
     ) -> NDArray[np.int64]:
-        """Write the views that `slice_` asks for to `out`, and return their labels [b].
+        """Write the views of `slice_` to `out`, and return their labels [b].
 
-        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised.
-        Raises DataError as `read` and `decode`.
+        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised. Raises DataError as
+        `read` and `decode` do.
         """
         got = read(source, self.prepared, slice_)
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
@@ -92,7 +92,7 @@ class Rendering:
             self._normalise(image, values)
 
     def _normalise(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
-        # A channel at a time: what is written stays in the processor's cache until it is done.
+        # One channel at a time, so that written values stay in the CPU cache until they are done.
         for channel, (shift, scale) in enumerate(zip(*self.constants, strict=True)):
             plane = values[channel]
             np.copyto(plane, image[:, :, channel])

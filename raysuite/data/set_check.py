@@ -1,4 +1,4 @@
-"""Check a data set on disk: its content, and what is wrong with it, and where."""
+"""Checking a data set on disk: its content, its errors, and their places."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import CLASSES_FILE, NAMED, SPLITS, Format
 
 _UNKNOWN = 1
-"""Placeholder for a size or a count that a spec would have and checking does not need."""
+"""Placeholder for a size or a count that specs need and checking does not."""
 
 
 def target_of(data: DataOptions) -> Target:
-    """The data set of a spec that has files."""
+    """The Target for a spec's data set."""
     if data.own:
         return Target(data)
     names: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def target_of(data: DataOptions) -> Target:
 
 
 def detect(path: Path) -> Target:
-    """The data set in a folder, from its files. Raises DataError where there is none."""
+    """The data set in a folder, recognised by its files. Raises DataError if there is none."""
     path = path.expanduser()
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
@@ -53,7 +53,7 @@ def detect(path: Path) -> Target:
 
 
 def stated(path: Path | None, name: str | None, form: Format | None, **more: Any) -> DataOptions:
-    """The options of a set on disk, with what checking does not need filled in."""
+    """The options of a set on disk, with placeholders for what checking does not need."""
     if name is None:
         name = "tfrecord" if form == "tfrecord" else "image_folder"
     if name in ("image_folder", "tfrecord"):
@@ -70,7 +70,7 @@ def _form(path: Path) -> Format | None:
 
 
 def _names(root: Path) -> tuple[str, ...]:
-    """The names in classes.txt; empty where there is none."""
+    """The names in classes.txt; empty without this file."""
     try:
         return tuple((root / CLASSES_FILE).read_text("utf-8", "replace").splitlines())
     except OSError:
@@ -81,7 +81,7 @@ def _first_label(root: Path) -> int | None:
     try:
         first = tfrecord.manifest_of(root).get("first_label")
     except DataError:
-        return None  # reported when the shards are checked
+        return None  # reported when shards are checked
     return first if isinstance(first, int) else None
 
 
@@ -97,11 +97,11 @@ def check(
 ) -> Report:
     """Check every file of a data set, and every pixel if `decode`.
 
-    Errors of the data are in the report, never raised. `write_index` writes missing and wrong
-    indices of intact TFRecords. `begin` is called with the amount of work, in images or bytes; the
-    function that it returns is called with the progress.
+    Errors of the data are in the report, and never raised. `write_index` writes missing and wrong
+    indices of intact TFRecords. `begin` is called with the amount of work, in images or bytes, and
+    returns a function that is called with the progress.
 
-    Raises RunError where a process was killed.
+    Raises RunError if a process was killed.
     """
     listed = formats.module_of(target.data.form).to_check(target, decode, write_index)
     splits: dict[str, Part] = {}
@@ -139,7 +139,7 @@ def _by_number(place: str) -> list[tuple[int, str]]:
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note where a named set has other counts than its official files: synthetic, or a part."""
+    """A note if a named set's counts differ from the official ones: it is synthetic, or a part."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

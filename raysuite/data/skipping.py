@@ -1,7 +1,7 @@
-"""Which samples of a set cannot be read, found out before the first epoch.
+"""The unreadable samples of a set, found before the first epoch.
 
-A set is checked in chunks. The result of each is cached under the state of its files, so that the
-next run, or a resumed one, need not check it again.
+A set is checked in chunks. Each chunk's result is cached by the state of its files, so that the
+next run, or a resumed run, need not check it again.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from raysuite.files import write_whole
 from raysuite.spec.datasets import cache_dir
 
 CHUNK = 512
-"""Samples that are checked and cached together: some seconds of one core's work."""
+"""Samples that are checked and cached together: some seconds of work for one core."""
 
 _VERSION = 2
-"""Increased whenever other samples would count as bad, so that old results are not reused."""
+"""Increased whenever other samples would count as bad, so that older results are not reused."""
 
 Faults = dict[int, str]
-"""Sample -> why it cannot be read. The others can."""
+"""Sample -> why it cannot be read. Readable samples are left out."""
 
 
 def look(
     prepared: Prepared, source: Source, ids: range, threads: Executor, cache: Path | None = None
 ) -> tuple[Faults, bool]:
-    """What is wrong with the samples `ids` of `source`, and whether it was known.
+    """The faults of the samples `ids` of `source`, and whether they were cached.
 
-    Every image is read and decoded whole, checksums and labels included, by the reference decoder.
-    What is found is kept below `cache` (default: `cache_dir()`).
+    The reference decoder decodes every image completely; checksums and labels are checked too.
+    Results are cached below `cache` (default: `cache_dir()`).
     """
     key = _key(prepared, source, ids)
     folder = (cache_dir() if cache is None else cache) / "looks"
@@ -54,14 +54,15 @@ def look(
     faults = {sample: reason for sample, reason in zip(ids, reasons, strict=True) if reason}
     if file is not None:
         kept = {sample - ids.start: reason for sample, reason in faults.items()}
-        with contextlib.suppress(OSError):  # without it the next run looks again, finds the same
+        # if not cached, the next run checks again, with the same result
+        with contextlib.suppress(OSError):
             write_whole(file, json.dumps(kept).encode())
     return faults, False
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """What a set lacks beside single samples: classes without a training image, and records
-    after damaged bytes in a shard without an index."""
+    """What a set lacks other than single samples: training images of a class, and records after
+    damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]
@@ -85,7 +86,7 @@ def _damage(shard: Path) -> str:
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """A sample's place and why it cannot be read, without the advice; empty if it can."""
+    """A sample's place and why it cannot be read, without the advice; empty if readable."""
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples
@@ -97,7 +98,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
 
 
 def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
-    """A digest of all that the answer depends on; None where no file shows what changed."""
+    """A digest of all that the faults depend on; None for samples without a file."""
     facts, features = prepared.facts, prepared.data.features.model_dump_json()
     rule = (facts.classes, facts.channels, facts.image_size, prepared.exact, prepared.form)
     digest = hashlib.sha256(repr((_VERSION, PIL.__version__, *rule, features)).encode())
@@ -109,7 +110,7 @@ def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
         files[file] = None
         digest.update(os.fsencode(source.place(sample)) + b"\0")
     for file in files:
-        with contextlib.suppress(OSError):  # one that is missing has a fault, and no state
+        with contextlib.suppress(OSError):  # a missing file is a fault, and has no state
             state = os.stat(file)
             digest.update(f"{state.st_size} {state.st_mtime_ns}".encode())
         digest.update(b"\0")

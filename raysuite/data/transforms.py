@@ -1,7 +1,7 @@
 """The user's own transform of each image, `data.transform`: after augmentation, before normalising.
 
-Its random generator is a function of seed, epoch and sample alone, like the augmentation: every
-loader that calls Python delivers the same image, whatever the number of ranks.
+Its random generator depends only on seed, epoch and sample, like the augmentation: every loader
+that calls Python delivers the same image, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def transformed(
     draw: tuple[int, int] | None,
     place: str,
 ) -> NDArray[np.uint8]:
-    """Apply the transform to an image [size, size, C]; without one, the image is returned.
+    """Apply the transform to an image [size, size, C]; without a transform, return the image.
 
-    `draw` is seed and epoch, None in validation: the transform is then given no generator.
-    Raises DataError, with the image's place, if it raises, or returns anything but an image of the
-    same shape.
+    `draw`: seed and epoch; None in validation, where the transform gets no generator. Raises
+    DataError, with the image's place, if the transform raises, or returns anything but an image of
+    the same shape.
     """
     if prepared.data.transform is None:
         return image

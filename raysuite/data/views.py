@@ -1,7 +1,7 @@
-"""Augmentation: the part of each image that the network gets (its view), perhaps mirrored.
+"""Augmentation: the part of each image that the network gets (its view), possibly mirrored.
 
-A view is a function of seed, epoch and sample alone, so that every loader delivers the same one,
-whatever the number of ranks, and in the middle of an epoch as well as from its start.
+A view depends only on seed, epoch and sample, so that every loader delivers the same view, whatever
+the number of ranks, and also when an epoch is resumed in the middle.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 from raysuite.data.prepared import Prepared
 
 SCALE = (0.08, 1.0)
-"""Share of the area that a random part has: Szegedy et al. 2015, "Going deeper with
+"""The range of a random part's share of the area: Szegedy et al. 2015, "Going deeper with
 convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
-"""Width over height of a random part, from the same place."""
+"""The range of a random part's width over height, from the same section."""
 TRIES = 10
 """Random parts that are tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""The shorter side of a validation image, over the side of its centre crop: He et al. 2015."""
+"""A resized validation image's shorter side over the side of its centre crop: He et al. 2015."""
 SHIFT = 1 / 8
-"""Largest shift of pad_crop_flip, over the side: 4 of CIFAR's 32 pixels (He et al. 2015, 4.2)."""
+"""The largest shift of pad_crop_flip over the side: 4 of CIFAR's 32 pixels (He et al. 2015,
+4.2)."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """boxes: [b, 4] left, top, width and height in source pixels, float64; random ones are whole
-    numbers. Only those of pad_crop_flip extend beyond the image, where pixels are zero.
-    flips: [b] bool, mirrored left to right, after the crop."""
+    """boxes: [b, 4] left, top, width and height in source pixels, float64; random boxes have whole
+    numbers. Only boxes of pad_crop_flip extend beyond the image, where pixels are zero. flips: [b]
+    bool, whether the crop is mirrored left to right."""
 
     boxes: NDArray[np.float64]
     flips: NDArray[np.bool_]
@@ -57,10 +58,10 @@ def views(
 
 
 def uniforms(draw: tuple[int, int], ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """[b, count] numbers in [0, 1), by seed, epoch and sample.
+    """[b, count] numbers in [0, 1), determined by seed, epoch and sample.
 
-    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"), as it
-    is a function of a counter and works on whole arrays.
+    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"), because
+    it is a function of a counter and works on whole arrays.
     """
     seed, epoch = draw
     with np.errstate(over="ignore"):
@@ -84,7 +85,7 @@ def _whole(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The centre square, in source pixels, that has a side of `size` once the image's shorter side
+    """The centre square in source pixels that has a side of `size` after the image's shorter side
     is resized to 256 / 224 * `size`."""
     side = sizes.min(axis=1, keepdims=True) * (size / round(size * SHORT_SIDE))
     return np.concatenate([(sizes - side) / 2, side, side], axis=1)

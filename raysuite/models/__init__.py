@@ -1,4 +1,4 @@
-"""The network that a spec names, freshly initialised, and what it costs."""
+"""The network that a spec names, with initial weights, and what the network costs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["build", "check", "cost_of", "layers_of"]
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
-    Weights are drawn from torch's global generator, so seed it first. Your own
-    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
-    its signature names, and with the spec's options, which come first. Lazy layers are initialised.
+    Initial weights are drawn from torch's global generator, so seed it first. The user's own
+    `module:attribute` is called with `num_classes`, `in_channels` and `image_size`, as far as its
+    signature has them, and with the spec's options, which take precedence. Initialises lazy layers.
 
-    Raises UserError where the model cannot be imported or made, does not take such images, or is
-    not an nn.Module.
+    Raises UserError if the model cannot be imported or made, does not accept such images, or is not
+    an nn.Module.
     """
     from torch import nn
 
@@ -43,7 +43,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     arguments = {**given, **model.options}
     try:
         built = constructor(**arguments)
-    except (Exception, SystemExit) as error:  # the constructor may be the user's own
+    except (Exception, SystemExit) as error:  # the constructor may be the user's own code
         called = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise UserError(
             f"model {model.name!r} cannot be made: called with {called or 'nothing'}, it raised "
@@ -64,19 +64,20 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Initialise lazy layers by a pass of two samples: frameworks need all shapes."""
+    """Initialise lazy layers by a forward pass of two samples: frameworks need all shapes."""
     import torch
 
     from raysuite.models.base import example
 
-    model.eval()  # so that dropout draws nothing, and BatchNorm's statistics stay
+    model.eval()  # dropout draws no numbers, and BatchNorm's statistics stay
     with torch.no_grad():
         called(model, example(facts, 2))
     model.train()
 
 
 def check(name: str) -> None:
-    """Raise UserError where `timm:NAME` or `module:attribute` is not there; others always are."""
+    """Raise UserError if `timm:NAME` or `module:attribute` does not exist; checks no other
+    names."""
     if name.startswith("timm:"):
         from raysuite.models import timm_models
 
@@ -86,10 +87,10 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """Parameters, forward FLOPs and activation bytes of the model that a spec names; where it can
-    be, without memory for its weights.
+    """Parameters, forward FLOPs and activation bytes of the model that a spec names; if possible
+    without memory for its weights.
 
-    Raises UserError as `build` does, and where the model cannot process such images.
+    Raises UserError as `build` does, and if the model cannot process such images.
     """
     import torch
 
@@ -98,16 +99,16 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     try:
         with torch.device("meta"):
             return cost(build(model, facts), facts)
-    except UserError:  # some constructors read what they have written, which needs memory
+    except UserError:  # some constructors read their own tensors, which needs memory
         with torch.random.fork_rng(devices=[]):
             return cost(build(model, facts), facts)
 
 
 def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
-    """What the layers of the model that a spec names cost, in the order of a forward pass; without
-    torch where they are known.
+    """The costs of the layers of the model that a spec names, in the order of a forward pass. Known
+    costs are returned without importing torch.
 
-    Raises UserError as `build` does, and where the model cannot process such samples.
+    Raises UserError as `build` does, and if the model cannot process such samples.
     """
 
     def count() -> list[LayerCost]:
@@ -122,7 +123,7 @@ def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
 
 
 def _constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """What to call, and the data set's facts for its arguments."""
+    """The function that makes the model, and its arguments from the data set's facts."""
     shape = {"num_classes": facts.classes, "in_channels": facts.channels}
     if name in LANGUAGE_MODELS:
         from raysuite.models.gpt import Gpt
@@ -163,8 +164,8 @@ def _constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 
 def _named(call: Callable[..., Any]) -> set[str]:
-    """Arguments that can be given by name. `**kwargs` names none: who it passes them to may not
-    know ours."""
+    """The names of arguments that can be given by keyword. `**kwargs` is not counted: the function
+    that receives them may not accept these arguments."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-ins have no signature

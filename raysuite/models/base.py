@@ -1,4 +1,4 @@
-"""What the families of models share."""
+"""Code that the families of models share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 from raysuite.spec.datasets import DatasetFacts
 
 Constructor = tuple[Callable[..., Any], dict[str, Any]]
-"""What to call, and the arguments that the data set gives it."""
+"""The function that makes a model, and its arguments from the data set."""
 
 
 def example(facts: DatasetFacts, count: int, device: torch.device | str | None = None) -> Any:
-    """Zeros of the shape of `count` samples: images [count, C, H, W], tokens [count, T], or what
-    the user's own data set has."""
+    """Zeros with the shape of `count` samples: images [count, C, H, W], tokens [count, T], or the
+    shape of the user's own data set."""
     if facts.inputs:
         return _zeros(json.loads(facts.inputs), count, device)
     if facts.sequence:
@@ -28,7 +28,7 @@ def example(facts: DatasetFacts, count: int, device: torch.device | str | None =
 
 
 def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any:
-    """Of DatasetFacts' `inputs`."""
+    """Zeros with the dtypes and shapes of DatasetFacts' `inputs`."""
     if isinstance(described, dict):
         return {name: _zeros(each, count, device) for name, each in described.items()}
     if isinstance(described, list):
@@ -39,7 +39,7 @@ def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any
 
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
-    """torchvision's model of that name, untrained unless the options set weights."""
+    """The torchvision model of that name, untrained unless the options set `weights`."""
     import torchvision
 
     return torchvision.models.get_model(
@@ -48,20 +48,20 @@ def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> A
 
 
 _WITHOUT_HEADS = {"aux_logits": False, "init_weights": True}
-"""Auxiliary heads would return more than logits; the second is a default that is to change."""
+"""Auxiliary heads would return more than logits. `init_weights` is set because torchvision will
+change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """torchvision's builder of a model that stays as it is there, and the arguments that this data
-    set asks for."""
+    """torchvision's constructor of a model that is not adapted, and its arguments for the data."""
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
     if name in ("googlenet", "inception_v3"):
         arguments |= _WITHOUT_HEADS
-    if name.startswith("vit_"):  # its position embedding is made for one size
+    if name.startswith("vit_"):  # the position embedding has a fixed size
         arguments["image_size"] = facts.image_size
-    if name.startswith("maxvit_"):  # its windows must tile the image
+    if name.startswith("maxvit_"):  # the windows must tile the image
         arguments["input_size"] = (facts.image_size, facts.image_size)
     return partial(torchvision.models.get_model, name), arguments
 
@@ -73,12 +73,11 @@ def first_convolution(
     kernel_size: int | None = None,
     stride: int | None = None,
 ) -> nn.Conv2d:
-    """A first convolution like `theirs` with other input channels, and the kernel and stride that
-    are given; its padding keeps the image's side if the stride is 1.
+    """A first convolution like `theirs`, with other input channels and, if given, another kernel
+    size and stride. The padding keeps the image's side if the stride is 1.
 
     Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
-    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), which is independent of the number of
-    input channels.
+    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), whatever the number of input channels.
     """
     size = kernel_size or theirs.kernel_size[0]
     ours = nn.Conv2d(

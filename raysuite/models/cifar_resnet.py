@@ -1,9 +1,9 @@
 """The residual networks for small images of He et al. 2015, "Deep Residual Learning for Image
 Recognition", section 4.2 (arXiv:1512.03385): 6n+2 layers, of 16, 32 and 64 channels.
 
-Depth 20, 32, 44, 56 and 110 are n = 3, 5, 7, 9 and 18; the paper's Table 6 counts 0.27, 0.46,
-0.66, 0.85 and 1.7 million parameters for RGB images of 10 classes. Unlike the paper, images may
-have any side and one channel.
+Depth 20, 32, 44, 56 and 110 are n = 3, 5, 7, 9 and 18; the paper's Table 6 counts 0.27, 0.46, 0.66,
+0.85 and 1.7 million parameters for RGB images of 10 classes. Unlike in the paper, images may have
+any side and any number of channels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTHS = (16, 32, 64)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut. [b, C_in, H, W] -> [b, C_out, H/stride, W/stride]."""
+    """Two 3x3 convolutions and a shortcut. [b, C_in, H, W] -> [b, C_out, H/stride, W/stride]."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class CifarResNet(nn.Module):
         self.fc = nn.Linear(WIDTHS[2], num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                # He et al. 2015, arXiv:1502.01852, eq. 10, by the paper's section 3.4
+                # He et al. 2015, arXiv:1502.01852, eq. 10, as in section 3.4 of the networks' paper
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(self.fc.bias)
 

@@ -1,4 +1,4 @@
-"""Begin from weights that are in a file, and train a part of a network only."""
+"""Starting from the weights in a file, and training only a part of a network."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _NESTED = ("state_dict", "model_state_dict", "model")
-"""Keys below which checkpoints hold weights: Lightning's and timm's, PyTorch's tutorials',
+"""Keys below which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
 torchvision's references."""
 _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Give `network` the weights and buffers of `file`, a state_dict by torch.save or safetensors.
+    """Load weights and buffers into `network` from a state_dict by torch.save or safetensors.
 
-    The layer that ends in an output for each class of `facts` keeps its own initial values where
-    the file's has another number of them, or, in a run's folder, that run's classes have other
-    names; returns the names of its tensors.
+    The layer with one output per class of `facts` keeps its initial values if the file has another
+    number of classes, or if the file is in a run's folder and that run's classes have other names.
+    Returns the names of this layer's tensors.
 
-    Raises UserError for a file that cannot be read, and with all names that do not fit.
+    Raises UserError for a file that cannot be read, and lists all names that do not fit.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)
@@ -70,9 +70,9 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
-    """Have parameters not trained whose name, as of `named_parameters`, a pattern matches.
+    """Freeze the parameters whose names, as in `named_parameters`, match a pattern.
 
-    Raises UserError for patterns that match none, and where nothing is left to train.
+    Raises UserError for patterns without a match, and if all parameters would be frozen.
     """
     parameters = dict(network.named_parameters())
     if wrong := unmatched(patterns, parameters):
@@ -94,7 +94,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             found: Any = load_file(file)
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # of unpickling, of zip files, of the disk
+    except Exception as error:  # errors of unpickling, of zip files, of the disk
         reason = str(error).strip().splitlines()
         raise UserError(
             f"model.weights: {file} cannot be read: {type(error).__name__}: "
@@ -113,9 +113,9 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the model's `own` names, where wrappers such as DistributedDataParallel (`module`)
-    put others before them; as they are where that does not help. torch.compile's name may stand
-    anywhere."""
+    """The weights by the model's `own` names, without the prefixes of wrappers such as
+    DistributedDataParallel (`module`), or unchanged if that does not help. torch.compile's
+    `_orig_mod` is removed anywhere in a name."""
     bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while bare and not bare.keys() & own.keys():
         first = next(iter(bare)).partition(".")[0] + "."
@@ -131,5 +131,5 @@ def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:
 
 
 def _counters(state: dict[str, Tensor]) -> set[str]:
-    """BatchNorm counts its batches only since torch 0.4.1."""
+    """The names of BatchNorm's batch counters, which files from before torch 0.4.1 lack."""
     return {name for name in state if name.endswith("num_batches_tracked")}

@@ -1,5 +1,5 @@
-"""GPT: a decoder with normalisation before each part (Radford et al. 2019, "Language Models are
-Unsupervised Multitask Learners", section 2.3)."""
+"""GPT: a decoder with normalisation before attention and before the MLP (Radford et al. 2019,
+"Language Models are Unsupervised Multitask Learners", section 2.3)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn import functional
 from raysuite.errors import UserError
 
 _STD = 0.02
-"""Of all first weights; those of each block's two last matrices divided by sqrt(2 * layers): GPT-2,
-as above."""
+"""The standard deviation of initial weights. For the last matrices of attention and MLP in each
+block it is divided by sqrt(2 * layers), as in GPT-2."""
 
 
 class Embedding(nn.Module):
-    """Tokens [b, t] -> [b, t, width]: a vector for each token plus one for each place."""
+    """Tokens [b, t] -> [b, t, width]: the sum of a token embedding and a position embedding."""
 
     def __init__(self, vocabulary: int, sequence: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to the places before, and a perceptron, each added to its input [b, t, width]."""
+    """Causal self-attention and an MLP, each added to its input [b, t, width]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -66,9 +66,9 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Logits [b, t, vocabulary] for tokens [b, t], t <= sequence.
+    """Tokens [b, t], t <= sequence -> logits [b, t, vocabulary].
 
-    The defaults are small; GPT-2 with 124 M parameters is layers 12, heads 12, width 768.
+    The defaults are small; GPT-2 with 124 M parameters has layers 12, heads 12, width 768.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class Gpt(nn.Module):
         dropout: float = 0.0,
         tied: bool = True,
     ) -> None:
-        """`tied`: the last layer's matrix is that of the tokens' vectors.
+        """`tied`: the last layer shares the matrix of the token embedding.
 
-        Raises UserError where the heads do not divide the width.
+        Raises UserError if `width` is not a multiple of `heads`.
         """
         super().__init__()
         if width % heads:
@@ -101,7 +101,7 @@ class Gpt(nn.Module):
             self.head.weight = self.embedding.token.weight
 
     def layers(self) -> list[list[nn.Module]]:
-        """The parts that a pipeline is cut into."""
+        """The layers between which a pipeline can be cut, each with its parts in order."""
         return [[self.embedding], *([block] for block in self.blocks), [self.norm, self.head]]
 
     def forward(self, tokens: Tensor) -> Tensor:

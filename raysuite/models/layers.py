@@ -1,4 +1,4 @@
-"""What the layers of a network cost, counted once for each network and kept in the cache folder, so
+"""The costs of a network's layers, counted once for each network and kept in the cache folder, so
 that simulations need not import torch."""
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from raysuite.spec.experiment import ModelOptions
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one image costs in a module without modules of its own."""
+    """The cost of one image in a module without submodules."""
 
     name: str
     parameters: int
     forward_flops: int
     """Multiply-adds, as in ModelCost."""
     output_bytes: int
-    """In fp32."""
+    """Bytes of the output in fp32."""
 
 
 def kept(
     model: ModelOptions, facts: DatasetFacts, count: Callable[[], list[LayerCost]]
 ) -> list[LayerCost]:
-    """What an earlier process counted, or else `count()`; networks of the user's own, whose code
-    may change, are counted anew by each process."""
+    """The costs that an earlier process counted, or else those of `count()`. For a user's own
+    network, whose code may change, each process counts again."""
     file = _file(model, facts)
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [LayerCost(**each) for each in json.loads(file.read_text("utf-8"))]
     found = count()
     if ":" not in model.name or model.name.startswith("timm:"):
-        with contextlib.suppress(OSError):  # a folder that cannot be written
+        with contextlib.suppress(OSError):  # the folder may not be writable
             write_whole(file, json.dumps([asdict(each) for each in found]).encode())
     return found
 

@@ -1,10 +1,10 @@
 """torchvision's MobileNetV2, with a stem for the size of the image.
 
-Large: torchvision's own. Small: the first convolution and the second stage have stride 1, as
-DDLBench has it on MNIST and CIFAR-10. DDLBench's blocks deviate from the paper (Sandler et al.
-2018, arXiv:1801.04381) further: a 1 x 1 convolution in the first block, and one in the shortcut
-where channels change. Those are left out here, so that the small network is the paper's, too:
-2.24 million parameters for ten classes instead of 2.30.
+Large stem: torchvision's own. Small stem: the first convolution and the second stage have stride 1,
+as in DDLBench on MNIST and CIFAR-10. DDLBench's blocks also deviate from the paper (Sandler et al.
+2018, arXiv:1801.04381) by a 1 x 1 convolution in the first block, and one in the shortcut where
+channels change. These convolutions are left out here, so that the small network is the paper's,
+too: 2.24 million parameters for ten classes instead of 2.30.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysuite.spec.stems import stem_of
 _SMALL_STAGES = (
     # expansion, channels, blocks, stride
     (1, 16, 1, 1),
-    (6, 24, 2, 1),  # 2 in the paper
+    (6, 24, 2, 1),  # stride 2 in the paper
     (6, 32, 3, 2),
     (6, 64, 4, 2),
     (6, 96, 3, 1),
@@ -33,7 +33,7 @@ def mobilenet_v2(
 ) -> nn.Module:
     """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any side.
 
-    `options` are those of torchvision's MobileNetV2, such as width_mult and dropout.
+    `options` are options of torchvision's MobileNetV2, such as width_mult and dropout.
     """
     small = stem_of("mobilenet_v2", image_size, stem) == "small"
     if small:

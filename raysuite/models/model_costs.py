@@ -1,6 +1,6 @@
-"""What a model costs: parameters, forward FLOPs, bytes of activations and of gradients.
+"""The cost of a model: parameters, forward FLOPs, bytes of activations and of gradients.
 
-Counted by running the model on torch's meta device, which holds shapes and no values.
+Counted by running the model on torch's meta device, which has shapes but no values.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
-"""Images of the two forward passes. What an image costs is half their difference, so that what
-does not grow with the batch (weights, BatchNorm's statistics) drops out. One image alone would not
-do: BatchNorm refuses to train on a single value per channel."""
+"""The numbers of images in two forward passes. The cost of an image is half the difference, so that
+whatever does not grow with the batch (weights, BatchNorm's statistics) cancels. One image is not
+enough: BatchNorm refuses to train on a single value per channel."""
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """What a model costs in training with fp32."""
+    """The cost of a model in training with fp32."""
 
     parameters: int
-    """Numbers that are trained or frozen; BatchNorm's running statistics are not counted."""
+    """Parameters, trainable or frozen; BatchNorm's running statistics are not counted."""
     forward_flops: int
-    """Multiply-adds of one image's forward pass, each counted once, as He et al. 2015 and Aach et
-    al. 2023 count: a device whose peak rate counts additions and multiplications apart does two
-    operations for each. Convolutions, matrix products and attention; nothing for norms, poolings
-    and element-wise work."""
+    """Multiply-adds of one image's forward pass, each counted as one, as in He et al. 2015 and Aach
+    et al. 2023; a device's peak rate that counts additions and multiplications separately counts
+    two. Includes convolutions, matrix products and attention, but not norms, poolings and
+    element-wise operations."""
     activation_bytes: int
-    """What autograd keeps of one image's forward pass for the backward pass, the image included:
-    each storage once, weights left out. A framework's work space is not in it."""
+    """Bytes that autograd saves of one image's forward pass for the backward pass, the image
+    included: each storage once, without weights and without a framework's work space."""
     gradient_bytes: int
-    """Gradients of the trained parameters: what an all-reduce moves."""
+    """Bytes of the trainable parameters' gradients, which an all-reduce moves."""
     small_parameters: int
-    """Numbers of tensors that ZeRO-3 keeps whole."""
+    """The number of parameters in the tensors that ZeRO-3 keeps whole."""
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
-    """What `model` costs on images [channels, size, size] of this data set. `model` stays as it is.
+    """The cost of `model`, which is not changed, for images [channels, size, size] of this data
+    set.
 
-    A model that the meta device cannot run is copied and run where its weights are.
+    If the model cannot run on the meta device, a copy runs on the device of its weights.
 
-    Raises UserError where it cannot process such images.
+    Raises UserError if the model cannot process such images.
     """
     parameters = list(model.parameters())
     try:
@@ -69,7 +70,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
     images = _MORE - _FEW
     return ModelCost(
         parameters=sum(parameter.numel() for parameter in parameters),
-        forward_flops=(more[0] - few[0]) // images // 2,  # torch counts two per multiply-add
+        forward_flops=(more[0] - few[0]) // images // 2,  # torch counts 2 for each multiply-add
         activation_bytes=(more[1] - few[1]) // images,
         gradient_bytes=sum(
             each.numel() * each.element_size() for each in parameters if each.requires_grad
@@ -79,11 +80,11 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The modules that compute or hold parameters, in the order of a forward pass. What is computed
-    between two modules, such as attention, is the second one's; a weight that several hold is the
-    first one's.
+    """The costs of modules that compute or hold parameters, in the order of a forward pass. What is
+    computed between two modules, such as attention, counts for the second; a shared weight counts
+    for the first.
 
-    Raises UserError where the meta device cannot run the model on such samples.
+    Raises UserError if the meta device cannot run the model on such samples.
     """
     empty, found = _without_numbers(model), list[LayerCost]()
     inputs = example(facts, _FEW, "meta")
@@ -124,7 +125,7 @@ def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy with weights and buffers on the meta device: it takes no memory."""
+    """A copy with weights and buffers on the meta device, which takes no memory."""
     memo: dict[int, object] = {}
     for weight in model.parameters():
         empty = torch.empty_like(weight, device="meta")
@@ -135,11 +136,11 @@ def _without_numbers(model: nn.Module) -> nn.Module:
 
 
 def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """FLOPs as torch counts them and saved bytes, of the smaller batch and of the larger one."""
+    """FLOPs as counted by torch, and saved bytes, for the smaller and for the larger batch."""
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
     model.train()
-    with torch.random.fork_rng(devices=[]):  # dropout draws on a real device
+    with torch.random.fork_rng(devices=[]):  # on a real device, dropout draws random numbers
         few, more = (_forward(model, example(facts, count, device)) for count in (_FEW, _MORE))
     return few, more
 
@@ -159,5 +160,5 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # until here: a storage that is freed may be handed out again
+    del output  # not earlier: the storage could be reused, and counted as the same
     return int(flops.get_total_flops()), sum(saved.values())

@@ -1,9 +1,9 @@
 """torchvision's ResNets, ResNeXts and wide ResNets, with a stem for the size of the image.
 
-Large: torchvision's own. Small, as DDLBench has it on MNIST and CIFAR-10: a 3 x 3 convolution of
-stride 1 and no pooling before the first stage. Names in the state_dict are torchvision's in both.
-torchvision's bottleneck halves the image in its 3 x 3 convolution (ResNet "v1.5"), not in its
-first 1 x 1 convolution as in He et al. 2015 (arXiv:1512.03385); that costs 2 to 6 % more FLOPs.
+Large stem: torchvision's own. Small stem, as in DDLBench on MNIST and CIFAR-10: a 3 x 3 convolution
+of stride 1 and no pooling before the first stage. Both have torchvision's names in the state_dict.
+torchvision's bottleneck halves the image in its 3 x 3 convolution (ResNet "v1.5"), not in its first
+1 x 1 convolution as in He et al. 2015 (arXiv:1512.03385); that costs 2 to 6 % more FLOPs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def resnet(
 ) -> nn.Module:
     """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any side.
 
-    `options` are those of torchvision's ResNet, such as zero_init_residual.
+    `options` are options of torchvision's ResNet, such as zero_init_residual.
     """
     model = torchvision_model(name, num_classes, options)
     if stem_of(name, image_size, stem) == "small":

@@ -1,4 +1,4 @@
-"""timm's models by their name there (`timm:NAME`), untrained."""
+"""timm's models by their names in timm (`timm:NAME`), untrained."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ PREFIX = "timm:"
 
 
 def constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """timm's `create_model`, and the arguments that this data set asks for.
+    """timm's `create_model`, and its arguments for this data set.
 
-    Raises MissingPartError without timm, and UserError for a name that it does not know.
+    Raises MissingPartError without timm, and UserError if timm has no model of that name.
     """
     wanted = name.removeprefix(PREFIX)
     create = lazy.load("timm:create_model")
     configuration = _configuration(wanted)
     known = {"num_classes": facts.classes, "in_chans": facts.channels}
-    if configuration is not None and configuration.fixed_input_size:  # these take img_size
+    if configuration is not None and configuration.fixed_input_size:  # these models take img_size
         known["img_size"] = facts.image_size
     arguments: dict[str, Any] = {"model_name": wanted, "pretrained": False}
     # samples of a task other than classification have no such facts
@@ -30,12 +30,12 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 
 def check(name: str) -> None:
-    """Raise MissingPartError or UserError where `timm:NAME` cannot be made."""
+    """Raise MissingPartError or UserError if `timm:NAME` cannot be made."""
     _configuration(name.removeprefix(PREFIX))
 
 
 def _configuration(name: str) -> Any:
-    """What timm knows of a model's input, or None."""
+    """timm's configuration of a pretrained model of that name, or None."""
     if not lazy.load("timm:is_model")(name):
         near = difflib.get_close_matches(name, lazy.load("timm:list_models")(), n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -45,6 +45,6 @@ def _configuration(name: str) -> Any:
         )
     try:
         return lazy.load("timm.models:get_pretrained_cfg")(name)
-    except RuntimeError as error:  # a tag, after a dot, that the model does not have
+    except RuntimeError as error:  # the model does not have the tag after the dot
         plain = name.partition(".")[0]
         raise UserError(f"timm: {error} Leave the tag out: timm:{plain}") from error

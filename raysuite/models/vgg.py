@@ -1,10 +1,10 @@
 """torchvision's VGGs, with a head for the size of the image.
 
-Large: torchvision's own, three layers on 7 x 7 pixels. Small, as DDLBench has it on MNIST and
+Large head: torchvision's own, three layers on 7 x 7 pixels. Small head, as in DDLBench on MNIST and
 CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels DDLBench leaves the fifth
-pooling out, since four leave one pixel; here, each pooling whose input has one pixel is left out,
-so that images of any side can be classified. For images of more than 32 pixels, the mean over the
-last pixels is classified.
+pooling out, since four poolings leave one pixel. Here, each pooling whose input has one pixel is
+left out, so that images of any side can be classified. For images of more than 32 pixels, the mean
+over the remaining pixels is classified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raysuite.models.base import first_convolution, torchvision_model
 from raysuite.spec.stems import stem_of
 
 _CONFIGURATIONS = {"vgg11": "A", "vgg13": "B", "vgg16": "D", "vgg19": "E"}
-"""torchvision's letters, which are those of Simonyan and Zisserman 2014 (arXiv:1409.1556)."""
+"""torchvision's letters for the configurations of Simonyan and Zisserman 2014 (arXiv:1409.1556)."""
 
 
 def vgg(
@@ -32,7 +32,7 @@ def vgg(
 ) -> nn.Module:
     """[b, in_channels, size, size] -> [b, num_classes] logits.
 
-    `options` are those of torchvision's VGG (dropout, init_weights) and belong to the large head.
+    `options` are options of torchvision's VGG (dropout, init_weights), only for the large head.
     """
     if stem_of(name, image_size, stem) == "small":
         return SmallVGG(name, num_classes, in_channels, image_size, **options)
@@ -44,13 +44,13 @@ def vgg(
 
 
 class SmallVGG(VGG):
-    """torchvision's features, their mean, and one linear layer; weights drawn as torchvision does.
+    """torchvision's features, their mean, and one linear layer, initialised as in torchvision.
 
     Names below `features` are torchvision's: a pooling that is left out is an Identity.
     """
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int) -> None:
-        nn.Module.__init__(self)  # VGG's own would draw half a gigabyte of classifier
+        nn.Module.__init__(self)  # VGG.__init__ would draw half a gigabyte of classifier weights
         base, _, norm = name.partition("_")
         self.features = make_layers(cfgs[_CONFIGURATIONS[base]], batch_norm=norm == "bn")
         self.avgpool = nn.AdaptiveAvgPool2d(1)

@@ -1,4 +1,4 @@
-"""Optimisers, the learning rate over time, and the average of the weights."""
+"""Optimisers, learning-rate schedules, and the average of the weights."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def build_optimizer(
     lr: float,
     names: Mapping[Tensor, str] | None = None,
 ) -> Optimizer:
-    """The optimiser over whole, not yet sharded parameters, at the rate `lr`.
+    """The optimiser over whole, not yet sharded parameters, with the learning rate `lr`.
 
-    `lr` is the rate after scaling (`RunPlan.peak_lr`); `factor` times it is the rate of a step.
-    `names` are those of the parameters, for patterns; without them these do not count.
+    `lr` is the rate after scaling (`RunPlan.peak_lr`); the rate of a step is `lr` times `factor`.
+    `names` are the names of the parameters, for patterns; without names, patterns are ignored.
 
-    Raises UserError for a pattern that matches none of the `names`.
+    Raises UserError for a pattern that does not match any of the `names`.
     """
     from torch.optim import SGD, AdamW
 
@@ -77,12 +77,12 @@ def parameter_groups(
     parameters: Iterable[Tensor],
     names: Mapping[Tensor, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, apart by `lr_factors`, by whether they decay, and for Muon
-    by whether they are `matrices` that it moves.
+    """Groups of the trainable parameters, split by `lr_factors`, by whether they decay, and for
+    Muon by whether they are `matrices` that Muon updates.
 
-    Without decay are parameters of at most one dimension: biases, and what normalisation layers
-    scale and shift by. LARS and LAMB take no ratio of norms there either, as Google's
-    implementations of both do by default (`exclude_from_layer_adaptation`).
+    Parameters of at most one dimension do not decay: biases, and the scales and shifts of
+    normalisation layers. LARS and LAMB do not use the ratio of norms there either, as in the
+    default of Google's implementations of both (`exclude_from_layer_adaptation`).
     """
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):

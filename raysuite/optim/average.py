@@ -8,19 +8,22 @@ import torch
 from torch import Tensor, nn
 
 _STEPS, _MODEL = "n_averaged", "module."
-"""Keys of a checkpoint, as torch.optim.swa_utils.AveragedModel has them."""
+"""Keys of a checkpoint, named as in torch.optim.swa_utils.AveragedModel."""
 
 
 class WeightAverage:
     """A copy of a model whose weights are the average of the model's.
 
-    After step 1 the average is the weights themselves; after step t > 1 it is
-    decay * average + (1 - decay) * weights. Buffers of floating point, such as BatchNorm's running
-    statistics, are averaged alike; others, such as indices and counts, are copied. It is
-    elementwise: ranks with equal weights have equal averages.
+    After step t the average is
 
-    torch's AveragedModel averages integers too, and truncates them; it also synchronises with the
-    device.
+        weights                                    for t = 1
+        decay * average + (1 - decay) * weights    for t > 1
+
+    Floating-point buffers, such as BatchNorm's running statistics, are averaged in the same way;
+    other buffers, such as indices and counts, are copied. All operations are elementwise: ranks
+    with equal weights have equal averages.
+
+    torch's AveragedModel also averages integers, truncating them, and synchronises with the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -32,7 +35,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Average the weights of `model`, or those that this rank holds, after one step."""
+        """Update the average after one step. `model` may hold only this rank's weights."""
         averaged = _tensors(self.model)
         pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
         copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]
@@ -52,7 +55,7 @@ class WeightAverage:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """The average, and the number of its steps, for a checkpoint."""
+        """The average and the number of steps in it, for a checkpoint."""
         averaged = {_MODEL + name: value for name, value in self.model.state_dict().items()}
         return {_STEPS: torch.tensor(self._steps), **averaged}
 

@@ -1,13 +1,13 @@
-"""LARS and LAMB: each weight tensor moves by a step that is in proportion to its own norm.
+"""LARS and LAMB: each weight tensor moves by a step in proportion to its own norm.
 
 LARS: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks",
 arXiv:1708.03888, algorithm 1. LAMB: You et al. 2020, "Large Batch Optimization for Deep Learning:
 Training BERT in 76 minutes", arXiv:1904.00962, algorithm 2, with the identity for phi.
 
-Both need the norms of whole tensors: a strategy that shards or flattens them gives other results.
-All that a step needs is kept in the parameter groups, from which Horovod makes its own optimiser.
-torch has neither; timm is optional, its LARS applies the rate outside the momentum, and its LAMB
-reads an option from the optimiser's defaults, which Horovod's copy lacks.
+Both need the norms of whole tensors: a strategy that shards or flattens tensors gives other
+results. All settings of a step are in the parameter groups, from which Horovod makes its own
+optimiser. torch has neither LARS nor LAMB. timm is optional, its LARS applies the rate outside the
+momentum, and its LAMB reads an option from the optimiser's defaults, which Horovod's copy lacks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Lars(Optimizer):
 class Lamb(Optimizer):
     """LAMB.
 
-    For each tensor w with gradient g, in step t = 1, 2, ..., elementwise but for the norms:
+    For each tensor w with gradient g, in step t = 1, 2, ..., elementwise except for the norms:
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g ^ 2
@@ -143,11 +143,11 @@ def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Te
 
 
 def _norms(tensors: _Tensors) -> Tensor:
-    """[tensors] the L2 norm of each."""
+    """The L2 norm of each tensor, [tensors]."""
     return torch.stack(list(torch._foreach_norm(tensors)))
 
 
 def _scale(tensors: _Tensors, above: Tensor, below: Tensor, defined: Tensor) -> None:
-    """Multiply each tensor by above / below [tensors], where that is `defined`."""
+    """Multiply each tensor by its above / below, both [tensors], where `defined` is True."""
     ratios = torch.where(defined, above / below, 1.0)
     torch._foreach_mul_(tensors, list(ratios.unbind()))

@@ -1,7 +1,7 @@
 """Muon for matrices, AdamW for all other parameters, as one optimiser.
 
-torch's Muon takes matrices alone. Of the rule of a group decides its item `matrices`, so that an
-optimiser made of the groups alone, as Horovod makes its own, is the same one.
+torch's Muon accepts only matrices. The item `matrices` of a group selects its rule, so that an
+optimiser made from the groups alone, as Horovod does, behaves the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MuonWithAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        """A setting that a group has itself is kept."""
+        """A setting in a group takes precedence over the argument."""
         groups = list(groups)
         rules: dict[bool, Callable[..., Optimizer]] = {
             True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
@@ -43,7 +43,7 @@ class MuonWithAdamW(Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient."""
         for matrices, rule in self._rules.items():
-            # frameworks and checkpoints may have replaced them
+            # frameworks and checkpoints may have replaced groups and state
             rule.param_groups = [each for each in self.param_groups if each["matrices"] == matrices]
             rule.state = self.state
             rule.step()

@@ -3,7 +3,7 @@
 Aach et al. 2023, "Large scale performance analysis of distributed deep learning frameworks for
 convolutional neural networks" (doi 10.1186/s40537-023-00765-w), compare step, cosine and
 exponential decay after a linear warm-up. You et al. 2017, "Large Batch Training of Convolutional
-Networks" (arXiv:1708.03888), have the polynomial one.
+Networks" (arXiv:1708.03888), use the polynomial schedule.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from raysuite.spec.optimizers import (
 def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_steps: int) -> float:
     """The rate of an optimiser step relative to the full rate, in [0, 1].
 
-    `step` counts from 0 over the whole run of `total_steps`. With s = step, E = steps_per_epoch,
-    W = round(warmup_epochs * E) steps of warm-up and t = s - W:
+    `step` counts from 0 over the whole run of `total_steps`. With s = step and E = steps_per_epoch,
+    warm-up takes W = round(warmup_epochs * E) steps, and t = s - W:
 
-        warm-up, s < W   (s + 1) / W                          the last of them has the full rate
+        warm-up, s < W   (s + 1) / W                          the last step has the full rate
         constant         1
         step             factor ^ (milestones m with s >= round(m * E))
                          milestones count from the start of the run, warm-up included
@@ -34,9 +34,8 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
         exponential      gamma ^ floor(t / E)                 changes once an epoch
         polynomial       min + (1 - min) * (1 - t / (total_steps - W)) ^ power
 
-    Cosine and polynomial change every step, and would reach `min_factor` one step after the last.
-
-    Steps past the end keep the value that they would have at `total_steps`.
+    Cosine and polynomial change every step, and reach `min_factor` at `total_steps`, one step after
+    the last. Later steps have the same value.
     """
     step = min(step, total_steps)
     warmup = warmup_steps(options, steps_per_epoch)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
-    """The strategy that `options` describes; a custom one is called with its own options.
+    """The strategy that `options` describes; a custom strategy is called with its own options.
 
-    `profiled`: prepare the framework's own timeline of collectives, where it has one.
+    `profiled`: prepare the framework's own timeline of collectives, if it has one.
     """
     strategy: Strategy
     if isinstance(options, CustomOptions):
@@ -30,10 +30,9 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 
 @contextmanager
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
-    """The strategy, in whose group this process is within the context. At its end the process is as
-    before, as `raysuite.parallel.process_state.restored` describes. `profiled`: see
-    `make_strategy`."""
-    from raysuite.parallel.process_state import restored  # torch, which the driver does without
+    """Yield the strategy, with this process in its group. After the context the process is as
+    before: see `raysuite.parallel.process_state.restored`. `profiled`: see `make_strategy`."""
+    from raysuite.parallel.process_state import restored  # imports torch, which the driver does not
 
     with restored(world.device):
         strategy = make_strategy(options, profiled)

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate around PyTorch's DDP: shows the wrapper's cost over plain DDP."""
+"""Hugging Face Accelerate around PyTorch's DDP, to compare the wrapper's cost with plain DDP."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _variables(world: World) -> Iterator[None]:
-    """Set torchrun's variables, from which Accelerate reads the rank, within the context only."""
+    """Set torchrun's variables, from which Accelerate reads the rank, only within the context."""
     before = dict(os.environ)
     os.environ.update(
         RANK=str(world.rank),
         WORLD_SIZE=str(world.size),
         LOCAL_RANK=str(world.device.index if world.device.type == "cuda" else world.local_rank),
         LOCAL_WORLD_SIZE=str(world.size),
-        OMP_NUM_THREADS=str(torch.get_num_threads()),  # it would set another number
+        OMP_NUM_THREADS=str(torch.get_num_threads()),  # Accelerate would change it
     )
     try:
         yield
@@ -57,7 +57,7 @@ class AccelerateEngine(TorchEngine):
         options: AccelerateOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        # one process holds one state of its library, which may be another world's
+        # a process has one AcceleratorState, which may be of another world
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         with _variables(world):
@@ -66,7 +66,7 @@ class AccelerateEngine(TorchEngine):
                 kwargs_handlers=[
                     accelerate.DistributedDataParallelKwargs(
                         bucket_cap_mb=options.bucket_mb,
-                        broadcast_buffers=False,  # as bare DDP has it here
+                        broadcast_buffers=False,  # as in raysuite's plain DDP
                         gradient_as_bucket_view=True,
                     )
                 ],

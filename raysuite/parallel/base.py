@@ -6,9 +6,9 @@
 
 The loss of a step is the mean over the samples of the *global* batch, or over its tokens, or
 weighted by classes. A rank's share of it is sum(loss of its samples) * replicas / samples (or their
-weights) of the global batch, so that averaging over replicas gives the mean exactly, however
-unevenly the last batch of an epoch falls. A replica is a whole copy of the model: one rank, or the
-ranks that hold its stages.
+weights) of the global batch. So averaging over replicas gives the mean exactly, even if the last
+batch of an epoch is split unevenly. A replica is a whole copy of the model: one rank, or the ranks
+that hold its stages.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Criterion = Callable[[Any, Any], Tensor]
-"""(output, targets) -> the sum of the losses of a task, a scalar."""
+"""(output, targets) -> the sum of a task's losses, a scalar."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others."""
+    """This process's place among all processes of the run."""
 
     rank: int
     size: int
@@ -59,18 +59,18 @@ class World:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What an optimiser step means, whatever the strategy."""
+    """Settings that define an optimiser step, independent of the strategy."""
 
     micro_batch: int
-    """Samples of a full micro-batch on one rank."""
+    """Samples per full micro-batch on one rank."""
     accumulate: int = 1
     clip_norm: float | None = None
-    """Largest global L2 norm of the gradient."""
+    """The largest global L2 norm of the gradient."""
     precision: str = "fp32"
     label_smoothing: float = 0.0
     memory_format: str = "contiguous"
-    """Of the images that the model is given, and, where the framework allows it, of its weights:
-    contiguous or channels_last."""
+    """contiguous or channels_last: the layout of the model's input images and, if the framework
+    allows it, of its weights."""
     image: tuple[int, int, int] = (3, 32, 32)
     """Channels, height and width."""
     compile: str = "off"
@@ -81,7 +81,7 @@ class Strategy(Protocol):
     """One way to make gradients equal on all ranks."""
 
     lossy: Lossy | None
-    """How the options change the arithmetic on purpose; None where they do not."""
+    """How the options make the arithmetic inexact on purpose; None if they do not."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -96,11 +96,11 @@ class Strategy(Protocol):
 
 
 class BaseStrategy:
-    """Of one process, and the base of the others."""
+    """The strategy of one process, and the base class of the other strategies."""
 
     lossy: Lossy | None = None
     engine: ClassVar[Callable[..., Engine]]
-    """Made of a model, MakeOptimizer, World, StepSettings and the strategy's options."""
+    """Called with a model, MakeOptimizer, World, StepSettings and the strategy's options."""
     _world: World | None = None
 
     def __init__(self, options: Any = None) -> None:
@@ -159,20 +159,22 @@ class Engine(ABC):
         self.world = world
         self.settings = settings
         self.replicas = world.size
-        """Copies of the model, which share the global batch."""
+        """The number of model copies that share the global batch."""
         self.replica = world.rank
-        """The copy to which this rank belongs; its ranks load the same samples."""
+        """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks hold running statistics of the same layers, each of its samples."""
+        """Whether several ranks hold running statistics of the same layers, from different
+        samples."""
         self.counts = True
-        """Whether this rank counts the model's predictions: one rank of each replica does."""
+        """Whether this rank evaluates the model's predictions: one rank of each replica does."""
         self.takes_images = True
-        """Whether this rank needs images; a later stage of a pipeline needs labels alone."""
+        """Whether this rank needs images; a later stage of a pipeline needs only labels."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.criterion: Criterion | None = None
-        """The loss of another task than classification."""
+        """The loss of a task other than classification."""
         self.class_weights: Tensor | None = None
-        """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""
+        """[classes] weights in the loss, on the device; `of_global` of a batch is then a sum of
+        them."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
         self.compiler = (
@@ -189,65 +191,63 @@ class Engine(ABC):
         """
 
     def train(self, on: bool = True) -> None:
-        """Put layers, and an optimiser that averages the weights, into training, before steps; or,
-        without `on`, into evaluation, before validation."""
+        """Switch the layers, and an optimiser that averages the weights, to training mode, or with
+        `on` False to evaluation mode."""
         self.model.train(on)
-        # of torch's optimisers none has the method
+        # torch's own optimisers lack these methods
         change = getattr(getattr(self, "optimizer", None), "train" if on else "eval", None)
         if change is not None:
             change()
 
-    def drain(self) -> None:  # noqa: B027 - most are synchronous
-        """Finish updates that steps have left to later ones, before weights are read. All ranks
-        must call it."""
+    def drain(self) -> None:  # noqa: B027 - most engines are synchronous
+        """Finish updates that steps deferred, before weights are read. All ranks must call this."""
 
     @abstractmethod
     def forward(self, images: Any) -> Any:
         """Logits [b, classes] for images [b, C, H, W], or whatever the network returns for its
-        inputs. All ranks must call it equally often."""
+        inputs. All ranks must make the same number of calls."""
 
     def weights(self) -> dict[str, Tensor]:
-        """All trained weights by name, unsharded, on the CPU in fp32. All ranks must call it."""
+        """All parameters by name, unsharded, on the CPU in fp32. All ranks must call this."""
         return {
             name: parameter.detach().cpu().clone()
             for name, parameter in self.model.named_parameters()
         }
 
     def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
-        """The `state_dict` of the whole model on the CPU, with whole `weights`, by the names of
-        `named_parameters`, in the place of parameters that may be sharded. All ranks must call it.
-        """
+        """The `state_dict` of the whole model on the CPU. `weights`, by the names of
+        `named_parameters`, replace parameters that may be sharded. All ranks must call this."""
         return whole_state(self.model, weights)
 
     def average_buffers(self) -> None:
-        """See `raysuite.parallel.comm.average_buffers`. All ranks must call it."""
+        """See `raysuite.parallel.comm.average_buffers`. All ranks must call this."""
         average_buffers(self.model, self.comm)
 
-    def take_buffers(self) -> None:  # noqa: B027 - most engines compute with them where they are
-        """`model` was given other buffers, those of this rank in mid-epoch. All ranks must call
-        it."""
+    def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
+        """Use new buffers of `model`, this rank's in the middle of an epoch. All ranks must call
+        this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
-        """Give `model`, like the whole one, what this rank lacks of it: parameters and buffers of
-        others, from their `model`. All ranks must call it."""
+        """Copy what this rank lacks into `model`, which has the structure of the whole model:
+        parameters and buffers from other ranks' `model`. All ranks must call this."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write model and optimiser into `folder`; each rank writes what only it holds."""
+        """Write model and optimiser into `folder`; each rank writes what only this rank holds."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote."""
 
     def close(self) -> None:
-        """Free what the engine holds beside the model."""
+        """Free what the engine holds in addition to the model."""
         self.compiler.close()
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
-        """Rank 0 writes the framework's own record of its collectives, where it has one.
+        """Within the context, record the framework's own timeline of collectives, if it has one.
 
-        All ranks must call it; without a file in the end, there is none.
+        All ranks must call this. Rank 0 writes `file`, if there is a timeline.
         """
         yield
 
@@ -273,7 +273,7 @@ class Engine(ABC):
 
 
 class TorchEngine(Engine):
-    """Base of engines with an unsharded model and a torch optimiser on every rank."""
+    """Base class of engines with an unsharded model and a torch optimiser on every rank."""
 
     optimizer: torch.optim.Optimizer
 
@@ -287,7 +287,7 @@ class TorchEngine(Engine):
         return total
 
     def add_gradients(self, batch: Batch, last: bool) -> Tensor:
-        """Pass a micro-batch forward and backward; in the `last` of a step, ranks synchronise.
+        """Run a micro-batch forward and backward; in the `last` of a step, ranks synchronise.
 
         Returns the summed loss of its samples.
         """
@@ -303,8 +303,8 @@ class TorchEngine(Engine):
             torch.save(self._state(), folder / "engine.pt")
 
     def load(self, folder: Path) -> None:
-        # what belongs on the device goes there below; AdamW's counts of steps, read by the host at
-        # every step, do not
+        # load_state_dict moves tensors to the device, except AdamW's step counts, which the host
+        # reads in every step
         state = read_state(folder / "engine.pt")
         self.model.load_state_dict(state["model"])
         with kept_settings(self.optimizer):
@@ -319,7 +319,7 @@ class TorchEngine(Engine):
         }
 
     def take_step(self) -> None:
-        """Update the weights by the synchronised gradients, unless they overflowed on any rank."""
+        """Update the weights with the synchronised gradients, unless any rank's overflowed."""
         self.scale.decide()
         self.clip()
         self.optimizer.step()
@@ -332,22 +332,23 @@ class TorchEngine(Engine):
 
 
 def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
-    """What `torch.save` wrote, on the CPU; `mapped`: no more of it than is used.
+    """The content of a file written by `torch.save`, on the CPU. `mapped`: read through a memory
+    map, so that only the used parts are read.
 
-    Raises RunError where the file is damaged, or holds more than tensors and plain data: torch's
-    own message advises to have its code run.
+    Raises RunError if the file is damaged, or holds more than tensors and plain data: torch's own
+    message suggests allowing the file's code to run.
     """
     try:
         state: dict[str, Any] = torch.load(
             file, map_location="cpu", weights_only=True, mmap=mapped or None
         )
-    except Exception as error:  # of torch's parser, which raises whatever the bytes lead to
+    except Exception as error:  # torch's parser raises many kinds of errors
         raise unreadable(file, error) from None
     return state
 
 
 def unreadable(file: Path, error: Exception) -> RunError:
-    """The error of a checkpoint's file that cannot be read as tensors and plain data."""
+    """The error for a checkpoint file that cannot be read as tensors and plain data."""
     return RunError(
         f"{file} is missing, damaged, or holds more than tensors ({type(error).__name__}); remove "
         "its folder, and start the run again"
@@ -355,7 +356,7 @@ def unreadable(file: Path, error: Exception) -> RunError:
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators in this process: dropout continues from it."""
+    """The state of torch's random generators in this process, from which dropout continues."""
     found = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
@@ -370,16 +371,16 @@ def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
 
 
 def seed_draws(seed: int) -> None:
-    """Seed torch's random generators of this process, and those of Python and NumPy, from which the
-    user's own code may draw."""
+    """Seed the random generators of torch, Python and NumPy in this process; the user's own code
+    may use any of them."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """`model.state_dict()` on the CPU, with `weights`, by the names of `named_parameters`, in the
-    place of parameters that may be sharded. Tied weights are under each of their names."""
+    """`model.state_dict()` on the CPU. `weights`, by the names of `named_parameters`, replace
+    parameters that may be sharded. Tied weights are under each of their names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def whole(value: Any) -> Any:
@@ -400,8 +401,8 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Keep the plan's momentum, decay and other settings while a checkpoint is loaded.
 
-    The optimiser's state is the checkpoint's, also where it is among the settings, as LAMB's count
-    of steps is; a run may continue with other settings.
+    A run may continue with other settings. The optimiser's state comes from the checkpoint, also if
+    it is stored among the settings, as LAMB's step count is.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

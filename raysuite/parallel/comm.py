@@ -1,4 +1,4 @@
-"""The few collectives that the training loop itself needs, over whichever group a strategy has."""
+"""The few collectives that the training loop itself needs, over the group of any strategy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 Reduction = Literal["sum", "max", "min"]
 Pending = Callable[[], Tensor]
-"""Waits for a collective that is in progress, and returns its result."""
+"""Wait for a collective that is in progress, and return its result."""
 
 
 class Comm(Protocol):
@@ -28,20 +28,20 @@ class Comm(Protocol):
     size: int
 
     def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
-        """`value` combined over ranks, on all of them; `value` itself is left as it is."""
+        """`value` reduced over ranks, returned on all ranks; `value` itself is not changed."""
 
     def all_gather(self, value: Tensor) -> Tensor:
-        """[ranks, *value.shape]: every rank's `value`, on all of them."""
+        """[ranks, *value.shape]: every rank's `value`, returned on all ranks."""
 
     def begin_max(self, value: Tensor) -> Pending:
-        """The largest of a small `value` on the CPU, over ranks; returns before it is known.
+        """Begin to reduce a small `value` on the CPU to its maximum over ranks, and return at once.
 
-        No device waits for it. Other collectives may be made before it is waited for.
+        No device waits for the result. Other collectives may run before the result is waited for.
         """
 
 
 class NoComm:
-    """One process."""
+    """The collectives of a single process."""
 
     size = 1
 
@@ -56,7 +56,7 @@ class NoComm:
 
 
 class TorchComm:
-    """torch.distributed's default group: NCCL for tensors on a GPU, Gloo on a CPU."""
+    """torch.distributed's default group: NCCL for GPU tensors, Gloo for CPU tensors."""
 
     _OPS: ClassVar = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -76,7 +76,7 @@ class TorchComm:
         return torch.stack(parts).to(value.device)
 
     def begin_max(self, value: Tensor) -> Pending:
-        result = value.detach().clone()  # on the CPU: by Gloo, whatever the device
+        result = value.detach().clone()  # stays on the CPU, and is reduced by Gloo
         work = dist.all_reduce(result, self._OPS["max"], async_op=True)
 
         def wait() -> Tensor:
@@ -87,8 +87,8 @@ class TorchComm:
 
 
 def gather_plain(comm: Comm, value: Any) -> list[Any]:
-    """Every rank's plain data, as JSON, on all of them. torch's collectives of objects unpickle
-    what arrives, and anybody who reaches Gloo's ports could send it."""
+    """Every rank's plain data, exchanged as JSON and returned on all ranks. torch's collectives for
+    objects unpickle what they receive, and anybody who reaches Gloo's ports could send data."""
     content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = comm.all_gather(torch.tensor([len(content)])).flatten().tolist()
     row = torch.zeros(max(sizes), dtype=torch.uint8)
@@ -98,11 +98,11 @@ def gather_plain(comm: Comm, value: Any) -> list[Any]:
 
 
 def average_buffers(model: nn.Module, comm: Comm) -> None:
-    """Give all ranks the mean of their floating-point buffers: BatchNorm's running statistics.
+    """Average the floating-point buffers over all ranks: BatchNorm's running statistics.
 
-    Each rank sees other samples, so its statistics differ, and frameworks disagree on what to do
-    about it (DDP copies rank 0's, Horovod and DeepSpeed do nothing). Averaged before each
-    validation and checkpoint, the model that is validated is the same on all ranks.
+    Each rank trains on other samples, so its statistics differ, and frameworks handle this
+    differently (DDP copies rank 0's, Horovod and DeepSpeed do nothing). Averaging before each
+    validation and checkpoint makes the validated model the same on all ranks.
     """
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if not buffers or comm.size == 1:
@@ -116,9 +116,9 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
 
 
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
-    """Join torch's default process group from the environment; False if it was joined already.
+    """Join torch's default process group from the environment; False if already joined.
 
-    A world of one needs no rendezvous, and so no MASTER_ADDR.
+    A world of one process needs no rendezvous, and so no MASTER_ADDR.
     """
     if dist.is_initialized():
         return False
@@ -126,7 +126,7 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
         store: Any = dist.HashStore()  # type: ignore[attr-defined]
     else:
         store = shared_store("torch", rank, size)
-    # Gloo connects two ranks when they first exchange something, not each with all at the start
+    # connect two ranks at their first exchange, not all pairs at the start
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, rank=rank, world_size=size, store=store)
@@ -136,9 +136,9 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 def leave_torch_group() -> None:
     """Leave torch's default process group.
 
-    torch can keep the group's threads alive after this. A thread of Gloo that frees the last
-    collective's tensors acquires the GIL; where Python is already ending, that aborts the
-    process. So a process that ends soon after this releases the GIL to them first.
+    torch can keep the group's threads alive after this. A Gloo thread that frees the last
+    collective's tensors acquires the GIL; if Python is already shutting down, that aborts the
+    process. So a process that ends soon after leaving first waits with the GIL released.
     """
     global _left_at
     dist.destroy_process_group()
@@ -159,17 +159,17 @@ _store: Any = None
 
 
 def use_store(store: Any) -> None:
-    """Make the groups that this process joins from now on use `store`, not torchrun's."""
+    """Make the groups that this process joins from now on use `store` instead of torchrun's."""
     global _store
     _store = store
 
 
 def shared_store(purpose: str, rank: int, size: int) -> Any:
-    """The key-value store of this world, with keys of their own at each call.
+    """The key-value store of this world, with a new key prefix at each call.
 
-    Several runs of one process join and leave in turn, and would find each other's addresses.
-    All ranks of a world must call it equally often for each `purpose`; the worlds of one size are
-    the same ranks.
+    Without prefixes, successive runs in one process would find each other's addresses. All ranks
+    must make the same number of calls for each `purpose`; worlds of one size must have the same
+    ranks.
     """
     _joins[purpose, size] += 1
     prefix = f"raysuite/{purpose}/{size}/{_joins[purpose, size]}"
@@ -178,6 +178,7 @@ def shared_store(purpose: str, rank: int, size: int) -> Any:
 
 @cache
 def _environment_store(rank: int, size: int) -> Any:
-    """One a process: where no torchrun runs the store, rank 0 does, and its port is taken."""
+    """The store from torchrun's environment variables, made once per process. Without torchrun,
+    rank 0 serves the store, and its port is then in use."""
     store, _, _ = next(iter(rendezvous("env://", rank, size)))
     return store

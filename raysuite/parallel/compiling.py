@@ -1,8 +1,8 @@
-"""torch.compile around the model that every framework wraps, and what compiling took.
+"""torch.compile around the model that every framework wraps, and the time spent compiling.
 
-The model is compiled *inside* whatever the framework wraps, as `precision.Autocast` is: DDP's
+The model is compiled *inside* whatever the framework wraps, as is `precision.Autocast`: DDP's
 buckets then also cut the compiled graph (torch's DDPOptimizer), so that gradients are still reduced
-while the backward pass runs. Loss, loss scale and optimiser stay outside.
+during the backward pass. Loss, loss scale and optimiser are not compiled.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from torch import nn
 
 
 class Compiler:
-    """Time and number of compilations; `enabled` where anything is compiled."""
+    """The time and number of compilations; `enabled` if anything is compiled."""
 
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
         self.seconds = 0.0
-        """In which this process compiled, its device idle. CUDA graphs being recorded count."""
+        """Seconds of compiling with the device idle, recording CUDA graphs included."""
         self.graphs = 0
-        """Compilations: see `EpochFinished.graphs`."""
+        """The number of compilations: see `EpochFinished.graphs`."""
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Why torch cut the graph -> how often; empty where the whole model is one graph."""
+        """Why torch cut the graph -> how often; empty if the whole model is one graph."""
         return {}
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """One compilation, by a framework that is not torch."""
+        """Time one compilation by a framework other than torch."""
         began = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - began
         self.graphs += 1
 
     def cold(self) -> None:
-        """Have torch cache compiled code in a new folder until `close`: repeats of a run would find
-        each other's, and their compile seconds would not be comparable."""
+        """Make torch cache compiled code in a new folder until `close`: with a shared cache,
+        compile seconds of a run and its repeats would not be comparable."""
 
     def close(self) -> None:
         """Release the compiled graphs, which hold the model."""
 
 
 class TorchCompiler(Compiler):
-    """Compiles `module` in place by torch.compile."""
+    """Compile `module` in place by torch.compile."""
 
     def __init__(self, module: nn.Module, mode: str, device: torch.device) -> None:
         super().__init__(enabled=True)
@@ -58,10 +58,10 @@ class TorchCompiler(Compiler):
         self._cold: Any = None
         from torch._dynamo import callback, utils
 
-        # it warns where there is a CUDA build of torch and no GPU
+        # torch warns if it is a CUDA build and there is no GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-        # the graphs of the engine before would count towards torch's limit of recompilations, and
-        # beyond that limit torch runs a model uncompiled
+        # earlier engines' graphs would count towards torch's limit of recompilations, beyond which
+        # torch runs a model uncompiled
         torch._dynamo.reset()
         self._handler, self._breaks = callback.callback_handler, utils.counters["graph_break"]
         self._breaks.clear()
@@ -90,7 +90,7 @@ class TorchCompiler(Compiler):
         torch._dynamo.reset()
 
     def _begin(self, _: object) -> None:
-        if self._device.type == "cuda":  # the steps before are training time
+        if self._device.type == "cuda":  # earlier steps count as training time
             torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
 

@@ -1,6 +1,6 @@
 """PyTorch DistributedDataParallel (Li et al. 2020, "PyTorch Distributed", VLDB 13:12)."""
 
-# no `from __future__ import annotations`: torch looks at the hook's annotations as objects
+# no `from __future__ import annotations`: torch compares the hook's annotations with classes
 
 import contextlib
 import warnings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class DdpEngine(TorchEngine):
-    """A training step whose last backward pass averages the gradients."""
+    """A training step that averages the gradients in its last backward pass."""
 
     wrapped: DistributedDataParallel
 
@@ -40,7 +40,7 @@ class DdpEngine(TorchEngine):
         settings: StepSettings,
         options: DdpOptions,
     ) -> None:
-        if options.compression == "powersgd":  # its hook takes a view of gradients as matrices
+        if options.compression == "powersgd":  # the hook views gradients as matrices
             model.to(memory_format=torch.contiguous_format)
         super().__init__(
             model, TorchComm(world.device), world, settings, whole_gradients=options.lossy is None
@@ -52,7 +52,7 @@ class DdpEngine(TorchEngine):
                 self.autocast,
                 device_ids=[world.device] if world.device.type == "cuda" else None,
                 bucket_cap_mb=options.bucket_mb,
-                # raysuite averages the buffers itself, alike for all strategies
+                # raysuite averages the buffers itself, in the same way for all strategies
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
                 static_graph=options.static_graph,
@@ -71,7 +71,7 @@ class DdpEngine(TorchEngine):
 
 
 class Ddp(TorchGroupStrategy):
-    """Gradients are averaged in buckets while the backward pass still runs."""
+    """Gradients are averaged in buckets during the backward pass."""
 
     engine = DdpEngine
 
@@ -80,7 +80,7 @@ def _register_compression(model: DistributedDataParallel, options: DdpOptions) -
     if options.compression == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif options.compression == "bf16":
-        # torch offers its bf16 hook for NCCL alone; this one does the same over Gloo too
+        # torch's bf16 hook is for NCCL only; this hook does the same, also over Gloo
         model.register_comm_hook(None, _bf16_hook)
     elif options.compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(
@@ -95,12 +95,11 @@ def _powersgd_hook(
     state: powerSGD_hook.PowerSGDState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """torch's hook; over Gloo, one bucket after the other.
+    """torch's PowerSGD hook; over Gloo, one bucket after the other.
 
     Its callbacks start collectives and wait for them. Gloo runs callbacks and collectives in the
-    same two threads: with two buckets at once both threads wait for ever, or ranks start the
-    collectives of two buckets in different orders, and Gloo pairs those that do not belong
-    together.
+    same two threads. With two buckets at once, both threads can wait for ever, or ranks can start
+    the buckets' collectives in different orders, so that Gloo pairs different buckets.
     """
     result: torch.futures.Future[Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
     if dist.get_backend() == "gloo":

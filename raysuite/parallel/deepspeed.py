@@ -1,8 +1,8 @@
 """DeepSpeed with ZeRO (Rajbhandari et al. 2020, "ZeRO", SC'20).
 
-DeepSpeed owns its backward pass: `loss.backward()` leaves gradients unsynchronised, so every
-step goes through `engine.backward` and `engine.step`. It divides by the number of micro-batches;
-our loss is a share of the global batch already, so that is switched off.
+DeepSpeed owns its backward pass: `loss.backward()` leaves gradients unsynchronised, so every step
+goes through `engine.backward` and `engine.step`. Its division by the number of micro-batches is
+switched off, because the loss is already a share of the global batch.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from raysuite.units import MIB
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
-# Checkpoints are read as data: a file of another user must run no code.
+# Checkpoints are read as data: a file of another user must not run code.
 
 _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 @contextmanager
 def weights_only(classes: Sequence[type]) -> Iterator[None]:
-    """Within the context every `torch.load` runs no code of the file, whatever its arguments.
+    """Within the context no `torch.load` runs code of the file, whatever the arguments of the call.
 
-    For frameworks that load by themselves. `classes` are those of plain data that they write beside
-    tensors. Anything else raises pickle.UnpicklingError. (torch, "Serialization semantics",
-    TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
+    For frameworks that call torch.load themselves. `classes`: plain data that the framework writes
+    in addition to tensors. Any other class raises pickle.UnpicklingError. (torch, "Serialization
+    semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
     before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}
     os.environ[_ALWAYS] = "1"
@@ -66,7 +66,7 @@ def weights_only(classes: Sequence[type]) -> Iterator[None]:
 _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
 _BUCKET_STEP = 2
-"""ZeRO refuses buckets of an odd number of values."""
+"""ZeRO refuses buckets with an odd number of values."""
 
 _MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
@@ -85,7 +85,7 @@ def _deepspeed() -> Any:
 
 
 def _forget_groups() -> None:
-    """Let DeepSpeed find the next group of this process: it keeps the ones that it has seen."""
+    """Clear DeepSpeed's cached groups, so that it uses this process's next group."""
     from deepspeed.comm import comm
     from deepspeed.utils import groups
 
@@ -96,10 +96,10 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, also in a run on CPUs.
+    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, even in a run on CPUs.
 
-    On a CPU it would also compile an all-reduce through shared memory, which needs a compiler at
-    run time and works within one node alone: Gloo serves it, as it serves the others.
+    On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
+    compiler at run time and works only within one node. Gloo is used instead.
     """
     from deepspeed.accelerator import get_accelerator, set_accelerator
     from deepspeed.ops import __compatible_ops__ as operators
@@ -127,7 +127,7 @@ def engine_config(
     }
     if options.overlap_comm is not None:
         zero["overlap_comm"] = options.overlap_comm
-    # DeepSpeed computes the norm in every step, and waits for it, even where it is not used
+    # DeepSpeed computes the norm in every step, and waits for it, even if unused
     if options.zero_stage in (1, 2) and settings.clip_norm is None and options.offload == "none":
         zero["compute_grad_norm"] = False
     if options.offload != "none":
@@ -140,19 +140,19 @@ def engine_config(
         "gradient_accumulation_steps": settings.accumulate,
         "gradient_clipping": settings.clip_norm or _NO_CLIPPING,
         "zero_optimization": zero,
-        # ZeRO knows torch's Adam by name; SGD is as elementwise, and the gate checks the result
+        # ZeRO accepts torch's Adam by name; SGD is elementwise too, and the gate checks the result
         "zero_allow_untested_optimizer": True,
-        # keep the optimiser that the spec asks for when its state is offloaded
+        # do not replace the spec's optimiser when its state is offloaded
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
-        # they synchronise the device twice per micro-batch
+        # throughput timers synchronise the device twice per micro-batch
         "timers": {"throughput": {"enabled": False}},
     }
 
 
 def _data_classes() -> list[type]:
-    """What ZeRO's checkpoints hold beside tensors and plain values."""
+    """The classes in ZeRO's checkpoints other than tensors and plain values."""
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
@@ -162,9 +162,10 @@ def _data_classes() -> list[type]:
 
 @contextmanager
 def _without_muon() -> Iterator[None]:
-    """Replace DeepSpeed's Muon by an empty class, of which no optimiser is an instance.
+    """Replace DeepSpeed's Muon with an empty class, so that no optimiser is an instance of it.
 
-    DeepSpeed only tests for it; importing the real one loads torch's compiler and takes a second.
+    DeepSpeed uses Muon only in isinstance tests. Importing the real class loads torch's compiler
+    and takes a second.
     """
     if _MUON in sys.modules:
         yield
@@ -188,13 +189,13 @@ class DeepSpeedEngine(Engine):
         options: DeepSpeedOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
-        # DeepSpeed broadcasts weights as bytes and shards them flat, which needs them contiguous
+        # DeepSpeed broadcasts weights as bytes and shards them flat: they must be contiguous
         model.to(memory_format=torch.contiguous_format)
         self._stage = options.zero_stage
-        # stage 3 replaces the weights by shards: the names and shapes are noted before
+        # stage 3 replaces the weights by shards, so names are stored first
         self._names = [name for name, _ in model.named_parameters()]
-        # a hook on a whole weight does not survive ZeRO's sharding of it, so the optimiser is
-        # built, and guarded, before the engine takes it over
+        # a hook on a whole weight is lost when ZeRO shards it, so the optimiser is built, and
+        # guarded, before the engine takes over
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
         self.engine: Any
@@ -224,10 +225,10 @@ class DeepSpeedEngine(Engine):
         return total
 
     def _diverge(self) -> None:
-        """Make the weights NaN, as a step by gradients that are not finite does.
+        """Set the weights to NaN, as a step with non-finite gradients does.
 
-        DeepSpeed skips such a step in fp32 too, in stage 3, and in 1 and 2 where it has the norm of
-        the gradients: the run would go on, and be timed, without steps.
+        DeepSpeed skips such a step even in fp32: in stage 3, and in stages 1 and 2 if it computes
+        the norm of the gradients. The run would continue, and be timed, without updates.
         """
         from deepspeed import utils
 
@@ -237,7 +238,7 @@ class DeepSpeedEngine(Engine):
         with torch.no_grad(), whole:
             for parameter in parameters:
                 parameter.fill_(math.nan)
-        for parameter in parameters:  # the optimiser's own, which a checkpoint holds
+        for parameter in parameters:  # the optimiser's own copies, which a checkpoint holds
             if sharded:
                 lost = torch.full_like(parameter.ds_tensor, math.nan)
                 utils.safe_set_local_fp32_param(parameter, lost)
@@ -266,7 +267,8 @@ class DeepSpeedEngine(Engine):
             if hasattr(self._optimizer, name)
         }
         if settings.get("compute_grad_norm") is False:
-            self._optimizer.compute_grad_norm = True  # or a checkpoint with clipping is refused
+            # else DeepSpeed refuses a checkpoint of a run with clipping
+            self._optimizer.compute_grad_norm = True
         with weights_only(_data_classes()), kept_settings(self._optimizer):
             try:
                 _, state = self.engine.load_checkpoint(str(folder), tag="engine")
@@ -284,8 +286,8 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Release what ZeRO-3 never releases (DeepSpeed 0.19): modules on its stack, whose entry for
-    the whole model nothing takes off, and the keys of a cached method, which are never dropped."""
+    """Release two things that ZeRO-3 never releases (DeepSpeed 0.19): the whole model's entry on
+    DeepSpeed's stack of modules, and the keys of a cached method."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (
         PartitionedParameterCoordinator as Coordinator,
@@ -300,7 +302,7 @@ def _forget(model: nn.Module) -> None:
 
 
 class DeepSpeed(TorchGroupStrategy):
-    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
+    """Gradients, optimiser state and weights are sharded over ranks, by ZeRO stage."""
 
     engine = DeepSpeedEngine
 
@@ -313,7 +315,7 @@ class DeepSpeed(TorchGroupStrategy):
         super().start(world)
         _choose_accelerator(world.device)
         backend = "nccl" if world.device.type == "cuda" else "gloo"
-        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
+        # DeepSpeed reads it; a single process without torchrun or Ray lacks it
         os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
 

@@ -1,4 +1,4 @@
-"""Lightning Fabric around PyTorch's DDP: shows the wrapper's cost over plain DDP."""
+"""Lightning Fabric around PyTorch's DDP, to compare the wrapper's cost with plain DDP."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
 
 class _Started(ClusterEnvironment):
-    """One process on each of Fabric's nodes, whichever hosts they are on: it starts none."""
+    """A cluster environment for Fabric in which all processes are already started. Every process
+    counts as a node of its own, whatever its host."""
 
     creates_processes_externally = True
-    main_address, main_port = "", 0  # the group is joined already
+    main_address, main_port = "", 0  # unused: the group is already joined
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -80,7 +81,7 @@ class FabricEngine(TorchEngine):
             strategy=DDPStrategy(
                 cluster_environment=_Started(world),
                 bucket_cap_mb=options.bucket_mb,
-                broadcast_buffers=False,  # as bare DDP has it here
+                broadcast_buffers=False,  # as in raysuite's plain DDP
                 gradient_as_bucket_view=True,
             ),
         )

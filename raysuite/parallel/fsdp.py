@@ -1,9 +1,9 @@
-"""Fully sharded data parallelism, PyTorch's second version (Zhao et al. 2023, "PyTorch FSDP",
-VLDB 16:12, arXiv:2304.11277; `torch.distributed.fsdp.fully_shard`).
+"""Fully sharded data parallelism, PyTorch's second version (Zhao et al. 2023, "PyTorch FSDP", VLDB
+16:12, arXiv:2304.11277; `torch.distributed.fsdp.fully_shard`).
 
-Each rank keeps its part of every weight, gradient and optimiser state. The weights of a block are
-gathered before its forward pass and again before its backward pass, after which its gradients are
-reduced to the ranks that keep them.
+Each rank keeps its part of every weight, gradient and optimiser state. A block's weights are
+gathered before its forward pass and again before its backward pass. Then its gradients are reduced
+to the ranks that keep them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if the ranks cannot form the requested copies."""
+        """Join torch's group. Raises UserError if the ranks do not divide into the requested
+        copies."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -91,11 +92,11 @@ class Fsdp(TorchGroupStrategy):
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
-    """The parts of `model` that are gathered and reduced together; all other weights are one more
-    part, with those parts that share a weight with another: torch shards a weight once.
+    """The parts of `model` that are gathered and reduced together. All other weights form one more
+    part, together with parts that share a weight with another part: torch shards a weight once.
 
-    `blocks`: its largest modules of a class that it has several of and that hold other modules,
-    such as residual blocks and transformer layers. `layers`: every module with weights.
+    `blocks`: the largest modules that contain modules and whose class occurs several times, such as
+    residual blocks and transformer layers. `layers`: every module with weights.
     """
     uses = _uses(model)
 
@@ -122,7 +123,7 @@ def units(model: nn.Module, each: str) -> list[nn.Module]:
 
 
 def _uses(model: nn.Module) -> Counter[nn.Parameter]:
-    """Parameter -> how many of the model's modules have it."""
+    """Parameter -> the number of the model's modules that have it."""
     return Counter(own for part in model.modules() for own in part.parameters(recurse=False))
 
 
@@ -138,8 +139,8 @@ class FsdpEngine(TorchEngine):
         options: FsdpOptions,
         mesh: DeviceMesh,
     ) -> None:
-        model.to(memory_format=torch.contiguous_format)  # it can shard contiguous weights only
-        # before sharding: patterns of names are matched against the unsharded parameters
+        model.to(memory_format=torch.contiguous_format)  # FSDP can only shard contiguous weights
+        # before sharding: patterns of names are matched with the unsharded parameters
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         offload = OffloadPolicy()
@@ -163,7 +164,7 @@ class FsdpEngine(TorchEngine):
         shards = dict(model.named_parameters())
         for group in self.optimizer.param_groups:
             group["params"] = [shards[names[id(each)]] for each in group["params"]]
-        self.optimizer.state.clear()  # of the unsharded ones, and empty so far
+        self.optimizer.state.clear()  # keyed by the unsharded weights, and still empty
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
         self._shards = mesh.size(-1)
@@ -186,14 +187,14 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Each rank of the first copy writes its shards; further copies hold the same."""
+        """Write this rank's shards, if it is in the first copy; further copies hold the same."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}
             torch.save(state, folder / f"engine-{self.world.rank}.pt")
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Each rank reads what it keeps, also of a checkpoint of another number of ranks."""
+        """Read this rank's part, also from a checkpoint of another number of ranks."""
         own = partial(share_of, ranks=self._shards, rank=self.world.rank % self._shards)
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])
@@ -208,7 +209,7 @@ class FsdpEngine(TorchEngine):
         for index, found in states[0].items():
             resumed[index] = {}
             for key, value in found.items():
-                if isinstance(value, Tensor) and value.ndim:  # of its weight's shape
+                if isinstance(value, Tensor) and value.ndim:  # value has its weight's shape
                     kept = torch.zeros_like(weights[index])
                     local_part(kept).copy_(own([each[index][key] for each in states]))
                 else:
@@ -220,15 +221,15 @@ class FsdpEngine(TorchEngine):
 
 
 def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
-    """The rows that `rank` keeps of a tensor that was sharded over maybe another number of ranks:
-    as torch.chunk cuts it (`torch.distributed.tensor.Shard`)."""
+    """The rows that `rank` keeps of a tensor that was sharded over any number of ranks, cut as by
+    torch.chunk (`torch.distributed.tensor.Shard`)."""
     whole = torch.cat(shards)
     rows = -(-len(whole) // ranks)
     return whole[rows * rank :][:rows]
 
 
 def _local(state: Any) -> Any:
-    """The same with this rank's part of each sharded tensor."""
+    """`state` with each sharded tensor replaced by this rank's part."""
     if isinstance(state, dict):
         return {key: _local(value) for key, value in state.items()}
     return local_part(state) if isinstance(state, Tensor) else state

@@ -20,20 +20,19 @@ from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
-# Each rank's place, in Horovod's own environment variables, and its Gloo rendezvous.
-#
-# Horovod is made for `horovodrun`; this gives it what it needs under torchrun and under Ray.
+# Setting each rank's place in Horovod's environment variables, and running its Gloo rendezvous:
+# tasks of `horovodrun`, but here torchrun or Ray starts the ranks.
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
-"""Lets a timeline be started later on. Its writer takes a processor core from the start, and NCCL's
-all-reduces wait for the host (Horovod 0.28.1), so only runs with a profile have it."""
+"""Allows a timeline to be started later. Its writer uses a CPU core from the start, and NCCL's
+all-reduces wait for the host (Horovod 0.28.1), so only profiled runs set this."""
 
 
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
-    """HOROVOD_* variables of each rank; `hosts[r]` names the node of rank r.
+    """The HOROVOD_* variables of each rank; `hosts[r]` names the node of rank r.
 
-    local rank: place among the ranks of one node. cross rank: place among the ranks with the
-    same local rank, one a node.
+    local rank: the index among the ranks of one node. cross rank: the index among the ranks with
+    the same local rank, one per node.
     """
     seen: dict[str, int] = {}
     local = []
@@ -76,21 +75,21 @@ class Rendezvous:
         self._server.init(plan)
 
     def variables(self, address: str) -> dict[str, str]:
-        """What every rank must know to reach this server at `address`."""
+        """The variables with which ranks reach this server at `address`."""
         return {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
         }
 
     def stop(self) -> None:
-        """End the server; ranks must have shut Horovod down before."""
+        """Stop the server; all ranks must have shut Horovod down before."""
         self._server.stop()
 
 
 def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     """Set this rank's HOROVOD_* variables through torchrun's store; rank 0 runs the rendezvous.
 
-    Does nothing where they are set already (by horovodrun).
+    Does nothing if the variables are already set (by horovodrun).
     """
     if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ:
         return None
@@ -100,7 +99,7 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
         os.environ.update(alone.variables("127.0.0.1"))
         return alone
 
-    from raysuite.parallel.comm import shared_store  # torch, which the driver does without
+    from raysuite.parallel.comm import shared_store  # imports torch, which the driver does not
 
     store = shared_store("horovod", rank, size)
     store.set(f"host/{rank}", socket.gethostname())
@@ -111,8 +110,8 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     os.environ.update(rank_variables(hosts)[rank])
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
-    # the server lives in rank 0's process, and the store in the one that torchrun chose: both
-    # must outlast the other ranks' start-up, and one process answers the requests of all
+    # rank 0 runs the server, and a process chosen by torchrun the store: both must outlast the
+    # other ranks' start-up. One process answers all requests, so the timeout grows with the ranks.
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server
 
@@ -129,7 +128,7 @@ def _horovod() -> Any:
 
 
 _CHUNK = 2**22
-"""Numbers that are reduced at once: what Horovod copies is bounded by them."""
+"""The most values reduced at once, which limits the memory of Horovod's copies."""
 
 
 class HorovodComm:
@@ -148,7 +147,7 @@ class HorovodComm:
         with communication():
             for part, result in parts:
                 small = part.dtype in (torch.uint8, torch.int8, torch.int16)
-                # Horovod reduces none of them
+                # Horovod cannot reduce these dtypes
                 result.copy_(hvd.allreduce(part.int() if small else part, op=how))
         return reduced
 
@@ -168,7 +167,7 @@ class HorovodComm:
 
 
 def _tuning(options: HorovodOptions) -> dict[str, str]:
-    """What differs from Horovod's own defaults."""
+    """The variables for options that differ from Horovod's defaults."""
     default, variables = HorovodOptions(), {}
     if options.fusion_threshold_mb != default.fusion_threshold_mb:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * MIB))
@@ -178,12 +177,12 @@ def _tuning(options: HorovodOptions) -> dict[str, str]:
 
 
 _both_given: dict[int, bool] = {}
-"""This process, once it has started Horovod -> whether both parameters were given then."""
+"""Process id -> whether both tuning options were set at Horovod's start."""
 
 
 def _refuse_what_crashes(options: HorovodOptions) -> None:
-    """Raise UserError where Horovod 0.28.1 would crash (SIGSEGV): at a second start in a process,
-    if either start sets both tuning options."""
+    """Raise UserError if Horovod 0.28.1 would crash (SIGSEGV): at a second start in a process, if
+    either start sets both tuning options."""
     before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
     if before or (now and before is not None):
         raise UserError(
@@ -198,7 +197,7 @@ def _variables() -> dict[str, str]:
 
 
 class HorovodEngine(TorchEngine):
-    """A training step whose last backward pass averages the gradients."""
+    """A training step that averages the gradients in its last backward pass."""
 
     def __init__(
         self,
@@ -212,9 +211,10 @@ class HorovodEngine(TorchEngine):
         super().__init__(
             model, HorovodComm(hvd), world, settings, whole_gradients=options.lossy is None
         )
-        # Horovod refuses other gradients; those of convolutions are laid out as their weights
+        # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
-        # all ranks draw the same; Horovod 0.28.1 broadcasts no booleans
+        # all ranks have equal weights already; booleans are left out: Horovod 0.28.1 cannot
+        # broadcast them
         sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)
         compression = (
@@ -240,7 +240,7 @@ class HorovodEngine(TorchEngine):
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
         hvd = _horovod()
-        if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":  # the user has set one
+        if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":  # the user has set a timeline file
             yield
             return
         hvd.start_timeline(str(file))
@@ -251,7 +251,7 @@ class HorovodEngine(TorchEngine):
 
 
 class Horovod(BaseStrategy):
-    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
+    """Gradients are averaged tensor by tensor, fused, during the backward pass."""
 
     engine = HorovodEngine
 
@@ -265,7 +265,7 @@ class Horovod(BaseStrategy):
     def start(self, world: World) -> None:
         """Join Horovod's group.
 
-        Raises MissingPartError if Horovod is absent, and UserError where it would crash.
+        Raises MissingPartError if Horovod is absent, and UserError if Horovod would crash.
         """
         hvd = _horovod()
         super().start(world)

@@ -1,11 +1,12 @@
-"""JAX on several processes: every worker trains on its samples, Gloo averages the gradients.
+"""JAX on several processes: every worker trains on its samples, and Gloo averages the gradients.
 
 (Bradbury et al. 2018, "JAX: composable transformations of Python+NumPy programs".)
 
-XLA compiles three functions: each worker's gradients, as one vector; its mean over workers; and the
-update. The first is not made for all workers at once (`jax.shard_map`), as these may have different
-numbers of samples, for which JAX's functions of several processes are not meant (jax-ml/jax, pull
-request 6891). The network is built of JAX's operations: see `raysuite.parallel.rebuilt`.
+XLA compiles three functions: a worker's gradients, as one vector; the mean of the vectors over
+workers; and the update. The gradients are not computed by one function for all workers
+(`jax.shard_map`), because workers may have different numbers of samples, which JAX's multi-process
+functions do not support (jax-ml/jax, pull request 6891). The network is built from JAX operations:
+see `raysuite.parallel.rebuilt`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""How long a process that ends waits for the others: one that failed never comes."""
+"""How long an ending process waits for the other processes; a failed process never arrives."""
 
 
 @cache
 def _jax() -> Any:
-    """jax, on CPUs alone, with as many threads as torch has here."""
+    """The jax module, on CPUs only, with as many threads as torch."""
     os.environ["PJRT_NPROC"] = str(torch.get_num_threads())
     try:
         import jax
@@ -53,7 +54,7 @@ def _jax() -> Any:
 
 @cache
 def _mesh(rank: int, size: int) -> Any:
-    """All workers. JAX's runtime starts with them, once in a process."""
+    """A mesh of all workers. The first call starts JAX's runtime, once per process."""
     jax = _jax()
     if size > 1:
         store = shared_store("jax", rank, size)
@@ -71,7 +72,7 @@ def _mesh(rank: int, size: int) -> Any:
 
 
 State = dict[str, Any]
-"""Key of the engine -> array."""
+"""A key as in RebuiltEngine -> array."""
 
 
 class Network:
@@ -84,7 +85,7 @@ class Network:
     def __call__(self, state: State, images: Any, key: Any = None) -> tuple[Any, State]:
         """Logits [b, classes] for images [b, H, W, C], and new running statistics.
 
-        `key`: of random numbers, in training alone.
+        `key`: for random numbers, only in training.
         """
         values: dict[str, Any] = {}
         found: State = {}
@@ -132,7 +133,7 @@ class Network:
                 return x if each.kind == "max_pool" else x / math.prod(window)
             case "mean":
                 return x.mean((1, 2), keepdims=True)
-            case "flatten":  # in torch's order
+            case "flatten":  # in torch's channel order
                 x = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
                 return x.reshape(len(x), -1)
             case "add":
@@ -149,7 +150,7 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """As torch's BatchNorm2d: the batch's own variance is biased, the running one is not."""
+        """As in torch's BatchNorm2d, only the batch's variance is biased, not the running one."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}
@@ -188,7 +189,7 @@ class JaxEngine(RebuiltEngine):
         return np.array(self._state[key])
 
     def write(self, key: str, value: Array) -> None:
-        # a copy: JAX takes over the memory of an array of numpy's
+        # a copy: JAX takes over the memory of NumPy arrays
         self._state[key] = self._jax.device_put(np.array(value, np.float32), self._device)
 
     @property
@@ -196,7 +197,7 @@ class JaxEngine(RebuiltEngine):
         return self._jax.local_devices()[0]
 
     def _call(self, function: Callable[..., Any], *given: Any, **fixed: Any) -> Any:
-        """The result of a function that is compiled once for each set of shapes and of `fixed`."""
+        """The result of a function, compiled once for each combination of shapes and `fixed`."""
         tree, leaves = self._jax.tree, self._jax.tree.leaves(given)
         key = (function, *fixed.values(), tree.structure(given), *(each.shape for each in leaves))
         if key not in self._compiled:
@@ -225,14 +226,14 @@ class JaxEngine(RebuiltEngine):
         return float(loss)
 
     def drain(self) -> None:
-        """Wait for the last update, which JAX makes while the loop continues."""
+        """Wait for the last update, which JAX computes while the training loop continues."""
         self._jax.block_until_ready(self._state)
 
     def _of(self, keys: Iterable[str]) -> State:
         return {key: self._state[key] for key in keys}
 
     def _mean(self, gradient: Any) -> Any:
-        """Over all workers, by one collective."""
+        """The mean of the gradient over all workers, by one collective."""
         jax, spec = self._jax, self._jax.P(_AXIS)
         every = jax.make_array_from_single_device_arrays(
             (self.world.size, *gradient.shape),
@@ -249,7 +250,7 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """Of the micro-batches: the sum of gradients as a vector and of losses, new statistics."""
+        """The micro-batches' summed gradients as a vector, summed losses, and new statistics."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 
@@ -269,7 +270,7 @@ class JaxEngine(RebuiltEngine):
         return whole, total, statistics
 
     def _update(self, state: State, mean: Any, rates: Any, *, rules: Rules) -> State:
-        """The weights, slots and steps after it."""
+        """The weights, optimiser slots and step count after the update."""
         jnp = self._jax.numpy
         if self.settings.clip_norm is not None:
             # as torch.nn.utils.clip_grad_norm_
@@ -288,7 +289,7 @@ class JaxEngine(RebuiltEngine):
         return after
 
     def _loss(self, logits: Any, labels: Any, real: Any) -> Any:
-        """Summed cross-entropy of the samples that count."""
+        """The summed cross-entropy of the samples that are not padding."""
         jax, smoothing, classes = self._jax, self.settings.label_smoothing, logits.shape[-1]
         target = jax.nn.one_hot(labels, classes) * (1 - smoothing) + smoothing / classes
         each = -(target * jax.nn.log_softmax(logits)).sum(-1)
@@ -303,7 +304,7 @@ class JaxEngine(RebuiltEngine):
 
 
 class Jax(RebuiltStrategy):
-    """Gradients are averaged by JAX's collectives, Gloo beneath them."""
+    """Gradients are averaged by JAX's collectives over Gloo."""
 
     engine = JaxEngine
 

@@ -1,7 +1,7 @@
-"""An engine's communication as marks for a profiler, where the framework's events do not show it.
+"""Marks an engine's communication for a profiler, where the framework's events do not show it.
 
-torch.distributed's collectives show by themselves. Marks are for waits: a rank that waits for a
-collective computes nothing, and no operator shows it.
+torch.distributed's collectives appear without marks. Marks are for waits: a rank that waits for a
+collective computes nothing, and no operator shows the wait.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ COMMUNICATION = "raysuite::communication"
 
 
 def communication() -> AbstractContextManager[object]:
-    """Marks its block as communication; what is computed in it still counts as computation.
+    """Mark the context's block as communication; computation in it still counts as computation.
 
-    Costs nothing where no profiler runs.
+    Costs nothing without a running profiler.
     """
     return record_function(COMMUNICATION) if _profiled() else nullcontext()
 
 
 @contextmanager
 def backward_waits(loss: Tensor) -> Iterator[None]:
-    """Around `loss.backward()` on a CPU: marks what comes after its last gradient.
+    """Around `loss.backward()` on a CPU: mark the time after the backward pass's last gradient.
 
-    There DDP waits for its buckets, in a callback that it gives autograd with its last gradient.
-    A callback of ours, given with the first, is run before it. On a GPU the host waits for
-    nothing, and the kernels show it.
+    DDP waits for its buckets then, in a callback that it queues in autograd with the last gradient.
+    A callback queued with the first gradient runs before DDP's. On a GPU the host does not wait,
+    and the kernels show the communication.
     """
     if loss.device.type != "cpu" or not _profiled():
         yield

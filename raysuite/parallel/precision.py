@@ -1,16 +1,16 @@
 """Autocast and loss scaling that mean the same under every framework.
 
-Frameworks disagree about what mixed precision is: DeepSpeed's own also sends gradients in 16
-bits. Here weights, gradients and communication stay fp32, and only the forward and backward
-passes run in 16 bits: the model is wrapped *inside* whatever the framework wraps.
+Frameworks implement mixed precision differently: DeepSpeed's own also sends gradients in 16 bits.
+Here weights, gradients and communication stay fp32, and only the forward and backward passes run in
+16 bits: the model is wrapped *inside* whatever the framework wraps.
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
-scale counts per sample: whatever the number of ranks, of micro-batches and of samples in a global
-batch, the gradient of one sample's loss by its logits is multiplied by it in 16 bits, and no small
-gradient is lost because a batch is large. It is taken out of the gradients in fp32, where they are
-whole and averaged in one fused pass after the last backward pass; where a framework shards or
-compresses them, by a hook on each weight, before the framework reads them. A gradient that
-overflowed makes all ranks skip the step.
+scale is per sample: in 16 bits, the gradient of one sample's loss by its logits is multiplied by
+the scale, whatever the number of ranks, of micro-batches and of samples in a global batch. So small
+gradients do not vanish because a batch is large. Gradients are unscaled in fp32. If they are whole
+and averaged, this is one fused pass after the last backward pass; if a framework shards or
+compresses them, a hook on each weight unscales its gradient before the framework reads it. If a
+gradient overflows, all ranks skip the step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor; a tensor that is not sharded itself."""
+    """This rank's part of a tensor; the whole tensor if not sharded."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
 
@@ -36,27 +36,27 @@ def local_part(tensor: Tensor) -> Tensor:
 _START = 2.0**8
 """First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
 _GROW_AFTER = 2000
-"""Steps without overflow before the scale doubles: as torch.amp.GradScaler."""
+"""Steps without overflow before the scale doubles, as in torch.amp.GradScaler."""
 _SMALLEST = 1e-4
-"""A smaller scale fails the run: as fairseq's `--min-loss-scale`."""
+"""A run fails if the scale gets smaller, as with fairseq's `--min-loss-scale`."""
 
 
 class LossScale:
     """Dynamic loss scale; does nothing unless enabled.
 
     `whole`: after the last backward pass of a step, each rank holds all gradients in fp32, or its
-    shards of them, averaged over ranks without loss. Otherwise hooks unscale each gradient as it is
-    made.
+    shards of them, averaged over ranks without loss of precision. Otherwise hooks unscale each
+    gradient as soon as it is computed.
     """
 
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
         self.enabled = enabled
         self.factor = _START if enabled else 1.0
-        """By what the gradient of one sample's loss is multiplied in 16 bits."""
+        """The factor by which the gradient of one sample's loss is multiplied in 16 bits."""
         self.skipped = 0
-        """Steps that overflowed since the last checkpoint was loaded, or since the start."""
+        """The number of steps with overflow since the start, or since a checkpoint was loaded."""
         self.shares = comm.size
-        """Into how many shares the loss is divided; see `raysuite.parallel.base`."""
+        """The number of shares into which the loss is divided; see `raysuite.parallel.base`."""
         self._comm = comm
         self._carried = 1.0
         self._good_steps = 0
@@ -69,8 +69,8 @@ class LossScale:
                 parameter.register_hook(self._unscale)
 
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
-        """`logits` [b, classes] fp32 of a global batch of `of_global` samples; their gradient is
-        scaled on its way back.
+        """`logits` [b, classes] in fp32 of a global batch of `of_global` samples, with their
+        gradient scaled in the backward pass.
 
         A rank's share of the loss is the sum over its samples times shares / `of_global`.
         """
@@ -81,12 +81,13 @@ class LossScale:
         return scaled
 
     def carry(self, of_global: float) -> None:
-        """Of the gradients to come: on ranks that see no logits, before the first of them."""
+        """Set the scale of coming gradients. Ranks without logits must call this before the
+        first."""
         self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:
-        """Of one weight; what is not finite becomes 0, as compression with error feedback would
-        keep it for ever."""
+        """The unscaled gradient of one weight. Non-finite values become 0: compression with error
+        feedback would otherwise keep them for ever."""
         result = gradient.clone()
         self._unscale_in_place([result])
         return result.nan_to_num_(0.0, 0.0, 0.0)
@@ -97,7 +98,7 @@ class LossScale:
         device = gradients[0].device
         if self._overflow is None:
             self._overflow = torch.zeros(1, device=device)
-        # the kernel of torch.amp.GradScaler: one pass on a GPU that divides and looks for overflow
+        # torch.amp.GradScaler's kernel: one pass on a GPU divides and checks for overflow
         torch._amp_foreach_non_finite_check_and_unscale_(
             gradients, self._overflow, torch.full((1,), 1 / self._carried, device=device)
         )
@@ -114,10 +115,9 @@ class LossScale:
         optimizer.step = step  # type: ignore[method-assign]
 
     def decide(self) -> None:
-        """After the last backward pass of a step: do all ranks take it?
+        """Decide after a step's last backward pass whether all ranks take the step.
 
-        Whole gradients are unscaled here. They are equal on all ranks, and so is the answer, unless
-        they are sharded.
+        Whole gradients are unscaled here. Unless sharded, they give the same decision on all ranks.
         """
         if not self.enabled:
             return
@@ -134,9 +134,9 @@ class LossScale:
         self._overflow = None
 
     def update(self) -> None:
-        """After the step: halve the scale on overflow, double it after many good steps.
+        """Update the scale after a step: halve it on overflow, double it after many good steps.
 
-        Raises FloatingPointError where the scale gets too small to be of use.
+        Raises FloatingPointError if the scale gets too small to be useful.
         """
         if not self.enabled:
             return
@@ -155,11 +155,11 @@ class LossScale:
                 self.factor *= 2
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore what `state` returned; a scale of older versions, per batch, begins anew."""
+        """Restore what `state` returned; a per-batch scale of older versions is ignored."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
@@ -178,8 +178,8 @@ class _Scale(torch.autograd.Function):
 
 
 class Autocast(nn.Module):
-    """`model` with forward and backward in `precision`, given images in `memory_format`; what it
-    returns comes out in fp32."""
+    """`model` with forward and backward pass in `precision` on images in `memory_format`; its
+    output is converted to fp32."""
 
     def __init__(
         self,
@@ -195,9 +195,9 @@ class Autocast(nn.Module):
         self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] fp32 for images [b, C, H, W] fp32, of whatever strides; or the
-        network's output for its inputs: a tuple gives positional arguments, a dictionary named
-        ones."""
+        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides; or the network's
+        output for its inputs: a tuple as positional arguments, a dictionary as keyword
+        arguments."""
         inputs = mapped(images, lambda each: each.contiguous(memory_format=self._memory_format))
         if self._dtype is torch.float32:
             return called(self.model, inputs)

@@ -1,8 +1,7 @@
-"""What a run changes in its process, and how it is undone: the next run begins as the first did.
+"""Undoing what a run changes in its process, so that the next run starts like the first.
 
-Frameworks change the process that they are used in. DeepSpeed's stage 3 replaces
-`torch.nn.functional.linear`, torch chains a new exception hook at each group that is joined, and
-variables of the environment stay behind.
+Frameworks change their process. DeepSpeed's stage 3 replaces `torch.nn.functional.linear`, torch
+chains a new exception hook at each group that is joined, and environment variables remain.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch.distributed as dist
 from raysuite.parallel.comm import leave_torch_group
 
 _PACKAGES = ("torch", "numpy")
-"""Whose functions, classes and methods are put back."""
+"""The packages whose functions, classes and methods are restored."""
 
 
 def _set_environment(variables: dict[str, str]) -> None:
@@ -53,8 +52,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 
 @contextmanager
 def restored(device: torch.device) -> Iterator[None]:
-    """At the end of its block the process is as before: functions of torch and numpy, environment,
-    threads, random state and torch's group. Modules that the block imports stay."""
+    """After the context, the process is as before: functions of torch and numpy, environment,
+    threads, random state and torch's group. Modules that the block imports stay imported."""
     joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:
@@ -70,20 +69,21 @@ def restored(device: torch.device) -> Iterator[None]:
 
 
 def _attributes() -> list[tuple[Any, dict[str, Any]]]:
-    """(owner, its attributes by name) of every module and class of the packages' public API."""
+    """(owner, its attributes by name) for every module and class of the packages' public API."""
     owners: list[Any] = []
     for name, module in list(sys.modules.items()):
         package, *parts = name.split(".")
         if package in _PACKAGES and not any(part.startswith("_") for part in parts):
-            # not isinstance, which looks at `__class__`: torch's deprecated names warn of that
+            # not isinstance: it reads `__class__`, for which torch's deprecated names warn
             classes = [each for each in vars(module).values() if issubclass(type(each), type)]
             owners += [module, *(each for each in classes if each.__module__ == name)]
     return [(owner, dict(vars(owner))) for owner in owners]
 
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:
-    """Undo what others replaced by functions or classes of theirs: torch replaces some functions by
-    wrappers on first use, and only then, such as those of optimisers when it loads its compiler."""
+    """Restore functions and classes that other packages have replaced. Wrappers by torch itself
+    stay: torch wraps some functions on first use, and only then, such as those of optimisers when
+    it loads its compiler."""
     now = vars(owner)
     for name, value in before.items():
         if (other := now.get(name)) is value:
@@ -94,7 +94,7 @@ def _put_back(owner: Any, before: dict[str, Any]) -> None:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether a function, or one that it wraps, is defined outside of the packages."""
+    """Whether a function, or a function that it wraps, is defined outside the packages."""
     while value is not None:
         function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
         names = getattr(function, "__globals__", None) or {"__name__": function.__module__}

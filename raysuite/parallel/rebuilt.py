@@ -1,8 +1,8 @@
-"""Networks of torch that another framework builds anew: their operations, and what engines share.
+"""torch networks rebuilt in another framework: their operations, and shared parts of the engines.
 
-A network is traced by torch.fx. Known are the operations of raysuite's CIFAR ResNets and of
-torchvision's ResNets, VGGs and MobileNetV2; `raysuite.parallel.tensorflow` and `.jax` compute each
-of them, on images [b, H, W, C], which both compute in on CPUs.
+A network is traced by torch.fx. Supported are the operations of raysuite's CIFAR ResNets and of
+torchvision's ResNets, VGGs and MobileNetV2. `raysuite.parallel.tensorflow` and `.jax` compute each
+operation on images [b, H, W, C], the layout of both frameworks on CPUs.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Rules = tuple[tuple[tuple[str, Any], ...], ...]
-"""[groups of weights][(name, value) of each setting of the optimiser but its rate]."""
+"""[groups of weights][(name, value) of each setting of the optimiser except its rate]."""
 
 CHANNELS_LAST: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
-"""Dimensions of a weight -> how torch's are transposed."""
+"""Number of dimensions of a torch weight -> the permutation of its axes."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What is computed from the results of earlier operations."""
+    """A computation on the results of earlier operations."""
 
     name: str
     kind: str
@@ -56,9 +56,9 @@ class Operation:
     same, add, cat, subsample or widen."""
     inputs: tuple[str, ...]
     module: str = ""
-    """Name in the torch network of the layer that has its weights."""
+    """The name in the torch network of the layer that has the operation's weights."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """stride, padding, ... by the names of torch."""
+    """stride, padding, ... with torch's names."""
 
 
 _MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
@@ -96,7 +96,7 @@ def operations_of(model: nn.Module) -> list[Operation]:
     """
     try:
         graph = fx.Tracer().trace(model)
-    except Exception as error:  # whatever a forward pass does with a proxy
+    except Exception as error:  # a forward pass can raise any error with a proxy
         raise UserError(
             f"model.name: {type(model).__name__} cannot be traced by torch.fx ({error}), and only "
             "a traced network can be built in another framework; take a strategy of PyTorch's"
@@ -131,7 +131,7 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
 
 
 def _computed(layer: Any) -> bool:
-    """Whether the options of a layer are among those that are computed elsewhere."""
+    """Whether the other frameworks support a layer with its options."""
     if isinstance(layer, nn.Conv2d):
         groups = layer.groups in (1, layer.in_channels)
         multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
@@ -148,7 +148,7 @@ def _computed(layer: Any) -> bool:
 
 
 def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
-    """The kind, or none, and the numbers of a function's call."""
+    """The kind ("" if unsupported) and the numbers of a function call."""
     rest: tuple[Any, ...] = (*node.args[1:], *node.kwargs.values())
     if kind == "mean":
         return kind, {"output_size": rest[0]}
@@ -158,11 +158,11 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
         return (kind if len(node.all_input_nodes) == len(node.args) else ""), {}
     if kind == "cat":
         return (kind if rest == (1,) else ""), {}
-    if kind == "widen":  # zeros after the last channel
+    if kind == "widen":  # appends channels of zeros
         added = tuple(rest[0])
         fits = len(added) == 6 and not any(added[:5])
         return (kind if fits else ""), {"channels": added[-1]}
-    if kind == "subsample":  # every n-th pixel, as option A of a ResNet's shortcut
+    if kind == "subsample":  # every n-th pixel, as in option A of a ResNet's shortcut
         index: Any = rest[0]
         whole = slice(None)
         fits = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
@@ -173,7 +173,7 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """Of [b, H, W, C], alike on both sides, as torch pads; TensorFlow's "same" is not."""
+    """The padding of [b, H, W, C], equal on both sides as in torch, unlike TensorFlow's "same"."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -181,10 +181,10 @@ def pads(padding: Any) -> list[tuple[int, int]]:
 def updated(
     rule: dict[str, Any], rate: Any, weight: Any, gradient: Any, slots: Sequence[Any], steps: Any
 ) -> tuple[Any, list[Any]]:
-    """A weight and its slots after one update by `rule`, as torch.optim.SGD and AdamW do it.
+    """A weight and its slots after one update by `rule`, as in torch.optim.SGD and AdamW.
 
-    Slots are the momentum, or the first and second moment; `steps` counts this update. For arrays
-    of any framework.
+    Slots are the momentum, or the first and second moment; `steps` includes this update. Works with
+    arrays of any framework.
     """
     if "betas" not in rule:
         gradient = gradient + rule["weight_decay"] * weight
@@ -201,7 +201,7 @@ def updated(
 
 
 def free_address() -> str:
-    """Of this host, as the other workers reach it, with a port that is free now."""
+    """This host's address as other workers reach it, with a port that is currently free."""
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
         prober.connect((meeting, 9))  # sends nothing
@@ -212,28 +212,28 @@ def free_address() -> str:
 
 
 class RebuiltStrategy(TorchGroupStrategy, ABC):
-    """The training loop communicates by torch's group, gradients by the framework's collectives."""
+    """The training loop uses torch's group; gradients use the framework's own collectives."""
 
     def start(self, world: World) -> None:
-        """Join torch's group, and the framework's own."""
+        """Join the framework's own group, and torch's."""
         self.join(world)
         super().start(world)
 
     @abstractmethod
     def join(self, world: World) -> None:
-        """Join the framework's own. Raises MissingPartError without it."""
+        """Join the framework's own group. Raises MissingPartError if the framework is absent."""
 
 
 class RebuiltEngine(Engine):
-    """A training step of a framework that holds weights of its own.
+    """A training step of a framework that holds its own copy of the weights.
 
-    The framework's weights are copied into `model`, torch's, before that is used. The framework has
-    an array by each key of torch's `state_dict` that is a weight or a running statistic, by
-    `m.WEIGHT`, with AdamW `v.WEIGHT`, and by `steps`.
+    The framework's weights are copied into torch's `model` before `model` is used. The framework
+    holds an array for each key of torch's `state_dict` that is a weight or a running statistic, for
+    `m.WEIGHT`, for `v.WEIGHT` with AdamW, and for `steps`.
     """
 
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
-    """How a kernel of a depthwise convolution is transposed."""
+    """The permutation of the axes of a depthwise convolution's kernel."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class RebuiltEngine(Engine):
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
         self.compiler = Compiler(enabled=True)
-        # rates, decay and momentum of every weight, as the spec asks for them
+        # gives rate, decay and momentum of every weight as in the spec
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         self.groups = {
@@ -253,17 +253,17 @@ class RebuiltEngine(Engine):
             for number, group in enumerate(self.optimizer.param_groups)
             for each in group["params"]
         }
-        """Name of each trained weight -> its group."""
+        """Name of each trainable parameter -> its group."""
         kinds = ("m", "v") if isinstance(self.optimizer, torch.optim.AdamW) else ("m",)
         self.slots = {name: tuple(f"{kind}.{name}" for kind in kinds) for name in self.groups}
-        """Name of each trained weight -> keys of what the optimiser keeps of it."""
+        """Name of each trainable parameter -> keys of its optimiser state."""
         self.statistics = tuple(
             f"{name}.{kind}"
             for name, layer in model.named_modules()
             if isinstance(layer, nn.BatchNorm2d)
             for kind in ("running_mean", "running_var")
         )
-        """Keys of what each rank has of its own samples."""
+        """Keys of the values that each rank computes from its own samples."""
         self.held = (*(name for name, _ in model.named_parameters()), *self.statistics)
         """Keys of weights and running statistics."""
         self._depthwise = {
@@ -272,15 +272,15 @@ class RebuiltEngine(Engine):
             if isinstance(layer, nn.Conv2d) and layer.groups > 1
         }
         self._stale = False
-        """The framework has trained since `model` was given its weights."""
+        """Whether the framework has trained since `model` was given its weights."""
 
     @abstractmethod
     def read(self, key: str) -> Array:
-        """A copy of this rank's array, without a collective."""
+        """A copy of this rank's array; no collective is needed."""
 
     @abstractmethod
     def write(self, key: str, value: Array) -> None:
-        """Take a copy of `value` as this rank's array. All ranks must call it."""
+        """Set this rank's array to a copy of `value`. All ranks must call this."""
 
     @abstractmethod
     def compute_step(
@@ -293,11 +293,12 @@ class RebuiltEngine(Engine):
         rates: Array,
         seeds: Array,
     ) -> float:
-        """The summed loss of [n, H, W, C] images and [n] labels of all micro-batches, after one
-        update of the weights.
+        """Update the weights once, and return the summed loss of [n, H, W, C] images and [n] labels
+        of all micro-batches.
 
-        [a] the samples of each micro-batch, [a] those that count, the rank's factor of the loss,
-        the learning rate of each group of weights, and [a] seeds of dropout.
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: the number without
+        padding. `factor`: this rank's factor of the loss. `rates`: the learning rate of each group
+        of weights. `seeds` [a]: seeds of dropout.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
@@ -310,14 +311,15 @@ class RebuiltEngine(Engine):
             np.array([each.real for each in micro_batches], np.int32),
             np.float32(self.replicas / micro_batches[0].of_global),
             np.array([group["lr"] for group in self.optimizer.param_groups], np.float32),
-            # the loop's own draws, which a checkpoint restores
+            # from the training loop's random state, which a checkpoint restores
             torch.randint(2**31, (len(micro_batches),), dtype=torch.int32).numpy(),
         )
         self._stale = True
         return torch.tensor(loss)
 
     def rules(self) -> Rules:
-        """Of each group of weights, what is not its rate; a step with others is traced anew."""
+        """The settings of each group of weights except the rate; a change makes the framework trace
+        the step again."""
         keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
         return tuple(
             tuple((key, group[key]) for key in keys if key in group)
@@ -325,13 +327,13 @@ class RebuiltEngine(Engine):
         )
 
     def order(self, key: str, value: Any) -> tuple[int, ...]:
-        """How a weight of torch's is transposed."""
+        """The permutation of a torch weight's axes."""
         if key in self._depthwise:
             return self.depthwise
         return CHANNELS_LAST.get(value.ndim, tuple(range(value.ndim)))
 
     def give_weights(self) -> None:
-        """`model`'s, to the framework."""
+        """Copy the weights and running statistics of `model` to the framework."""
         state = self.model.state_dict()
         for key in self.held:
             self.write(key, state[key].detach().permute(self.order(key, state[key])).numpy())
@@ -340,7 +342,7 @@ class RebuiltEngine(Engine):
         self.give_weights()
 
     def _take_weights(self) -> None:
-        """Into torch's model: the weights, and the running statistics of this rank."""
+        """Copy the framework's weights, and this rank's running statistics, to torch's `model`."""
         if self._stale:
             state = self.model.state_dict()
             for key in self.held:

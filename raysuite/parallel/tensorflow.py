@@ -1,10 +1,10 @@
-"""TensorFlow's MultiWorkerMirroredStrategy, by a loop of our own or by Keras's `model.fit`.
+"""TensorFlow's MultiWorkerMirroredStrategy, in a loop written here or in Keras's `model.fit`.
 
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
-The network is built of Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates, decay,
-momentum and clipping are those of every other strategy, and so is the order of arithmetic in the
-optimiser: Keras's own momentum holds learning rates of earlier steps.
+The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
+decay, momentum and clipping are those of every other strategy. The arithmetic of the optimiser has
+torch's order: Keras's own momentum includes learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from raysuite.parallel.rebuilt import (
 
 @cache
 def _tensorflow() -> tuple[Any, Any]:
-    """tensorflow and tf_keras, on CPUs alone, with as many threads as torch has here."""
+    """tensorflow and tf_keras, on CPUs only, with as many threads as torch."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with contextlib.suppress(ImportError):
-        # torch imports it later, and its LLVM then finds the options of TensorFlow's registered
-        # already, and ends the process (triton 3.9, TensorFlow 2.21)
+        # if torch imports triton later, triton's LLVM finds the options that TensorFlow's LLVM has
+        # registered, and ends the process (triton 3.9, TensorFlow 2.21)
         import triton._C.libtriton  # noqa: F401
     try:
         with warnings.catch_warnings():
@@ -60,9 +60,9 @@ def _tensorflow() -> tuple[Any, Any]:
 
 @cache
 def _workers(rank: int, size: int) -> Any:
-    """TensorFlow's strategy, of which a process can make one: it begins with TensorFlow's runtime.
+    """TensorFlow's strategy, made once per process, because it starts TensorFlow's runtime.
 
-    TF_CONFIG names the address of every worker, each with a port that is free now.
+    TF_CONFIG holds the address of every worker, each with a currently free port.
     """
     tf, _ = _tensorflow()
     if size > 1:
@@ -80,10 +80,10 @@ def _workers(rank: int, size: int) -> Any:
 
 
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
-    """Keras's layer for one of torch's with weights; padding is an operation of its own.
+    """The Keras layer for a torch layer with weights; padding is a separate operation.
 
-    Keras counts what momentum keeps of a running statistic, torch what it takes of the batch's.
-    Both take the unbiased variance for it, as long as Keras computes the layer by its fused kernel.
+    Keras's BatchNorm momentum is the share of the running statistic that is kept, torch's the share
+    of the batch's statistic. Both use the unbiased variance, if Keras uses its fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -121,7 +121,7 @@ class Network:
         }
 
     def __call__(self, images: Any, seed: Any = None) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]. `seed`: of dropout, in training alone."""
+        """Logits [b, classes] for images [b, H, W, C]. `seed`: for dropout, only in training."""
         values: dict[str, Any] = {}
         for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]
@@ -150,7 +150,7 @@ class Network:
                 return pool(x, numbers["kernel_size"], numbers["stride"], "VALID")
             case "mean":
                 return tf.reduce_mean(x, [1, 2], keepdims=True)
-            case "flatten":  # in torch's order
+            case "flatten":  # in torch's channel order
                 x = tf.transpose(x, [0, 3, 1, 2]) if len(x.shape) == 4 else x
                 return tf.reshape(x, [tf.shape(x)[0], math.prod(x.shape[1:])])
             case "dropout":
@@ -168,7 +168,7 @@ class Network:
                 return x
 
     def variables(self, model: nn.Module) -> dict[str, Any]:
-        """Torch's name of each weight and running statistic -> TensorFlow's variable."""
+        """torch's name of each weight and running statistic -> TensorFlow's variable."""
         found = {}
         for name, layer in self.layers.items():
             if isinstance(model.get_submodule(name), nn.BatchNorm2d):
@@ -228,7 +228,7 @@ class TensorFlowEngine(RebuiltEngine):
         return float(self._traced[rules](*map(tf.constant, fed)))
 
     def _signature(self, fed: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What a step is given, of any number of samples."""
+        """The signature of a step's arguments, for any number of samples."""
         shapes = [np.shape(each) for each in fed]
         shapes[:2] = [(None, *shape[1:]) for shape in shapes[:2]]
         return tuple(
@@ -246,7 +246,8 @@ class TensorFlowEngine(RebuiltEngine):
         rates: Any,
         seeds: Any,
     ) -> Any:
-        """On one worker: gradients of the micro-batches, their mean over workers, the update."""
+        """One worker's step: gradients of the micro-batches, their mean over workers, the
+        update."""
         tf = self._tf
         weights = [self._variables[name] for name in self.groups]
         sums: list[Any] = []
@@ -256,7 +257,7 @@ class TensorFlowEngine(RebuiltEngine):
         parts = [images] if whole else tf.split(images, sizes, num=several)
         classes = [labels] if whole else tf.split(labels, sizes, num=several)
         for index in range(several):
-            # one after the other, or their activations would be held together
+            # sequentially, so that only one micro-batch's activations are held
             with tf.control_dependencies(sums), tf.GradientTape() as tape:
                 logits = self._network(tf.identity(parts[index]), seeds[index])
                 loss = self._loss(logits, classes[index], real[index])
@@ -275,7 +276,7 @@ class TensorFlowEngine(RebuiltEngine):
         return total
 
     def _loss(self, logits: Any, labels: Any, real: Any) -> Any:
-        """Summed cross-entropy of the samples that count."""
+        """The summed cross-entropy of the samples that are not padding."""
         tf, smoothing = self._tf, self.settings.label_smoothing
         classes = logits.shape[-1]
         target = tf.one_hot(labels, classes) * (1 - smoothing) + smoothing / classes
@@ -305,8 +306,8 @@ class TensorFlowEngine(RebuiltEngine):
 
 
 class FitEngine(TensorFlowEngine):
-    """The same step as the `train_step` of a Keras model, whose `fit` runs in a thread of its own
-    and asks for a batch whenever it has trained on one."""
+    """The same step as the `train_step` of a Keras model. Its `fit` runs in a thread, and takes the
+    next batch after each step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -332,7 +333,7 @@ class FitEngine(TensorFlowEngine):
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
         train, losses, workers = self._train, self._losses, self.world.size
-        batches = self._batches  # not this engine: TensorFlow keeps graphs, and they the generator
+        batches = self._batches  # not via self, which TensorFlow's graphs would keep alive
 
         class Fitted(keras.Model):  # type: ignore[name-defined]
             def train_step(self, data: Any) -> dict[str, Any]:
@@ -340,7 +341,7 @@ class FitEngine(TensorFlowEngine):
 
         class Told(keras.callbacks.Callback):  # type: ignore[name-defined]
             def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:
-                losses.put(logs["loss"] / workers)  # Keras adds up those of all workers
+                losses.put(logs["loss"] / workers)  # Keras sums the loss over all workers
 
         signature = self._signature(example)
 
@@ -354,9 +355,9 @@ class FitEngine(TensorFlowEngine):
                 model = Fitted()
                 model.compile()
                 data = self._distribute.distribute_datasets_from_function(dataset)
-                # until the data end; Keras wants a number for data that are distributed
+                # `fit` ends with the data; Keras needs a number for distributed data
                 model.fit(data, steps_per_epoch=10**9, verbose=0, callbacks=[Told()])
-        except BaseException as error:  # the step that waits for it raises it
+        except BaseException as error:  # raised again by the step that waits
             losses.put(error)
 
     def _end_fit(self) -> None:
@@ -380,6 +381,6 @@ class TensorFlow(RebuiltStrategy):
 
 
 class Keras(TensorFlow):
-    """The same, in a loop of Keras's."""
+    """The same averaging, but in Keras's training loop."""
 
     engine = FitEngine

@@ -22,16 +22,15 @@ def _class_of(options: TaskOptions) -> type[Task]:
 
 
 def facts_of(options: TaskOptions) -> TaskFacts:
-    """The declarations of a spec's task. Raises UserError where it cannot be imported, is none, or
-    has no metrics."""
+    """The declarations of a spec's task. Raises UserError if the task cannot be imported, is not a
+    Task class, or has no metrics."""
     if options.classifies:
         return CLASSIFICATION
     return _class_of(options).facts().model_copy(update={"name": options.name})
 
 
 def make_task(options: TaskOptions, facts: DatasetFacts) -> Task:
-    """The task on this data set. Raises UserError where its constructor does not take
-    `task.options`."""
+    """The task for this data set. Raises UserError if its class does not accept `task.options`."""
     kind = _class_of(options)
     try:
         return kind(facts, **options.options)

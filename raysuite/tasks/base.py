@@ -8,8 +8,8 @@ MLflow, plots) reads its declarations:
     metrics                  each with the sums that it is computed from
     unit                     what the throughput counts
 
-The loss of a step is sum / weight over the *global* batch. So it does not depend on how samples,
-and tokens that count, fall on ranks, micro-batches and a last batch.
+The loss of a step is sum / weight over the *global* batch. So it does not depend on how the samples
+and the counted tokens are split over ranks, micro-batches and a smaller last batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import MetricFacts, TaskFacts, Unit
 
 Sums = Callable[[Any, Any], Tensor]
-"""(output, targets) of a batch -> [k], which add up over batches and ranks."""
+"""(output, targets) of a batch -> [k] numbers, which are summed over batches and ranks."""
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of a whole validation set."""
+    """Totals over a whole validation set."""
 
     loss: float
     """Summed loss / weight."""
@@ -42,20 +42,20 @@ class Total:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the validation."""
+    """A validation metric."""
 
     name: str
-    """In records `val_NAME`; small letters, digits and underscores."""
+    """Small letters, digits and underscores; Records call the metric `val_NAME`."""
     title: str
-    """In tables and plots."""
+    """The name in tables and plots."""
     note: str
-    """What it is, in a few words."""
+    """A description in a few words."""
     value: Callable[[Sequence[float], Total], float]
     """(sums [k] over the validation set, its totals) -> the value."""
     sums: Sums | None = None
-    """What is added up; None: it follows from the mean loss."""
+    """What is summed over the batches; None if the value follows from the mean loss."""
     unit: str = ""
-    """`share` for values in [0, 1], which are shown in percent; else nothing."""
+    """`share` for values in [0, 1], which are shown in percent; otherwise empty."""
     higher_is_better: bool = True
 
     @property
@@ -65,52 +65,52 @@ class Metric:
 
 
 class Task(ABC):
-    """What a network is trained for. Built of a data set's facts and `task.options`.
+    """What a network is trained for, made from a data set's facts and `task.options`.
 
-    `output` is whatever the network returns, in fp32 where it is tensors; `targets` are the
-    batch's, without its padding.
+    `output` is whatever the network returns, with tensors in fp32; `targets` are the batch's,
+    without its padding.
     """
 
     unit: ClassVar[Unit] = "samples"
-    """What the throughput counts. `tokens`: the weight; else the samples."""
+    """What the throughput counts. For `tokens` the weight is counted, otherwise the samples."""
     metrics: tuple[Metric, ...] = ()
-    """At least one, declared by the class; an instance may have some of them."""
+    """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
-    """The name of the metric of the target, of early stopping and of sweeps; default: the first."""
+    """The metric for the training target, early stopping and sweeps; by default the first one."""
     weighted: ClassVar[bool] = False
-    """Whether `weight` is something else than the number of samples."""
+    """Whether `weight` differs from the number of samples."""
 
     def __init__(self, facts: DatasetFacts) -> None:
         self.dataset = facts
 
     @abstractmethod
     def loss(self, output: Any, targets: Any) -> Tensor:
-        """The sum of the losses, a scalar."""
+        """The sum of the samples' losses, a scalar."""
 
     def weight(self, targets: Any) -> Tensor | int:
         """What the summed loss is divided by: the number of samples, unless `weighted`."""
         return samples_in(targets)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
-        """Random inputs and targets of `count` samples, of all kinds that occur, padding and
-        ignored values included, on the generator's device. None: there are none, and samples of
-        the data set are taken."""
+        """Random inputs and targets of `count` samples on the generator's device, of every kind
+        that occurs, with padding and ignored values. None: samples of the data set are taken
+        instead."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """Zeros for whole numbers that a validation counts by `count`, for the end of a run alone;
-        None where it counts nothing."""
+        """Zeros, to which `count` adds the validation's counts at the end of a run; None without
+        counts."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
-        """Count a batch into `tally`, in place."""
+        """Add a batch's counts to `tally`, in place."""
 
     def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may take anything
-        """Raise UserError where the loss cannot take this output."""
+        """Raise UserError if the loss cannot take this output."""
 
     @classmethod
     def facts(cls) -> TaskFacts:
-        """Its declarations, as data. Raises UserError where they are incomplete."""
+        """The task's declarations, as data. Raises UserError if they are incomplete."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         metrics = getattr(cls, "metrics", ())
         if not metrics or not all(isinstance(each, Metric) for each in metrics):
@@ -136,7 +136,7 @@ def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
 
 
 def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
-    """The metrics of a whole set, by name, of what `sums_of` its batches add up to."""
+    """The metrics of a whole set, by name. `sums`: the totals of `sums_of` over its batches."""
     added = iter(sums)
     return {
         each.name: each.value(next(added).tolist() if each.sums else [], total)
@@ -145,8 +145,8 @@ def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, flo
 
 
 def same_shape(output: Any, targets: Tensor, what: str) -> None:
-    """Raise UserError unless the output is a tensor of floating-point numbers of the targets'
-    shape. `what` it is, for the message."""
+    """Raise UserError unless the output is a floating-point tensor with the targets' shape. `what`
+    names the output in the message."""
     wanted = f"expected are {what}, one tensor {list(targets.shape)}, as the targets"
     if not isinstance(output, Tensor):
         raise UserError(f"its output is a {type(output).__name__}; {wanted}")
@@ -155,8 +155,8 @@ def same_shape(output: Any, targets: Tensor, what: str) -> None:
 
 
 def within(targets: Tensor, least: int, most: float, ignored: int | None = None) -> None:
-    """Raise UserError unless the targets that are not `ignored` are in [least, most]; without one,
-    they may be fractions."""
+    """Raise UserError unless all targets other than `ignored` are in [least, most]. If `ignored` is
+    None, targets may be fractions."""
     wanted = f"{least} to {most:g}"
     if ignored is not None:
         wanted = f"whole numbers {wanted}, and {ignored} for what does not count"
@@ -169,7 +169,8 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
 
 
 def samples_in(value: Any) -> int:
-    """The samples of a batch's tensor, or of the first tensor in a tuple or dictionary."""
+    """The number of samples in a batch's tensor, or in the first tensor of a tuple or
+    dictionary."""
     if isinstance(value, Tensor):
         return len(value)
     parts = value.values() if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""One class of several for each image, by cross-entropy."""
+"""One of several classes for each image, by cross-entropy."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _METRICS = tuple(
     Metric(**dict(each), value=_share, sums=_SUMS[each.name]) for each in CLASSIFICATION.metrics
 )
 MOST_CLASSES = 1000
-"""Up to which validation counts by class: that takes 8 MB on each device."""
+"""The most classes for which validation counts a confusion matrix, which takes 8 MB per device."""
 
 
 class Classification(Task):
     """[b, classes] logits, and labels [b] int64.
 
-    Label smoothing and weights of classes are options of the training, and of its loss alone.
+    Label smoothing and class weights are options of the training, and affect only its loss.
     """
 
     unit = CLASSIFICATION.unit
@@ -57,7 +57,7 @@ class Classification(Task):
         return functional.cross_entropy(output, targets, reduction="sum")
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Images [count, channels, size, size], standard normal, and labels."""
+        """Standard normal images [count, channels, size, size], and random labels."""
         facts, device = self.dataset, generator.device
         shape = (count, facts.channels, facts.image_size, facts.image_size)
         images = torch.randn(shape, generator=generator, device=device)
@@ -65,14 +65,14 @@ class Classification(Task):
         return images, labels
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """[classes, classes] by true class (row) and predicted class (column)."""
+        """The confusion matrix [true classes, predicted classes]."""
         classes = self.dataset.classes
         if classes > MOST_CLASSES:
             return None
         return torch.zeros(classes, classes, dtype=torch.int64, device=device)
 
     def count(self, tally: Tensor, output: Tensor, targets: Tensor) -> None:
-        # not by bincount, for which the host waits
+        # not bincount: it makes the host wait for the device
         places = targets * self.dataset.classes + output.argmax(1)
         tally.view(-1).scatter_add_(0, places, torch.ones_like(targets))
 

@@ -1,4 +1,4 @@
-"""The next token at each place of a sequence, by cross-entropy."""
+"""The next token at each position of a sequence, by cross-entropy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _correct(output: Tensor, targets: Tensor) -> Tensor:
 
 
 class LanguageModel(Task):
-    """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the tokens that follow,
-    and IGNORED_TOKEN where there is none.
+    """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the next tokens, or
+    IGNORED_TOKEN where a sequence has no next token.
 
-    The loss of a step is the mean over the tokens of the global batch that count.
+    The loss of a step is the mean over the counted tokens of the global batch.
     """
 
     unit = "tokens"
@@ -54,8 +54,8 @@ class LanguageModel(Task):
         return (targets != IGNORED_TOKEN).sum()
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
-        """Random tokens; up to half of each sequence's targets, at its end, do not count. None for
-        the user's own data set, whose sequences may be of any length."""
+        """Random tokens and targets. Up to half of each sequence's targets, at its end, are
+        ignored. None for a user's own data set, whose sequences may have any length."""
         facts, device = self.dataset, generator.device
         if not facts.sequence:
             return None

@@ -1,4 +1,4 @@
-"""Any number of labels for each sample, by the binary cross-entropy of each."""
+"""Any number of labels for each sample, by the binary cross-entropy of each label."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional
 from raysuite.tasks.base import Metric, Task, Total, same_shape, within
 
 THRESHOLDS = 201
-"""Of probabilities, from 0 to 1, at which average precision counts."""
+"""The number of probabilities from 0 to 1 at which average precision is evaluated."""
 
 
 def _counts(output: Tensor, targets: Tensor) -> Tensor:
-    """True and false positives [THRESHOLDS, labels] each, and positives [labels]."""
+    """True and false positives, each [THRESHOLDS, labels], and positives [labels]."""
     steps = THRESHOLDS - 1
     level = (output.sigmoid().double() * steps).floor().long()  # the highest threshold reached
     labels = targets.shape[1]
@@ -30,8 +30,9 @@ def _counts(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _average_precision(sums: Sequence[float], total: Total) -> float:
-    """Mean over labels that occur of sum over thresholds of (R_n - R_{n-1}) P_n, as scikit-learn's
-    `average_precision_score` of probabilities rounded down to the thresholds."""
+    """The mean over the labels that occur of the average precision, sum over thresholds of (R_n -
+    R_{n-1}) P_n: scikit-learn's `average_precision_score` of probabilities rounded down to the
+    thresholds."""
     values = np.array(sums)
     labels = len(values) // (2 * THRESHOLDS + 1)
     true, false = values[: 2 * THRESHOLDS * labels].reshape(2, THRESHOLDS, labels)[:, ::-1]
@@ -44,7 +45,7 @@ def _average_precision(sums: Sequence[float], total: Total) -> float:
 
 
 def _decided(output: Tensor, targets: Tensor) -> Tensor:
-    """True positives, and positives of either side, at a probability of 0.5."""
+    """The numbers of true positives, and of predicted plus actual positives, at probability 0.5."""
     chosen, wanted = output > 0, targets > 0
     return torch.stack([(chosen & wanted).sum(), chosen.sum() + wanted.sum()])
 
@@ -72,7 +73,7 @@ class MultiLabel(Task):
     )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Of a sample the mean over its labels."""
+        """The sum over the samples of each sample's mean over its labels."""
         each = functional.binary_cross_entropy_with_logits(
             output, targets.to(output.dtype), reduction="sum"
         )

@@ -1,4 +1,4 @@
-"""Numbers for each sample, by the mean of their squared or absolute errors."""
+"""Numbers for each sample, by their mean squared or absolute error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _errors(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _moments(output: Tensor, targets: Tensor) -> Tensor:
-    """Squared errors, targets, squared targets, and how many there are."""
+    """The sums of squared errors, targets and squared targets, and the number of targets."""
     values = targets.double().flatten()
     count = values.new_tensor(len(values))
     return torch.stack(
@@ -41,7 +41,7 @@ def _r2(sums: Sequence[float], total: Total) -> float:
 
 
 class Regression(Task):
-    """Output and targets have one shape [b, ...] of floating-point numbers."""
+    """Output and targets are floating-point tensors of one shape [b, ...]."""
 
     metrics = (
         Metric(
@@ -66,7 +66,7 @@ class Regression(Task):
     )
 
     def __init__(self, facts: DatasetFacts, loss: str = "mse") -> None:
-        """`loss`: mse, mae or huber (with delta 1). Raises UserError for another one."""
+        """`loss`: mse, mae or huber (with delta 1). Raises UserError for any other value."""
         super().__init__(facts)
         if loss not in _LOSSES:
             raise UserError(
@@ -75,7 +75,7 @@ class Regression(Task):
         self._loss = _LOSSES[loss]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Of a sample the mean over its numbers."""
+        """The sum over the samples of each sample's mean over its numbers."""
         each = self._loss(output, targets.to(output.dtype), reduction="sum")
         return each * (len(targets) / max(1, targets.numel()))
 

@@ -1,4 +1,4 @@
-"""One class of several for each pixel, by cross-entropy."""
+"""One of several classes for each pixel, by cross-entropy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
-    """[3 * classes]: pixels of each class, those taken for it, and those of both."""
+    """[3 * classes] pixel counts by class: true, predicted, and both at once."""
     classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]
@@ -24,7 +24,7 @@ def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _mean_iou(sums: Sequence[float], total: Total) -> float:
-    """Mean over the classes that occur, or were found, of intersection / union."""
+    """The mean of intersection / union over the classes that occur or were predicted."""
     classes = len(sums) // 3
     wanted, found, both = sums[:classes], sums[classes : 2 * classes], sums[2 * classes :]
     unions = [w + f - b for w, f, b in zip(wanted, found, both, strict=True)]
@@ -35,7 +35,7 @@ def _mean_iou(sums: Sequence[float], total: Total) -> float:
 class Segmentation(Task):
     """[b, classes, h, w] logits; targets [b, h, w] are classes, or IGNORED_PIXEL.
 
-    The loss of a step is the mean over the pixels of the global batch that count.
+    The loss of a step is the mean over the counted pixels of the global batch.
     """
 
     unit = "images"

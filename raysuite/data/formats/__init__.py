@@ -1,8 +1,9 @@
 """The formats of data sets on disk: one module each, loaded on use.
 
-A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`,
-`to_check(target, decode, write_index)`, and, unless it is `own`, `detect(path, names)`: the form of
-the folder `path`, in and below which `names` lie, if it is of this module.
+A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
+`to_check(target, decode, write_index)`. All modules but `own` also have `detect(path, names)`: the
+format of the folder `path`, if the module reads it. `names` are those of the entries in and below
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MODULES = {
     "tensors": "tensors",
 }
 DETECTED = ("folder", "idx", "binary", "tfrecord")
-"""One form of each module whose files show what they are, in the order in which they are tried."""
+"""One format per module that can recognise its files, in the order in which they are tried."""
 
 
 def module_of(form: str | None) -> Any:
@@ -39,13 +40,15 @@ def module_of(form: str | None) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """The data set on disk. Raises UserError with what is missing or damaged, and what to do."""
+    """Count the data set on disk. Raises UserError with what is missing or damaged, and a
+    remedy."""
     counts: Counts = module_of(data.form).count(data)
     return counts
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """The same for the user's own data set whose samples are given to the network as they are."""
+    """Count a user's own data set whose samples go to the network as they are. Raises as
+    `count`."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 
@@ -54,10 +57,10 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
     """Prepare the data set on this machine's disk, and return where it is.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
-    checksums; the others are read in place, and their listing is kept in the
-    cache. May be called by any number of processes at once.
+    checksums; all other sets are read in place, and only their listing is kept in the cache. May be
+    called by any number of processes at once.
 
-    Raises DataError where the data set is missing or damaged, or has other counts than `facts`.
+    Raises DataError if the data set is missing or damaged, or has other counts than `facts`.
     """
     if data.name == "digits":
         module: Any = import_module("raysuite.data.digits")
@@ -68,6 +71,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
 
 
 def open_source(prepared: Prepared, split: Split) -> Source:
-    """The source of a split. Raises DataError where its files are missing or disagree."""
+    """The source of a split. Raises DataError if its files are missing or inconsistent."""
     source: Source = module_of(prepared.form).Source(prepared, split)
     return source

@@ -1,4 +1,4 @@
-"""What all formats share: where a data set is, what is counted, how a sample is read."""
+"""Code that all formats share: the place of a data set, its counts, the reading of a sample."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
 SHOWN = 20
-"""Missing files that a message names."""
+"""The most missing files that a message names."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Images of both splits, and the names of the classes in the order of their labels."""
+    """The number of images in both splits, and the class names in order of label."""
 
     train: int
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """Entries of an image folder's splits that are neither images nor hidden."""
+    """The number of entries of an image folder's splits that are neither images nor hidden."""
     vocabulary: int = 0
-    """Of tokens, which have no classes with names: how many there are."""
+    """The number of different tokens, or of classes without names."""
     inputs: str = ""
-    """Of samples that are no images: see `DatasetFacts`."""
+    """The inputs' shapes of samples that are not images: see `DatasetFacts`."""
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
-    """The error that names what is missing where, its origin and what to do.
+    """The error that lists missing files, with their folder, their origin, and what to do.
 
-    `missing` are paths below the set's folder; none means the folder itself.
+    `missing` holds paths below the set's folder; if empty, the folder itself is missing.
     """
     root = root_of(data)
     what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
@@ -68,8 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """The files of these names in the one of `folders`, below the set's, that has most of them; or
-    with the suffix `packed`. Raises DataError that names those that are missing."""
+    """The files with these names, or these names plus the suffix `packed`, in whichever of
+    `folders` below the set's folder has most of them. Raises DataError with the missing names."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -87,17 +87,17 @@ def files_of(
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays that lie in a file each, SPLIT-NAME.npy."""
+    """Arrays that are stored in one file each, SPLIT-NAME.npy."""
 
     def write(self, folder: Path, split: str) -> None:
-        """Write them, one for each field."""
+        """Write the arrays, one file per field."""
         folder.mkdir(parents=True, exist_ok=True)
         for field in fields(self):
             np.save(folder / f"{split}-{field.name}.npy", getattr(self, field.name))
 
     @classmethod
     def read(cls, folder: Path, split: str) -> Self:
-        """Map what `write` wrote."""
+        """Memory-map what `write` wrote."""
         files = (folder / f"{split}-{field.name}.npy" for field in fields(cls))
         return cls(*(np.load(file, mmap_mode="r") for file in files))
 
@@ -114,7 +114,7 @@ class Listing(_Arrays):
 
     @staticmethod
     def of(paths: Sequence[str], labels: Sequence[int]) -> Listing:
-        """A listing of `paths`, written with `/`, and their labels."""
+        """A listing of `paths`, with `/` as separator, and their labels."""
         return Listing(_encoded(paths), np.array(labels, dtype=np.int64))
 
 
@@ -122,7 +122,7 @@ class Listing(_Arrays):
 class RecordListing(_Arrays):
     """Samples that are records of TFRecord shards.
 
-    shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: number of the shard,
+    shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: index of the shard,
     offset and size in bytes.
     """
 
@@ -141,55 +141,55 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """One split's images by sample number; all loaders read their bytes through it. Thread-safe;
-    not to be shared by processes."""
+    """One split's images by sample number, from which all loaders read. Thread-safe, but must not
+    be shared by processes."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
-        """The image and its label, from 0. Raises DataError that names file and offset."""
+        """The image and its label, from 0. Raises DataError, which names file and offset."""
 
     @abstractmethod
     def place(self, sample: int) -> str:
-        """The sample's place, as an error names it."""
+        """The sample's place, for error messages."""
 
     def label(self, sample: int) -> int:
-        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
+        """Only the label, from 0; as fast as the format allows. Raises DataError."""
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
-        """The sample's file; None where there is none whose time shows a change."""
+        """The sample's file, or None without a file whose modification time shows changes."""
         return None
 
-    def close(self) -> None:  # noqa: B027 - most have files to close, some have none
+    def close(self) -> None:  # noqa: B027 - some have no files
         """Close the files."""
 
 
 class TensorSource(Source):
-    """A split whose samples are given to the network as they are."""
+    """A split whose samples go to the network as they are."""
 
     @abstractmethod
     def sample(self, number: int) -> Any:
-        """(inputs, targets) of one sample: arrays, or tuples or dictionaries of them. Raises
-        DataError that names its place."""
+        """(inputs, targets) of one sample: arrays, or tuples or dictionaries of arrays. Raises
+        DataError, which names the sample's place."""
 
     def weights(self) -> NDArray[np.float64] | None:
-        """[samples] the weight of each in the loss, where it is known without reading them."""
+        """[samples] weights in the loss, or None if unknown before the samples are read."""
         return None
 
     def batch(self, numbers: Sequence[int], draw: tuple[int, int] | None = None) -> Any:
         """(inputs, targets) of several samples, stacked, as CPU tensors; `draw` as in Slice. Raises
-        DataError where they cannot be."""
+        DataError if they cannot be stacked."""
         samples = [self.sample(number) for number in numbers]
         return self.stacked(self.shown(samples, numbers, draw), numbers[0])
 
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as an epoch of training shows them, or validation without `draw`."""
+        """The samples as in an epoch of training, or without `draw` as in validation."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
-        """The same of samples that were read, of which `first` is the number of the first."""
+        """(inputs, targets) of the samples, stacked; `first` is the number of the first sample."""
         from torch.utils.data import default_collate
 
         inputs, targets = default_collate(samples)
@@ -200,10 +200,11 @@ class TensorSource(Source):
 
 
 class OpenFile:
-    """A file of which any part can be read, from several threads at once.
+    """A file of which any part can be read, by several threads at once.
 
-    Through the system's page cache that all processes share. A mapping would save the copy of some
-    kilobytes, and end the process with SIGBUS where a file is cut short or its disk fails.
+    Reads go through the system's page cache, which all processes share. A memory map would avoid
+    copying some kilobytes, but end the process with SIGBUS if the file is cut short or the disk
+    fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,7 +212,7 @@ class OpenFile:
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises DataError where the file ends before."""
+        """Exactly `size` bytes. Raises DataError if the file ends earlier."""
         data = os.pread(self._descriptor, size, offset)
         if len(data) < size:
             raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
@@ -223,7 +224,7 @@ class OpenFile:
         self._descriptor = -1
 
 
-# `raysuite data check` of formats whose splits are a few whole files.
+# `raysuite data check` for formats with a few whole files per split.
 
 Files = tuple[Path, ...]
 
@@ -234,9 +235,9 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """What `check(part, *paths)`, which is importable, looks at: each (split, files) of `find`.
+    """Tasks that call the importable `check(part, *paths)` for each (split, paths) of `find`.
 
-    A DataError of `find` is a finding.
+    A DataError of `find` is reported as a finding.
     """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()

@@ -37,7 +37,7 @@ CLASSES = (
 
 
 def find(data: DataOptions) -> dict[str, list[Path]]:
-    """The batches of each split. Raises DataError that names those that are missing."""
+    """The batches of each split. Raises DataError, which names missing batches."""
     assert data.form is not None
     wanted = CIFAR_FILES[data.form]
     names = [name for split in wanted.values() for name in split]
@@ -46,14 +46,14 @@ def find(data: DataOptions) -> dict[str, list[Path]]:
 
 
 def count(data: DataOptions) -> Counts:
-    """Images of both splits. Raises DataError that names a batch which is no whole one."""
+    """The number of images in both splits. Raises DataError for an incomplete batch, by name."""
     one = records if data.form == "binary" else lambda path: len(read_batch(path).labels)
     counts = {split: sum(map(one, paths)) for split, paths in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
 
 
 def records(path: Path) -> int:
-    """Images of a binary batch. Raises DataError where its last record is cut short."""
+    """The number of images in a binary batch. Raises DataError if its last record is cut short."""
     size = path.stat().st_size
     if not size or size % RECORD:
         raise DataError(
@@ -65,16 +65,16 @@ def records(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """labels, from 0, and the planes of all images, one after the other."""
+    """labels: from 0, one byte each; planes: the pixels of all images, image by image."""
 
     labels: bytes
     planes: bytes
 
 
 def read_batch(path: Path) -> Batch:
-    """A pickled batch, read as data: no code in it is run.
+    """A pickled batch, read as data: code in it is not run.
 
-    Raises DataError where the file is no pickle of plain data, or not a batch of CIFAR-10.
+    Raises DataError if the file is not a pickle of plain data, or not a batch of CIFAR-10.
     """
     try:
         content = load(path.read_bytes())
@@ -103,7 +103,7 @@ def read_batch(path: Path) -> Batch:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read binary batches in place; pickled ones become binary once, below `cache`."""
+    """Use binary batches in place; convert pickled batches to binary once, below `cache`."""
     files = find(data)
     if data.form == "pickle":
         folder = _converted(files, cache)
@@ -132,7 +132,7 @@ def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
 
 
 class Source(base.Source):
-    """Batches of records: a label, then the red, the green and the blue plane."""
+    """Batches of records: a label, then the red, green and blue planes."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         paths = [prepared.files / name for name in CIFAR_FILES["binary"][split]]
@@ -182,7 +182,7 @@ def _check_binary(part: Part, path: Path) -> None:
         whole = path.stat().st_size // RECORD * RECORD
         place = f"{path} at byte {whole}"
         part.wrong("record", str(path), reason(error, place), whole)
-        if path.stat().st_size > whole:  # the one that is cut short
+        if path.stat().st_size > whole:  # counts the record that is cut short
             part.images += 1
             part.unreadable += 1
     values = np.fromfile(path, np.uint8)[::RECORD][: path.stat().st_size // RECORD]
@@ -215,7 +215,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 class _Maker:
-    """Replaces a function of NumPy or Python in a pickle: it makes values only."""
+    """Replaces a function of NumPy or Python in a pickle; it can only make values."""
 
     __slots__ = ("_make",)
 
@@ -231,17 +231,17 @@ class _Maker:
 
 @dataclass
 class _Kind:
-    """numpy.dtype."""
+    """Replaces numpy.dtype."""
 
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """The order of bytes, which single bytes do not have, and fields, which are not read."""
+        """Ignore the byte order, which single bytes lack, and fields, which are not supported."""
 
 
 @dataclass
 class Array:
-    """numpy.ndarray, as its pickle holds it; `kind` is a type code such as u1 or i8."""
+    """numpy.ndarray as in its pickle; `kind` is a type code such as u1 or i8."""
 
     kind: str = ""
     shape: tuple[int, ...] = ()
@@ -255,7 +255,7 @@ class Array:
 
 
 def _raw(data: Any) -> bytes:
-    # Python 3 writes bytes as text of Latin-1 in the old protocols, and old readers gave text
+    # Python 2 pickled bytes as str, which the unpickler decodes as Latin-1 text
     return data.encode("latin-1") if isinstance(data, str) else bytes(data)
 
 
@@ -291,19 +291,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes) -> Any:
-    """The value that a pickle of plain data and NumPy's arrays holds; no code in it is run.
+    """The value of a pickle of plain data and NumPy arrays; code in it is not run.
 
     Raises ValueError, with the reason, for anything else.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of odd escapes in damaged text
-            # first, as the standard reader takes memory for lengths and places that are not there
+            warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text
+            # checked first: the standard unpickler allocates memory for damaged lengths and indices
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
                     raise ValueError(f"a damaged memo at byte {position}")
             return _Unpickler(io.BytesIO(data), encoding="latin-1").load()
     except ValueError:
         raise
-    except Exception as error:  # a damaged pickle raises whatever its operations do
+    except Exception as error:  # a damaged pickle can raise any error
         raise ValueError(f"a damaged pickle ({type(error).__name__})") from error

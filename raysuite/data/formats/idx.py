@@ -23,29 +23,29 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")
-"""Where the files may be below the set's folder: torchvision keeps them in MNIST/raw."""
+"""Folders below the set's folder that may hold the files: torchvision uses MNIST/raw."""
 _BYTES = 0x08
 """The type code of unsigned bytes."""
 CLASSES = tuple(str(digit) for digit in range(10))
 
 Files = dict[str, tuple[Path, Path]]
-"""Images and labels of each split."""
+"""Split -> its images and its labels."""
 
 
 def find(data: DataOptions) -> Files:
-    """The four files, plain or .gz. Raises DataError that names those that are missing."""
+    """The four files, plain or .gz. Raises DataError, which names missing files."""
     found = files_of(data, _FOLDERS, [name for pair in IDX_FILES.values() for name in pair], ".gz")
     return {split: (found[images], found[labels]) for split, (images, labels) in IDX_FILES.items()}
 
 
 def count(data: DataOptions) -> Counts:
-    """Images of both splits, from the headers. Raises DataError where files disagree."""
+    """The number of images in both splits, from the headers. Raises DataError if files disagree."""
     counts = {split: shape_of(*files)[0] for split, files in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
 
 
 def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
-    """Images, rows and columns of a split. Raises DataError where its two files disagree."""
+    """Images, rows and columns of a split. Raises DataError if its two files disagree."""
     many, rows, columns = shape(images, 3)
     (labelled,) = shape(labels, 1)
     if many != labelled:
@@ -60,8 +60,8 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     """The sizes in the header of an IDX file of unsigned bytes.
 
-    Raises DataError where there is no such header, or where the file's length differs from
-    it (of a .gz, the length in its last four bytes, RFC 1952; nothing is unpacked).
+    Raises DataError if the header is wrong, or if the file's length does not match it (for a .gz
+    file, the length in its last four bytes, RFC 1952, without unpacking).
     """
     head = _head(path, head_size(dimensions))
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
@@ -106,9 +106,9 @@ _CHUNK = 1 << 20
 
 
 def unpack(path: Path, dimensions: int, target: Path) -> None:
-    """Write an IDX file of unsigned bytes, plain or .gz, to `target`, plain.
+    """Write the IDX file of unsigned bytes `path`, plain or .gz, to `target` as a plain file.
 
-    Never writes more than its header announces. Raises DataError where the file is damaged.
+    Never writes more than the file's header announces. Raises DataError if the file is damaged.
     """
     if path.suffix != ".gz":
         shutil.copyfile(path, target)
@@ -128,7 +128,7 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read plain files in place; .gz are unpacked once below `cache`."""
+    """Use plain files in place; unpack .gz files once, below `cache`."""
     files = find(data)
     shapes = {split: shape_of(*files[split]) for split in SPLITS}
     packed = any(path.suffix == ".gz" for pair in files.values() for path in pair)
@@ -150,7 +150,7 @@ def _unpacked(files: Files, cache: Path) -> Path:
 
 
 class Source(base.Source):
-    """A file of images and one of labels."""
+    """A file of images and a file of labels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         images, labels = (prepared.files / name for name in IDX_FILES[split])
@@ -192,7 +192,7 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
             try:
                 shapes[path] = shape(path, dimensions)
                 if path.suffix == ".gz" or path is labels:
-                    unpack(path, dimensions, unpacked)  # whole, to see that it can be
+                    unpack(path, dimensions, unpacked)  # completely, to check that it works
             except DataError as error:
                 part.broken(path, error)
         if len(shapes) < 2:

@@ -1,7 +1,7 @@
 """Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
 
-ImageNet's archives unpack its validation images into one flat folder. Their classes are then in
-a file: the devkit's, Kaggle's, or TensorFlow's (`LABEL_FILES`). Kaggle's archive keeps both splits
+ImageNet's archives unpack its validation images into one flat folder. Their classes are then in a
+file of the devkit, of Kaggle or of TensorFlow (`LABEL_FILES`). Kaggle's archive has both splits
 below ILSVRC/Data/CLS-LOC.
 """
 
@@ -32,7 +32,7 @@ from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, 
 
 LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 _TOPS = ("", "ILSVRC/Data/CLS-LOC/")
-"""Where train and val may lie below the set's folder."""
+"""Folders below the set's folder that may hold train and val."""
 LABEL_FILES = (
     "imagenet_2012_validation_synset_labels.txt",
     "LOC_val_solution.csv",
@@ -40,9 +40,9 @@ LABEL_FILES = (
     "data/ILSVRC2012_validation_ground_truth.txt",
     "ILSVRC2012_validation_ground_truth.txt",
 )
-"""Files with the classes of validation images in one flat folder."""
+"""Files with the classes of validation images that lie in one flat folder."""
 _THREADS = 8
-"""Folders that are listed at once: network file systems have a long latency, not a low rate."""
+"""Folders listed in parallel: network file systems have a high latency, but not a low rate."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Images:
     root: Path
     classes: tuple[str, ...]
     splits: dict[str, dict[str, list[str]]]
-    """Per split the paths of the images of each class."""
+    """Split -> class -> paths of the images."""
     unlabelled: list[str]
-    """Paths of validation images in one flat folder whose classes are not known."""
+    """Paths of validation images in one flat folder whose classes are unknown."""
     others: dict[str, list[str]]
-    """Per split the paths of entries that are neither images of a class nor hidden."""
+    """Split -> paths of entries that are neither images of a class nor hidden."""
     wrong: list[Finding]
-    """What is wrong with the folders."""
+    """Errors in the folders."""
 
     @property
     def passed_over(self) -> int:
@@ -66,7 +66,7 @@ class Images:
 
 
 def find(data: DataOptions) -> Images:
-    """The images of a set. Raises DataError with what is missing and what does not fit."""
+    """The images of a set. Raises DataError with what is missing or inconsistent."""
     root = root_of(data)
     official = data.name in NAMED
     if official:
@@ -80,11 +80,11 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """When a folder of the set was changed last, in s since 1970, and a digest of what `find`
+    """The last modification time of the set's folders, in s since 1970, and a digest of what `find`
     depends on: adding or removing an entry changes the time of its folder.
 
-    Only the folders themselves are queried, which takes a thousandth of listing their content.
-    Raises OSError where a folder is missing.
+    Queries only the folders themselves, which takes a thousandth of the time of listing them.
+    Raises OSError if a folder is missing.
     """
     root = root_of(data).resolve()
     top = _top(root)
@@ -100,15 +100,14 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
 
 
 def count(data: DataOptions) -> Counts:
-    """Images of both splits. Raises DataError as `find`."""
+    """The number of images in both splits. Raises DataError as `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
     return Counts(train, val, tuple(map(printable, images.classes)), images.passed_over)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """The images below `root`. Raises DataError where anything is wrong with its folders: see
-    `look`."""
+    """The images below `root`. Raises DataError for any error in its folders: see `look`."""
     if not root.is_dir():
         raise DataError(f"no folder {root}; {LAYOUT}")
     images = look(root, val_may_lack, skip)
@@ -122,10 +121,10 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
 
 
 def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """The images below `root`, however incomplete it is.
+    """The images below `root`, with what is missing or wrong in `wrong`.
 
-    Both splits have the same class folders; `val_may_lack` some. With `skip`, either may, and a
-    class needs no training image.
+    Both splits need all classes; with `val_may_lack` only train. With `skip`, neither split needs
+    all classes, and a class needs no training image.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
@@ -145,7 +144,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
         found.splits[split], others = _images(root, f"{top}{split}", names[split])
         images, beside = _entries(folder)
         beside = [name for name in beside if name not in found.splits[split]]
-        if names[split]:  # images beside class folders have no class
+        if names[split]:  # images next to class folders have no class
             beside += images
         elif split == "val":
             flat = images
@@ -173,7 +172,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
 def _class_mistakes(
     found: Images, split: str, val_may_lack: bool, train_may_lack: bool
 ) -> Iterator[tuple[str, str]]:
-    """Classes that a split lacks, and the training classes without an image: name, message."""
+    """(name, message) for each class that a split lacks, and each training class without images."""
     other = "val" if split == "train" else "train"
     for name in found.classes:
         images = found.splits[split].get(name)
@@ -184,8 +183,8 @@ def _class_mistakes(
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the images in a folder, links that lead nowhere among them, which are bad
-    samples and no missing ones; and of what is neither an image nor hidden."""
+    """The names of the images in a folder, and of the entries that are neither images nor hidden.
+    Broken links count as images, so that they are reported as bad samples."""
     images: list[str] = []
     others: list[str] = []
     with os.scandir(folder) as entries:
@@ -202,7 +201,7 @@ def _top(root: Path) -> str:
 
 
 def class_names(folder: Path) -> list[str]:
-    """The class folders of a split, sorted: .ipynb_checkpoints is none."""
+    """The class folders of a split, sorted, without hidden folders such as .ipynb_checkpoints."""
     with os.scandir(folder) as entries:
         return sorted(
             entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
@@ -212,8 +211,7 @@ def class_names(folder: Path) -> list[str]:
 def _images(
     root: Path, split: str, classes: Sequence[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """The images of each class, relative to `root`, and the paths of the other entries of their
-    folders."""
+    """The images of each class, relative to `root`, and the other entries of the class folders."""
     with ThreadPoolExecutor(_THREADS) as threads:
         lists = list(threads.map(lambda name: _entries(root / split / name), classes))
     found = list(zip(classes, lists, strict=True))
@@ -246,10 +244,11 @@ def _pairs(images: Images, split: str) -> list[tuple[str, int]]:
 
 
 def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[str]) -> list[str]:
-    """The synset of each image of a flat folder, by the first of LABEL_FILES that is there.
+    """The synset of each image of a flat folder, by the first existing file of LABEL_FILES.
 
-    Devkit and TensorFlow have a line per image, in the order of the file names; Kaggle names them.
-    Raises DataError where there is none, or where it lists more images, fewer, or other classes.
+    The files of the devkit and of TensorFlow have one line per image, in order of file name;
+    Kaggle's has the image names. Raises DataError without such a file, or if the number of images
+    or the classes differ.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:
@@ -284,22 +283,22 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
 
 
 def _kaggle(images: Sequence[str], file: Path) -> list[str]:
-    """Rows `ImageId,PredictionString`, the second beginning with the synset."""
+    """The synset of each image: the first word of `PredictionString` in the image's row."""
     with file.open(newline="") as rows:
         told = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(rows)}
     return [told[Path(image).stem] for image in images]
 
 
 def _devkit_names(meta: Path) -> dict[int, str]:
-    """ILSVRC2012_ID -> synset: the devkit has an order of its own, and inner nodes beside the
-    classes. As torchvision.datasets.imagenet reads it."""
+    """ILSVRC2012_ID -> synset. The devkit has its own order, and also contains inner nodes of the
+    hierarchy, which are left out as in torchvision.datasets.imagenet."""
     import scipy.io
 
     try:
         rows = scipy.io.loadmat(meta, squeeze_me=True)["synsets"]
         names = ((int(row["ILSVRC2012_ID"]), str(row["WNID"]), row["num_children"]) for row in rows)
         return {number: name for number, name, children in names if not children}
-    except Exception as error:  # SciPy's reader raises many types
+    except Exception as error:  # SciPy's reader raises many kinds of errors
         raise ValueError(f"{meta}: {error}") from error
 
 
@@ -309,8 +308,8 @@ _CLASSES = "classes.json"
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """List the images, in place; the listing is kept below `cache`.
 
-    One process of a node looks whether the set has changed, and the others wait for it; none lists
-    again what has not.
+    One process of a node checks whether the set has changed, and the other processes wait for it;
+    an unchanged set is not listed again.
     """
     listing = listed_once(data, cache, partial(_kept, data, cache)) / "listing"
     return prepared_of(
@@ -325,10 +324,10 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _kept(data: DataOptions, cache: Path) -> Path:
-    """The folder with the listing of the set as it is now."""
+    """The folder with the listing of the set in its present state."""
     try:
         changed, state = folder_state(data)
-    except OSError:  # `find` raises what is missing
+    except OSError:  # `find` reports what is missing
         changed, state = math.inf, ""
     if changed < time.time() - SETTLED_S:
         folder = cache / "data" / f"image-folder-{state[:16]}"
@@ -351,7 +350,7 @@ def _write(classes: Sequence[str], found: dict[str, Listing], target: Path) -> N
 
 
 class Source(base.Source):
-    """A file per image; the label comes from the listing."""
+    """One file per image; labels come from the listing."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         assert prepared.listing is not None
@@ -382,14 +381,14 @@ class Source(base.Source):
 
 
 _CHUNK = 128
-"""Images of one task."""
+"""Images per task."""
 
 _Images = list[tuple[bytes, int]]
-"""The path of each image, relative to the set's folder, and its label; -1: unknown."""
+"""(path relative to the set's folder, label) of each image; label -1: unknown."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
-    """The images of every split, however incomplete the folder is."""
+    """The images of both splits; also works with an incomplete folder."""
     root = target.root
     images = look(root, val_may_lack=target.data.name in NAMED)
     findings = list(images.wrong)
@@ -416,7 +415,7 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def _told(entry: str) -> tuple[int, str]:
-    """The number of images in and below a folder that is passed over, and what is told of it."""
+    """The number of images in and below an ignored folder, and the entry's description."""
     inside = sum(
         name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in os.walk(entry) for name in names
     )

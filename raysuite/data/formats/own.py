@@ -34,8 +34,8 @@ EXPECTED = (
 def open_split(data: DataOptions, split: str) -> Any:
     """The data set that attribute(split=..., **options) returns.
 
-    Raises UserError where it cannot be imported, and DataError where the call fails or its result
-    cannot be indexed.
+    Raises UserError if it cannot be imported, and DataError if the call fails or its result cannot
+    be indexed.
     """
     make = lazy.load(data.name)
     try:
@@ -53,7 +53,7 @@ def open_split(data: DataOptions, split: str) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """Samples of both splits and the names of the classes, as the data set gives them."""
+    """The number of samples in both splits and the class names, as reported by the data set."""
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = {split: length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -68,19 +68,19 @@ def count(data: DataOptions) -> Counts:
 
 
 def length(data: DataOptions, split: str, made: Any) -> int:
-    """The samples of a split. Raises DataError where its code raises."""
+    """The number of samples in a split. Raises DataError if the user's code raises."""
     try:
         return len(made)
-    except (Exception, SystemExit) as error:  # anything, or len() itself where it is negative
+    except (Exception, SystemExit) as error:  # the user's code, or len() of a negative number
         raise DataError(
             f"len({data.name}(split={split!r})) raised {type(error).__name__}: {error}; {EXPECTED}"
         ) from error
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The data set's own `classes`, else numbers below `data.classes`.
+    """The names in the data set's `classes`, or else numbers below `data.classes`.
 
-    Raises DataError where neither has them, or where they disagree.
+    Raises DataError if both are missing, or if they disagree.
     """
     own = getattr(made, "classes", None)
     names = tuple(map(str, range(own) if isinstance(own, int) else own or ()))
@@ -97,7 +97,7 @@ def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Ask the data set for its counts; nothing is kept in `cache`."""
+    """Get the counts from the data set; nothing is kept in `cache`."""
     found = count(data)
     counts = {"train": found.train, "val": found.val}
     files = Path(data.name)
@@ -105,7 +105,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 class Source(base.Source):
-    """Samples by `data_set[i]`, each turned into pixels."""
+    """Samples by `data_set[i]`, converted to pixels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         self._name = f"{prepared.data.name}(split={split!r})"
@@ -148,8 +148,8 @@ class Source(base.Source):
 
 
 def _pair(sample: Any, place: str) -> tuple[Any, int]:
-    """The image and the class number of a sample. Raises DataError for one with others, and
-    whatever its code raises."""
+    """The image and the class number of a sample. Raises DataError for a sample of any other form,
+    and whatever the user's code raises."""
     wanted = "expected is (image, class number)"
     if isinstance(sample, Mapping) or not isinstance(sample, Collection) or len(sample) != 2:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
@@ -169,14 +169,14 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
     return image, number
 
 
-# `raysuite data check`: each sample as loaders read it, and once more.
+# `raysuite data check`: each sample is read as by loaders, and read again.
 
 _CHUNK = 500
-"""Samples of a task: each makes the data set anew, twice."""
+"""Samples per task: each task makes the data set twice."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
-    """The samples of both splits, as the data set counts them."""
+    """The samples of both splits, as counted by the data set."""
     data = target.data
     try:
         counts = count(data)
@@ -198,8 +198,8 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, and all of them again from another instance, backwards: two workers have
-    one each, and meet the samples in other orders."""
+    """Read each sample, then read all of them again backwards from a second instance: two workers
+    have separate instances, and read samples in different orders."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -1,10 +1,11 @@
-"""The user's own data set of any task but classification: `data_set[i]` -> (inputs, targets).
+"""The user's own data set for any task but classification: `data_set[i]` -> (inputs, targets).
 
-Each is a tensor, an array, a number, or a tuple or dictionary of them; the network and the loss are
-given them as they are. `data.augment` is for images with masks: see raysuite.data.masks.
+Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these, and go
+to the network and the loss as they are. `data.augment` is for images with masks: see
+raysuite.data.masks.
 
-A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which is
-called with a list of samples and returns (inputs, targets).
+A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which
+gets a list of samples and returns (inputs, targets).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 
 def count(data: DataOptions) -> Counts:
-    """Samples of both splits, the number of classes where there is one, and the inputs' shapes.
+    """The number of samples in both splits, the number of classes if any, and the inputs' shapes.
 
-    Raises DataError where a split is empty, or its first sample is not (inputs, targets).
+    Raises DataError if a split is empty, or if its first sample is not (inputs, targets).
     """
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = [length(data, split, made) for split, made in splits.items()]
@@ -48,12 +49,12 @@ def count(data: DataOptions) -> Counts:
 
 
 def _described(batch: torch.Tensor) -> str:
-    """`float32[3, 8]`, of one sample."""
+    """The dtype and shape of one sample of the batch, such as `float32[3, 8]`."""
     return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:])}"
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Ask the data set for its counts; nothing is kept in `cache`."""
+    """Get the counts from the data set; nothing is kept in `cache`."""
     found = count(data)
     files = Path(data.name)
     check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
@@ -102,7 +103,7 @@ class _Samples:
                 f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "
                 "method `collate` that pads them"
             ) from error
-        # torch's own gives a list for a tuple
+        # torch's default_collate turns tuples into lists
         inputs, targets = (mapped(each, lambda value: value) for each in (inputs, targets))
         wrong = next(
             (x for x in leaves((inputs, targets)) if not isinstance(x, torch.Tensor)), None

@@ -1,11 +1,11 @@
 """TFRecord shards of tf.train.Example: train-00000-of-01024, validation-00000-of-00128, *.idx.
 
-A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of
-the data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
-The index has a line `offset size` per record, in bytes, headers included, as NVIDIA's
-tfrecord2idx writes it. An Example is the message in which TensorFlow, and DALI, keep a labelled
-image; it is built from its published description, so that neither TensorFlow nor a protobuf
-compiler is needed:
+A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of the
+data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
+
+The index has a line `offset size` per record, in bytes, headers included, as written by NVIDIA's
+tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. It is
+built from its published description, so that neither TensorFlow nor a protobuf compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -50,20 +50,20 @@ from raysuite.spec.datasets import (
 )
 
 HEAD = 12
-"""Bytes of a record before its data: the data's length, 8 of them, and the CRC of these."""
+"""Bytes of a record before its data: the data's length, 8 bytes, and that length's CRC."""
 FRAME = HEAD + 4
-"""Bytes of a record beside its data."""
+"""Bytes of a record in addition to its data."""
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
-"""How GZIP and ZLIB begin (RFC 1952, RFC 1950)."""
+"""The first bytes of GZIP and ZLIB data (RFC 1952, RFC 1950)."""
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""The largest number of shards in a name; a larger number has another meaning."""
+"""The most shards that a name can state; a larger number has another meaning."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of records, and its index where there is one."""
+    """A file of records, and its index if any."""
 
     path: Path
     index: Path | None
@@ -72,8 +72,8 @@ class Shard:
 def find(data: DataOptions) -> dict[str, list[Shard]]:
     """The shards of each split, sorted by name, in PATH or one folder below it.
 
-    Raises DataError that names shards that are missing: where there are none, or where the names
-    count to more than there are and the pattern is the default one; and those that are compressed.
+    Raises DataError, which names missing and compressed shards. Shards are missing if a split has
+    none, or if the pattern is the default and the names state more shards than exist.
     """
     root = root_of(data)
     if not root.is_dir():
@@ -97,7 +97,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files that a pattern names, sorted, in the folder or in those below it; no index."""
+    """The files that match a pattern, sorted, in the folder or else one level below; no indices."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -118,7 +118,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """The numbered shards that the names promise and that are not there."""
+    """The numbered shards that other shards' names imply and that do not exist."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -130,7 +130,7 @@ def _gaps(paths: Sequence[Path]) -> list[str]:
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of a shard: NAME.idx beside it or in idx_files, with or without its suffix."""
+    """The index of a shard: NAME.idx next to it or in idx_files, with or without NAME's suffix."""
     names = dict.fromkeys((f"{path.name}.idx", f"{path.stem}.idx"))
     folders = (path.parent, path.parent / "idx_files", path.parent.parent / "idx_files")
     places = (folder / name for folder in folders for name in names)
@@ -138,10 +138,10 @@ def index_of(path: Path) -> Path | None:
 
 
 def count(data: DataOptions) -> Counts:
-    """Records of both splits, from the indices.
+    """The number of records in both splits, from the indices.
 
-    Raises DataError that names shards without one; with `bad_samples: skip`, their records are
-    counted up to the first that is damaged.
+    Raises DataError, which names shards without an index; with `bad_samples: skip`, their records
+    are counted up to the first damaged one.
     """
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -151,8 +151,8 @@ def count(data: DataOptions) -> Counts:
 
 
 def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
-    """The shards of each split. Raises DataError as `find`, and unless bad samples are skipped one
-    that names shards without an index."""
+    """The shards of each split. Raises DataError as `find`, and also for shards without an index
+    unless bad samples are skipped."""
     found = find(data)
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
@@ -165,9 +165,9 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def class_names(data: DataOptions) -> tuple[str, ...]:
-    """The names of the classes: those of `classes.txt` beside the shards, else their numbers.
+    """The class names in `classes.txt` next to the shards, or else the class numbers.
 
-    Raises DataError where the file has another number of them than `data.classes`.
+    Raises DataError if the file has another number of names than `data.classes`.
     """
     path = root_of(data) / CLASSES_FILE
     known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
@@ -191,8 +191,8 @@ def first_label(data: DataOptions) -> int:
 def walk(path: Path) -> Iterator[tuple[int, int]]:
     """Offset and size of each record, in bytes, headers included, found without an index.
 
-    Only the records' lengths and their checksums are read. Raises DataError that names the offset
-    where a record is cut short or its length is damaged: nothing after it can be found.
+    Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
+    offset, if a record is cut short or its length is damaged: later records cannot be found.
     """
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
@@ -214,19 +214,19 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def cut_short(place: str, present: int, size: int) -> DataError:
-    """The error that names a record which its file does not hold to the end."""
+    """The error for a record that is cut short by the end of its file."""
     return DataError(f"{place}: record cut short, {present} of {size} bytes; copy it again")
 
 
 def _crc(data: bytes) -> bytes:
-    """CRC-32C as records hold it, masked: one over data that holds its own CRC is weak
-    (TensorFlow's crc32c.h)."""
+    """The CRC-32C of `data`, masked as in records: the CRC of data that contains CRCs is weak
+    otherwise (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Write `records` to `path` and their index beside it, with the suffix .idx."""
+    """Write `records` to `path` and their index next to it, with the suffix .idx."""
     with path.open("wb") as file, path.with_suffix(".idx").open("w") as index:
         for data in records:
             length = len(data).to_bytes(8, "little")
@@ -235,7 +235,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def read_index(path: Path) -> NDArray[np.int64]:
-    """Offset and size of each record: [n, 2] int64, bytes. Raises DataError where damaged."""
+    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if damaged."""
     try:
         numbers = np.array(path.read_bytes().split(), dtype=np.int64)
         return numbers.reshape(-1, 2)
@@ -250,10 +250,10 @@ def read_index(path: Path) -> NDArray[np.int64]:
 def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     """The data of the record of `size` bytes at `offset` of an open file.
 
-    Safe from several threads and processes at once. Raises DataError, naming `place`, where the
-    record is cut short or a checksum differs.
+    Thread-safe and process-safe. Raises DataError, which names `place`, if the record is cut short
+    or a checksum differs.
     """
-    # an index may be damaged too: never read beyond the end of the file
+    # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
     if offset < 0 or size < FRAME:
         raise DataError(f"{place}: no record has {size} bytes; write the index again")
@@ -272,7 +272,7 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
 
 IMAGE = "image/encoded"
 LABEL = "image/class/label"
-"""Counted from 0 here; from 1 in TensorFlow's ImageNet files."""
+"""Labels count from 0 here, but from 1 in TensorFlow's ImageNet files."""
 
 _PROTO = """
 syntax: "proto3"
@@ -309,8 +309,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read; not in the
-package "tensorflow", which TensorFlow registers itself."""
+"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read. Its package
+is not "tensorflow", because TensorFlow registers that package itself."""
 
 
 def _example_class() -> Any:
@@ -330,8 +330,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, under the names of these features, and
-    `more` features."""
+    """An Example with an encoded image and its label, by feature name, and the features `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -344,9 +343,9 @@ def encode_example(
 def decode_example(
     data: bytes, place: str, image_name: str = IMAGE, label_name: str = LABEL
 ) -> tuple[bytes, int]:
-    """The encoded image and the label of an Example, from the features of these names.
+    """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, naming `place`, where `data` is no Example or lacks one of the two.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks one of them.
     """
     example = _Example()
     try:
@@ -365,17 +364,17 @@ def decode_example(
 
 
 def _class_name(data: bytes) -> list[str]:
-    """The class's name in an Example; empty where there is none. ImageNet's `text` is not unique
-    (two synsets are called crane), its `synset` is."""
+    """The class's name in an Example; empty without a name. ImageNet's `text` is not unique (two
+    synsets are called crane), but its `synset` is."""
     feature = _Example.FromString(data).features.feature
     names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
     return [found[0].decode("utf-8", "backslashreplace") for found in names if found][:1]
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read the shards' indices; the records are read in place, their positions go to `cache`.
+    """Read the shards' indices. Records are read in place; only their positions go to `cache`.
 
-    One process of a node looks at the shards, and the others wait for it.
+    One process of a node reads the indices, and the other processes wait for it.
     """
     root = root_of(data)
     folder = listed_once(data, cache, lambda: listed(root, _indexed(data), cache))
@@ -392,10 +391,10 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Path:
-    """The folder below `cache` of the listing of `shards`, which are below `root`.
+    """The folder below `cache` with the listing of `shards`, which lie below `root`.
 
-    Found again by the names, sizes and times of shards and indices. The records of a shard
-    without an index are found by walking it, up to the first damage.
+    The folder's name depends on the names, sizes and times of shards and indices. The records of a
+    shard without an index are found by walking the shard, up to the first damage.
     """
     files = [
         file
@@ -429,7 +428,7 @@ def _index(shard: Shard) -> NDArray[np.int64]:
 
 
 class Source(base.Source):
-    """TFRecord shards, read in any order by their index; the label comes from the record."""
+    """TFRecord shards, read in any order by their index; labels come from the records."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         assert prepared.listing is not None
@@ -475,7 +474,7 @@ Place = tuple[int, int]
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The shards of every split, also where some are missing."""
+    """The shards of every split, even if some shards are missing."""
     findings: list[Finding] = []
     root, features = target.root, target.data.features
     try:
@@ -495,7 +494,7 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     tasks = []
     for split in SPLITS:
         for path in matching(root, getattr(features, split)):
-            if _compressed(path):  # named by `find`
+            if _compressed(path):  # already reported by `find`
                 continue
             told = sums.get(path.name)
             sha256 = told if isinstance(told, str) else None
@@ -516,9 +515,9 @@ def check_shard(
     write_index: bool,
     count: Count,
 ) -> Part:
-    """Look at every record of a shard; `count` gets bytes.
+    """Check every record of a shard; `count` is called with bytes.
 
-    labels: those that are valid; sha256: the file's entry in the manifest; None: not known.
+    labels: the valid labels, or None if unknown; sha256: the file's entry in the manifest, or None.
     """
     part = Part(split)
     try:
@@ -554,8 +553,8 @@ def check_shard(
 
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
-    """Where the records are: by the file itself, and behind a damaged length as the index
-    does. What is wrong with either is added to `part`."""
+    """The records' places: from the file itself, and after a damaged length from the index. Errors
+    in either are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:
@@ -583,14 +582,15 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if not rest:
         message += f"; no record in the last {path.stat().st_size - end} bytes can be read"
     part.wrong("record", str(path), message, end)
-    if not indexed or indexed[-1][0] >= end:  # else there is no record, but bytes too many
+    # otherwise only surplus bytes follow, without a record
+    if not indexed or indexed[-1][0] >= end:
         part.images += 1
         part.unreadable += 1
     return found + rest
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
-    """Add what is wrong with an index, or `write` it anew, with what was `found`."""
+    """Add the error of an index, or `write` the index anew from the places that were `found`."""
     if not write:
         part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
         return
@@ -603,7 +603,8 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
 
 
 def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
-    """Where the first label was not known: what it must be, by all `labels`."""
+    """(first label, findings), from all `labels` in the records; the first label is None if these
+    do not match the class names."""
     present = sorted(labels)
     many = len(target.names)
     if not present or not many:
@@ -618,7 +619,7 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Names that have several labels, in the records and in classes.txt, which has `names`."""
+    """Findings for names that have several labels, in the records and in classes.txt (`names`)."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)
@@ -640,7 +641,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
-    """The manifest of a conversion; empty where there is none. Raises DataError if damaged."""
+    """The manifest of a conversion; empty without one. Raises DataError if damaged."""
     path = root / "manifest.json"
     try:
         found = json.loads(path.read_bytes())

@@ -1,14 +1,14 @@
 """Text and tokens: sequences of equal length, cut from one stream of tokens for each split.
 
-A token of text is a byte. Files of tokens hold whole numbers of 16 bits, little-endian, or of 32
-bits where the vocabulary has more than 65,536 tokens. Beside X.bin there may be X.idx, the index of
-Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which names the kind
-of number and where each sequence lies; the stream is its sequences, one after the other, and as in
-Megatron-LM samples cross the borders of documents.
+In text, a token is a byte. Files of tokens hold 16-bit whole numbers, little-endian, or 32-bit
+numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
+Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
+dtype and the position of each sequence. The stream consists of these sequences in order; as in
+Megatron-LM, samples cross the borders of documents.
 
-Sample i has the inputs tokens[i T : (i + 1) T] and as targets the tokens that follow each of them,
-so that an epoch predicts every token but the first once. The last sample has fewer: the rest of its
-targets are IGNORED_TOKEN.
+Sample i has the inputs tokens[i T : (i + 1) T], and as targets the token after each of them, so
+that an epoch predicts every token but the first once. The last sample can have fewer tokens: the
+rest of its targets are IGNORED_TOKEN.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from raysuite.spec.datasets import BYTES, IGNORED_TOKEN, SPLITS, DatasetFacts
 
 _SUFFIX = {"text": ".txt", "tokens": ".bin"}
 _SHORT = 2**16
-"""Vocabulary up to which a token takes 16 bits."""
+"""The largest vocabulary whose tokens take 16 bits."""
 
 
 class _Stream:
-    """The tokens of some stretches of arrays, one after the other."""
+    """The tokens of several stretches of arrays, in order."""
 
     def __init__(self, stretches: Sequence[_Stretch]) -> None:
         self._stretches = stretches
@@ -46,7 +46,7 @@ class _Stream:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The tokens [start, stop), as far as there are any."""
+        """The tokens [start, stop), or as many of them as exist."""
         found = [np.empty(0, np.int64)]
         for number in range(self._number(start), len(self._stretches)):
             each, end = self._stretches[number], int(self._ends[number])
@@ -58,18 +58,18 @@ class _Stream:
         return np.concatenate(found)
 
     def file(self, token: int) -> str:
-        """The file in which a token lies."""
+        """The file that contains a token."""
         return self._stretches[self._number(token)].place
 
     def place(self, token: int) -> str:
-        """Where a token lies."""
+        """A token's file, and its index there."""
         number = self._number(token)
         each = self._stretches[number]
         begin = int(self._ends[number]) - each.length
         return f"{each.place} at token {each.first + token - begin}"
 
     def _number(self, token: int) -> int:
-        """Of the stretch in which a token lies."""
+        """The index of the stretch that contains a token."""
         return int(np.searchsorted(self._ends, token, side="right"))
 
 
@@ -84,7 +84,7 @@ class _Stretch:
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
-    """SPLIT.txt or SPLIT.bin, or all such files in and below the folder SPLIT, by their paths."""
+    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
     found = [one] if one.is_file() else sorted((root / split).rglob(f"*{suffix}"))
@@ -132,15 +132,15 @@ def _mapped(file: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, kind of number, sequences, entries of the list of documents."""
+"""Magic, version, kind of number, number of sequences, length of the list of documents."""
 _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Those of whole numbers."""
+"""Kind of number -> dtype, for whole numbers."""
 
 
 def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
-    """The sequences of a file of tokens with an index; neighbours are one stretch.
+    """The sequences of a token file with an index; adjacent sequences form one stretch.
 
-    Raises DataError where the index is damaged, of another kind, or not of this file.
+    Raises DataError if the index is damaged, of another kind, or does not match the file.
     """
     content = index.read_bytes()
     remedy = "write both files again, or take the index away if the tokens are plain numbers"
@@ -176,7 +176,7 @@ def _samples(tokens: int, sequence: int) -> int:
 
 
 def count(data: DataOptions) -> Counts:
-    """Sequences of both splits. Raises DataError where files are missing or too short."""
+    """Count sequences in both splits. Raises DataError if files are missing or too short."""
     assert data.sequence is not None
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]
@@ -187,7 +187,7 @@ def count(data: DataOptions) -> Counts:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Count the tokens; they are read in place, and nothing is kept in `cache`."""
+    """Count the tokens. They are read in place; nothing is kept in `cache`."""
     found = count(data)
     files = Path(data.name) if data.path is None else root_of(data)
     check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
@@ -230,5 +230,5 @@ class Source(TensorSource):
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
-    """Raises DataError: no check of tokens is made before a run."""
+    """Raises DataError: tokens are not checked before a run."""
     raise DataError(f"{target.data.name}: `raysuite data check` looks at images alone")

@@ -24,10 +24,10 @@ def make_loader(
 ) -> Loader:
     """The loader that `options` names, for one split, with its batches on `device`.
 
-    `channels_last`: the memory format in which the network takes images; on a GPU they are written
-    in it. `images`: whether the worker takes images at all; without them, only labels are read.
+    `channels_last`: the network's memory format of images, in which they are written on a GPU.
+    `images`: whether the worker needs images; if False, only labels are read.
 
-    Raises MissingPartError where it is not installed, and DataError where it cannot load this
+    Raises MissingPartError if the loader is not installed, and DataError if it cannot load this
     data set on this device.
     """
     if prepared.data.transform is not None and not options.transforms:

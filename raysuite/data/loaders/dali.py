@@ -1,4 +1,4 @@
-"""NVIDIA DALI, fed with encoded bytes in raysuite's order."""
+"""NVIDIA DALI, which gets encoded bytes in raysuite's order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The bytes for DALI; images that decoders read differently are first converted by Pillow."""
+    """The bytes for DALI. Images that decoders read differently are first converted by Pillow."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -37,11 +37,11 @@ KINDS = {
     "high": (types.DALIDataType.FLOAT, 1),
     "flip": (types.DALIDataType.INT32, 0),
 }
-"""Type and dimensions of each value that `cut` returns for a sample."""
+"""dtype and number of dimensions of each value that `cut` returns for a sample."""
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """The values of `cut` that this set needs."""
+    """The names of the values of `cut` that this set needs."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]
@@ -49,8 +49,8 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """Corner and extent of the whole pixels that each view touches, the view within them (all in
-    the order height, width), and whether it is mirrored."""
+    """Corner and extent of the whole pixels that each view touches, the view relative to the corner
+    (all in the order height, width), and whether it is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)
@@ -70,8 +70,8 @@ _Fed = tuple[list[Any], NDArray[np.int64]]
 class DaliLoader:
     """Decodes, resizes and normalises in a DALI pipeline, on the CPU or on the GPU.
 
-    DALI's own readers choose order, shards and padding themselves; with an external source
-    raysuite does. One thread reads ahead, so that slow disks do not hold up the training thread.
+    DALI's own readers choose order, shards and padding; with an external source, raysuite chooses
+    them. One thread reads ahead, so that slow disks do not block the training thread.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class DaliLoader:
                 self._drop()
                 raise self._explained(slice_, error) from error
             labels = torch.from_numpy(self._labels.popleft())
-            # No copy: the tensor owns its memory, and the pipeline takes another.
+            # not copied: the tensor owns its memory, and the pipeline uses other memory next
             written = from_dlpack(images.as_tensor())
             yield Batch(
                 images=written.permute(0, 3, 1, 2) if self._channels_last else written,
@@ -153,7 +153,7 @@ class DaliLoader:
         return [images, *(parts[name] for name in self._fed)], got.labels
 
     def _next(self) -> list[Any]:
-        """What DALI calls for each batch; StopIteration ends its epoch."""
+        """Called by DALI for each batch; StopIteration ends its epoch."""
         inputs, labels = next(self._feed)
         self._labels.append(labels)
         return inputs
@@ -165,7 +165,7 @@ class DaliLoader:
             self._drop()
             self._pipeline = pipeline = self._build(largest)
             return pipeline
-        self._feed = iter(())  # the epoch before may have been left midway: pass over its rest
+        self._feed = iter(())  # the last epoch may be incomplete: skip its remaining batches
         try:
             while True:
                 pipeline.run()
@@ -193,7 +193,8 @@ class DaliLoader:
             inputs = self._inputs()
             images = self._decoded(inputs)
             if grey and prepared.encoded:
-                # Not by the decoder: JPEG's stored luma, or a PNG's grey by its gamma, is another.
+                # Not by the decoder, whose grey differs: JPEG's stored luma, or a PNG's grey by its
+                # gamma.
                 images = fn.color_space_conversion(
                     images, image_type=types.DALIImageType.RGB, output_type=types.DALIImageType.GRAY
                 )
@@ -219,7 +220,7 @@ class DaliLoader:
         return pipeline
 
     def _inputs(self) -> dict[str, Any]:
-        """What the pipeline is fed with, by name: see `cut`."""
+        """The pipeline's input nodes by name: see `cut`."""
         encoded = self._prepared.encoded
         kinds = {name: KINDS[name] for name in self._fed}
         nodes = fn.external_source(
@@ -233,7 +234,7 @@ class DaliLoader:
         return dict(zip(["image", *kinds], nodes, strict=True))
 
     def _decoded(self, inputs: dict[str, Any]) -> Any:
-        """The decoded and cropped pixels; where possible only the crop is decoded."""
+        """The decoded and cropped pixels; if possible, only the crop is decoded."""
         gpu = self._options.device == "gpu"
         image, corner, extent = inputs["image"], inputs.get("corner"), inputs.get("extent")
         if not self._prepared.encoded:
@@ -243,7 +244,7 @@ class DaliLoader:
                 "device": "mixed" if gpu else "cpu",
                 "output_type": types.DALIImageType.RGB,
                 "adjust_orientation": False,
-                "jpeg_fancy_upsampling": True,  # as libjpeg does, on the GPU too
+                "jpeg_fancy_upsampling": True,  # as in libjpeg, also on the GPU
             }
             if corner is not None and self._prepared.augment != "pad_crop_flip":
                 return fn.decoders.image_slice(image, corner, extent, axes=[0, 1], **decode_as)
@@ -255,7 +256,7 @@ class DaliLoader:
         )
 
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
-        """The error that names the image: DALI names its place in the batch at best."""
+        """An error that names the image: DALI at best reports the image's index in the batch."""
         channels = self._prepared.facts.channels
         try:
             got = read(self._source, self._prepared, slice_)

@@ -1,4 +1,4 @@
-"""Labels alone, for workers that take no images: the later stages of a pipeline."""
+"""Only labels, for workers that need no images: the later stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from raysuite.data.reading import label_of
 
 
 class LabelLoader:
-    """Decodes nothing: images are empty, [b, 0]."""
+    """Reads only labels; images are empty, [b, 0]."""
 
     def __init__(self, prepared: Prepared, split: Split, device: torch.device) -> None:
         self._source, self._device = open_source(prepared, split), device
         self._classes = prepared.facts.classes
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """Raises DataError for a label that cannot be read or is none of the set's."""
+        """One Batch per Slice. Raises DataError for an unreadable label or one outside the
+        classes."""
         for each in slices:
             found = [label_of(self._source, sample, self._classes) for sample in each.ids.tolist()]
             labels = torch.tensor(found, device=self._device)

@@ -1,4 +1,4 @@
-"""The whole set decoded once, in memory that all workers of a node share."""
+"""The whole set, decoded once into memory that all workers of a node share."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _PIXELS = "pixels.bin"
 
 
 class Decoded:
-    """The images of a folder that `Decoding` wrote; `self[sample]`: one image [H, W, C]."""
+    """The images in a folder written by `Decoding`; `self[sample]`: one image [H, W, C]."""
 
     def __init__(self, folder: Path, channels: int) -> None:
         self.labels: NDArray[np.int64] = np.load(folder / "labels.npy", mmap_mode="r")
         self.offsets: NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
-        """[n] where an image's pixels begin; -1: it could not be decoded."""
+        """[n] offset of each image's first pixel; -1 if the image could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
-        # mode "c", copy on write, though nothing writes: torch warns of read-only arrays
+        # mode "c" (copy on write) only because torch warns of read-only arrays
         self.pixels: NDArray[np.uint8] = np.memmap(folder / _PIXELS, np.uint8, "c")
         self.channels = channels
 
@@ -50,7 +50,7 @@ class Decoded:
         return self.pixels[offset : offset + height * width * self.channels].reshape(shape)
 
     def stacked(self) -> NDArray[np.uint8] | None:
-        """All images as one array [n, H, W, C], where they have one size and all are there."""
+        """All images as one array [n, H, W, C], or None if sizes differ or an image is missing."""
         if (self.offsets < 0).any() or (self.sizes != self.sizes[0]).any():
             return None
         width, height = self.sizes[0].tolist()
@@ -58,10 +58,10 @@ class Decoded:
 
 
 class Decoding:
-    """Decodes a split into a folder, with a thread per core, by the reference decoder.
+    """Decodes a split into a folder by the reference decoder, with one thread per core.
 
-    Images that cannot be read are marked and left out. The sizes of all images are read first,
-    so that the memory is reserved before anything is decoded.
+    Unreadable images are marked and left out. All images' sizes are read first, so that the memory
+    is reserved before decoding.
     """
 
     def __init__(self, source: Source, prepared: Prepared, samples: int) -> None:
@@ -70,21 +70,22 @@ class Decoding:
         self._labels = np.zeros(samples, np.int64)
 
     def size(self) -> int:
-        """Bytes of the files."""
-        if self._prepared.exact:  # images of another size are errors
+        """The bytes of the files to be written."""
+        if self._prepared.exact:  # images of other sizes are errors
             self._sizes[:] = self._prepared.facts.image_size
         else:
             self._each(self._measure)
-        # per image two int64 for the size, one offset and one label; and the headers of the files
+        # per image: two int64 for the size, one for the offset, one for the label; then file
+        # headers
         return int(self._bytes().sum()) + 32 * self._samples + 4096
 
     def write(self, folder: Path) -> None:
-        """Write the files, after `size` was called. Raises OSError where the disk is full."""
+        """Write the files; `size` must be called before. Raises OSError if the disk is full."""
         sizes = self._bytes()
         offsets = np.cumsum(sizes) - sizes
-        total = max(1, int(sizes.sum()))  # an empty file cannot be mapped
+        total = max(1, int(sizes.sum()))  # empty files cannot be mapped
         with (folder / _PIXELS).open("wb") as file:
-            # allocated now: writing to a mapped sparse file on a full disk kills the process
+            # allocate now: writing to a mapped sparse file on a full disk kills the process
             os.posix_fallocate(file.fileno(), 0, total)
         pixels = np.memmap(folder / _PIXELS, np.uint8, "r+")
 
@@ -111,7 +112,7 @@ class Decoding:
         return self._sizes[:, 0] * self._sizes[:, 1] * self._prepared.facts.channels
 
     def _each(self, work: Callable[[int, Sample, int], None]) -> NDArray[np.bool_]:
-        """Which samples could be read and worked on: [n]."""
+        """[n] whether each sample was read and `work` succeeded."""
         whole = np.zeros(self._samples, np.bool_)
 
         def do(samples: NDArray[np.int64]) -> None:
@@ -119,7 +120,7 @@ class Decoding:
                 try:
                     work(sample, *self._source.read(sample))
                     whole[sample] = True
-                except DataError:  # reported when it is read
+                except DataError:  # reported when a batch needs it
                     pass
 
         cores = len(os.sched_getaffinity(0))
@@ -134,11 +135,11 @@ _Cut = tuple[Tensor, Tensor]
 
 
 class MemoryLoader:
-    """Cuts batches out of decoded images, in threads that run ahead.
+    """Cuts batches out of decoded images, in threads that work ahead.
 
-    The first worker of a node decodes the split, on all its cores, while the others wait. Images
-    keep their own size, so that views are cut from them as `native` cuts them. An image that
-    cannot be decoded is left out, and raises its error when a batch needs it.
+    The first worker of a node decodes the split, on all its cores, while the other workers wait.
+    Images keep their own size, and views are cut from them as in `native`. An image that cannot be
+    decoded is left out, and raises its error when a batch needs it.
     """
 
     def __init__(
@@ -210,8 +211,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Views of whole size of images [b, H, W, C], shifted by whole pixels and mirrored; zeros
-    come in from beyond. What `cut_out` does, for all at once."""
+    """Views with the size of images [b, H, W, C], shifted by whole pixels and mirrored, with zeros
+    from outside. Does the same as `cut_out`, for all images at once."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -226,9 +227,9 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """Identifies one split's samples: its files, their sizes and their times.
+    """A key for one split's samples: its files, their sizes and their times.
 
-    One process of the node reads the files' sizes and times; others that wait use its result.
+    One process of the node reads the files' sizes and times, and waiting processes use its result.
     """
     asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 
@@ -244,7 +245,7 @@ def key_of(source: Source, prepared: Prepared, split: Split) -> str:
 def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object]:
     files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
     for file in files:
-        if file is None:  # one's own set: by the module that makes it
+        if file is None:  # a user's own set: use its module's file
             file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
         try:
             found = os.stat(file) if file else None

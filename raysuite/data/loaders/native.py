@@ -30,11 +30,11 @@ Room = Callable[[int], Tensor]
 """Memory for a batch's images."""
 
 _PART = 16
-"""Images of a task: few enough to share a batch among threads, enough to draw views at once."""
+"""Images per task: few enough to divide a batch among threads, enough to draw views together."""
 
 
 class InThreads:
-    """Threads that share each batch, and load ahead; without threads, batches on demand."""
+    """Threads that share each batch and load ahead; with 0 threads, batches on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -57,7 +57,7 @@ class InThreads:
         try:
             for slice_ in slices:
                 parts = math.ceil(len(slice_.ids) / _PART)
-                # in addition to the batches that are kept ready, enough that no thread waits
+                # in addition to `prefetch` batches, enough that no thread waits
                 ahead = self._prefetch + math.ceil(self._threads / parts)
                 for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
                     begun.append(self._begin(next_))
@@ -88,26 +88,26 @@ class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
     def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
-        """`batches[Slice]` is a whole batch, or a DataError as a value."""
+        """`batches[Slice]`: a whole batch, or a DataError that is returned and not raised."""
         self._order: list[Slice] = []
         self._loader: DataLoader[Any] = DataLoader(
             batches,
             sampler=self._order,
-            batch_size=None,  # a "sample" of the sampler is a whole Slice
+            batch_size=None,  # each "sample" of the sampler is a whole Slice
             num_workers=options.processes,
             prefetch_factor=options.prefetch,
             persistent_workers=True,
             multiprocessing_context=process_context(),
             pin_memory=pinned,
-            # The default generator belongs to the model: a loader that drew from it would
-            # change dropout, and so would the choice of the loader.
+            # The default generator belongs to the model: drawing from it would change dropout, so
+            # that results would depend on the loader.
             generator=torch.Generator(),
         )
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
         """The batches of `slices`, in order.
 
-        Raises DataError, and RunError where a process died.
+        Raises DataError, and RunError if a process died.
         """
         self._order[:] = slices
         loaded = iter(self._loader)
@@ -125,7 +125,7 @@ class InProcesses:
 
     def close(self) -> None:
         # DataLoader has no close: its processes end when its iterator is collected, which an
-        # exception's traceback can delay, and with it a wait of seconds.
+        # exception's traceback can delay. That would cost seconds.
         iterator: Any = self._loader._iterator
         if iterator is not None:
             iterator._shutdown_workers()
@@ -133,40 +133,39 @@ class InProcesses:
 
 
 class _Images(Dataset[Loaded | DataError]):
-    """Whole batches by sample numbers."""
+    """`self[Slice]`: a whole batch."""
 
     def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
         self._rendering, self._split, self._dtype = rendering, split, dtype
 
     @cached_property
-    def _source(self) -> Source:  # opened where it is first read: in each loading process
+    def _source(self) -> Source:  # opened on first use, in each loading process
         return open_source(self._rendering.prepared, self._split)
 
     def __getitem__(self, slice_: Slice) -> Loaded | DataError:
         shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # Written into shared memory, as torch's own collate does: DataLoader copies everything
-        # else.
+        # In shared memory, as torch's own collate does: DataLoader copies anything else.
         storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
         try:
             labels = self._rendering.write(self._source, slice_, images.numpy())
         except DataError as error:
-            # As a value: DataLoader wraps what a process raises into a second traceback.
+            # returned, because DataLoader wraps an exception of a process into a second traceback
             return error
         return images, torch.from_numpy(labels)
 
 
 def process_context() -> multiprocessing.context.ForkServerContext:
-    """How loading processes are started."""
-    # A training process has threads (CUDA, NCCL, Gloo, Ray) and a fork of it may hang. The
-    # server imports this module once, and its children start in milliseconds.
+    """The way in which loading processes are started."""
+    # A training process has threads (CUDA, NCCL, Gloo, Ray), so a forked child may hang. The server
+    # imports this module once, and its children start in milliseconds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
 
 
 class NativeLoader:
-    """Decodes by libjpeg-turbo, or Pillow; resizes by torch; normalises where that is cheapest."""
+    """Decodes by libjpeg-turbo or Pillow, resizes by torch, normalises where that is cheapest."""
 
     def __init__(
         self,
@@ -204,7 +203,7 @@ class NativeLoader:
 
     def _room(self, count: int) -> Tensor:
         shape = self._rendering.shape(count, self._dtype)
-        if self._on_gpu:  # torch keeps pinned memory for use again
+        if self._on_gpu:  # torch reuses pinned memory
             return torch.empty(shape, dtype=self._dtype, pin_memory=True)
         buffers = self._pixels if self._dtype == torch.uint8 else self._values
         return torch.from_numpy(buffers.take(shape))

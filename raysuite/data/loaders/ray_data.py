@@ -29,20 +29,20 @@ from raysuite.spec.loaders import RayDataOptions
 
 _Row = tuple[Any, Any] | str
 """Images [b, size, size, C] and labels [b], or inputs and targets of another task, in memory that
-is copied to the device; or an error."""
+is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Blocks of the object store that each block at work or ready may take, inputs included."""
+"""Blocks of object store memory allowed for each block in progress or ready, inputs included."""
 
 
 class RayDataLoader:
-    """Decodes in tasks of Ray Data on this worker's node, and streams their batches.
+    """Decodes in Ray Data tasks on this worker's node, and streams their batches.
 
-    Ray Data's own splits give rows to whichever worker is free; here each worker streams a
-    dataset of its own slices, whose blocks come out in the order in which they go in.
+    Ray Data's own splits give rows to whichever worker is free. Here each worker streams a dataset
+    of its own slices, whose blocks are returned in the order of the slices.
 
-    Raises UserError where no Ray runs.
+    Raises UserError if Ray is not running.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class RayDataLoader:
                 "the loader ray_data needs a running Ray, and there is none in this process; "
                 "start the run by `raysuite run`, or call ray.init() first"
             )
-        with closing(open_source(prepared, split)) as source:  # what it raises should come now
+        # opened here, so that errors are raised now
+        with closing(open_source(prepared, split)) as source:
             if isinstance(source, TensorSource):
                 self._sample_bytes = sum(each.nbytes for each in leaves(source.batch([0])))
             else:
@@ -72,7 +73,7 @@ class RayDataLoader:
             else Normalise(Rendering(prepared, "exact"), device, channels_last)
         )
         self._rows: _Rows | None = None
-        # a line or two per epoch and worker otherwise; its own log file has them
+        # else a line or two per epoch and worker, which are also in Ray Data's log file
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
@@ -102,7 +103,7 @@ class RayDataLoader:
             self._rows = None
 
     def _stream(self, slices: Sequence[Slice]) -> _Rows:
-        """A row per slice, in order."""
+        """One row per slice, in order."""
         dataset, ahead = self._dataset(slices)
         blocks: Any = iter(
             dataset.iter_batches(
@@ -113,15 +114,14 @@ class RayDataLoader:
             )
         )
         try:
-            with closing(blocks):  # Ray Data stops its threads and its tasks then
+            with closing(blocks):  # closing stops Ray Data's threads and tasks
                 for block in blocks:
                     yield from block
         except (ray.exceptions.RayError, SystemException) as error:
             raise RunError(f"Ray Data failed: {error}") from error
 
     def _load(self, block: Any) -> list[_Row]:
-        """Copy the rows of `_decode_slices` into the batch's memory, in a thread of Ray
-        Data."""
+        """Copy the rows of `_decode_slices` into the batch's memory, in a thread of Ray Data."""
         found: list[_Row] = []
         names = block.column_names
         for values in zip(*block.columns, strict=True):
@@ -139,20 +139,20 @@ class RayDataLoader:
         return found
 
     def _dataset(self, slices: Sequence[Slice]) -> tuple[ray.data.Dataset, int]:
-        """The dataset of `slices`, a block per task, and how many blocks are to be held ready."""
+        """The dataset of `slices`, one block per task, and the number of blocks to prefetch."""
         options, size = self._options, max(len(slice_.ids) for slice_ in slices)
         per_task = max(1, options.images_per_task // size)
         ahead = math.ceil(options.prefetch / per_task)
         parts = [slices[start : start + per_task] for start in range(0, len(slices), per_task)]
         items = [{_SLICES: pickle.dumps(part)} for part in parts]
-        # not from_arrow, which looks at each table in a task that wants a CPU: see below
+        # not from_arrow, which inspects each table in a task that requires a CPU: see below
         dataset = ray.data.from_items(items, override_num_blocks=len(items))
-        # Changed in this dataset's own copy of the context.
+        # Affects only this dataset's copy of the context.
         dataset.context.enable_progress_bars = False
         dataset.context.print_on_execution_start = False
         execution = dataset.context.execution_options
         execution.preserve_order = True
-        # By default each dataset takes half the node's object store, and a node has many workers.
+        # By default each dataset may use half the node's object store, and a node has many workers.
         block_bytes = per_task * size * self._sample_bytes
         execution.resource_limits = ray.data.ExecutionResources.for_limits(
             object_store_memory=_BLOCKS_PER_TASK * (options.tasks + ahead) * block_bytes
@@ -164,33 +164,33 @@ class RayDataLoader:
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.TaskPoolStrategy(size=options.tasks),
-            # The workers hold their CPUs while they wait for these tasks: a task that asked for
-            # one would wait for them, for ever on a full cluster.
+            # The workers hold their CPUs while they wait for these tasks. A task that requires a
+            # CPU would wait for the workers, on a full cluster for ever.
             num_cpus=0,
-            # where the files are
+            # the node that has the files
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
         return decoded, ahead
 
 
-# What runs in Ray Data's tasks: slices in, decoded batches out.
+# Code that runs in Ray Data's tasks: slices in, decoded batches out.
 
 _SLICES = "slices"
-"""The column of what a task is given: a pickled list of Slices."""
+"""The input column of a task: a pickled list of Slices."""
 _DECODED = pa.schema(
     [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
 )
-"""A row per batch: uint8 [b, size, size, C] and int64 [b], or what is wrong with it. Of samples
-that are no images, inputs and targets lie in `images`, pickled."""
+"""One row per batch: uint8 [b, size, size, C] and int64 [b], or an error message. For samples that
+are not images, `images` holds the pickled inputs and targets."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}
-"""Sources by loader; a process of Ray's serves many loaders, one after the other or in turn."""
+"""Sources by loader; a Ray process serves many loaders, one after the other or in turn."""
 
 
 def _decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:
-    """A row of decoded pixels for each Slice of the lists in `table`. Errors travel as text: what a
-    task raises, Ray wraps into tracebacks of its own."""
+    """One row of decoded pixels for each Slice in `table`. Errors are returned as text, because Ray
+    wraps exceptions of tasks into its own tracebacks."""
     rows = [
         _decoded(slice_, loader, prepared, split)
         for row in table.column(_SLICES)

@@ -1,4 +1,4 @@
-"""Random tensors that are on the device already: the limit without any loading."""
+"""Random tensors that are already on the device: the throughput limit without any loading."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Delivers the beginning of one random batch repeatedly; reads nothing.
+    """Delivers the beginning of one random batch repeatedly; reads no files.
 
-    Batches have the requested sizes, and share memory: they are not to be written to. Images are
-    standard normal, as normalised images roughly are, and labels and tokens uniform; validation has
-    others than training, so that memorised ones give no accuracy. Losses mean nothing. Nothing
-    random is known of the user's own samples that are no images: the first ones of the split are
-    read once.
+    Batches have the requested sizes, and share memory, so they must not be changed. Images are
+    standard normal, similar to normalised images, and labels and tokens are uniform. Validation has
+    other values than training, so that memorising them gives no accuracy. Losses are meaningless.
+    For the user's own samples that are not images, the first samples of the split are read once.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class SyntheticLoader:
         self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._seed = SPLITS.index(split)
         self._drawn: tuple[int, Any] = 0, None
-        """How many, and their images and labels, or inputs and targets."""
+        """The number of samples, and their images and labels, or inputs and targets."""
         self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
@@ -63,7 +62,7 @@ class SyntheticLoader:
                 numbers = np.arange(count) % prepared.samples(self._split)
                 found = mapped(source.batch(numbers.tolist()), lambda each: each.to(self._device))
             return found[0], found[1]
-        # a generator of its own: the default one belongs to the model
+        # a separate generator: the default one belongs to the model
         draws = torch.Generator(self._device).manual_seed(self._seed)
         if facts.sequence:
             tokens, following = torch.randint(

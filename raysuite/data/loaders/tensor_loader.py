@@ -1,4 +1,4 @@
-"""Samples that the network is given as they are: tokens, and those of the user's own data sets."""
+"""Samples that go to the network as they are: tokens, and samples of the user's own data sets."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def _opened(prepared: Prepared, split: Split) -> TensorSource:
 
 
 class _Batches(Dataset[Any]):
-    """Whole batches by sample numbers."""
+    """`self[Slice]`: a whole batch."""
 
     def __init__(self, open_: Callable[[], TensorSource]) -> None:
         self._open = open_
 
     @cached_property
-    def source(self) -> TensorSource:  # opened where it is first read: in each loading process
+    def source(self) -> TensorSource:  # opened on first use, in each loading process
         return self._open()
 
     def __getitem__(self, slice_: Slice) -> Any:
         try:
             return self.source.batch(slice_.ids.tolist(), slice_.draw)
         except DataError as error:
-            # As a value: DataLoader wraps what a process raises into a second traceback.
+            # returned, because DataLoader wraps an exception of a process into a second traceback
             return error
 
 
 class _Here:
-    """Batches on demand or, with threads, by them and ahead."""
+    """Batches on demand or, with threads, loaded ahead by the threads."""
 
     def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
@@ -121,11 +121,11 @@ class TensorLoader:
         self._ahead.close()
 
 
-# The whole set in memory that all workers of a node share.
+# The whole set, in memory that all workers of a node share.
 
 
 class HeldLoader(TensorLoader):
-    """The same of samples that the first worker of a node read once, for all of them."""
+    """Stacks samples that the first worker of a node read once for all workers."""
 
     def _source_of(self, prepared: Prepared, split: Split) -> Callable[[], TensorSource]:
         held = _Held(_opened(prepared, split), prepared, split)
@@ -133,27 +133,27 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor, an array or a number as a contiguous tensor of the type that stacking gives it."""
+    """A tensor, an array or a number as a contiguous tensor, with the dtype after stacking."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))
 
 
 def _as_given(tensor: Tensor, like: Any) -> Any:
-    """What `_tensor` made a tensor of, of the kind that it was."""
+    """A tensor from `_tensor` as the kind of `like`: a tensor, an array or a number."""
     if isinstance(like, Tensor):
         return tensor
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()
 
 
 class _Held(TensorSource):
-    """Samples in a folder in memory: for each tensor of a sample, in their order, the bytes of that
-    of all samples, N.bin, and their shapes, N.npy."""
+    """Samples in a folder in memory. For the N-th tensor of a sample, N.bin has the bytes of this
+    tensor in all samples, and N.npy its shapes."""
 
     def __init__(self, source: TensorSource, prepared: Prepared, split: Split) -> None:
         self._source, self._samples = source, prepared.samples(split)
         self._like = source.sample(0)
-        source.stacked([self._like], 0)  # what it raises should come now
+        source.stacked([self._like], 0)  # tried here, so that errors are raised now
         self._first = [*map(_tensor, leaves(self._like))]
         self._read: list[list[Tensor]] = []
         self._share = NodeShare(key_of(source, prepared, split), self._size, self._write)
@@ -161,7 +161,7 @@ class _Held(TensorSource):
         self._all = [self._mapped(number) for number in range(len(self._first))]
 
     def _size(self) -> int:
-        """Read all samples: how many bytes their files take."""
+        """Read all samples, and return the bytes of their files."""
         kinds = [each.dtype for each in self._first]
         for number in range(self._samples):
             found = [*map(_tensor, leaves(self._source.sample(number)))]
@@ -187,10 +187,10 @@ class _Held(TensorSource):
                     file.write(each.reshape(-1).view(torch.uint8).numpy().tobytes())
 
     def _mapped(self, number: int) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Of a tensor of the samples: the values of all of them, [samples, dimensions] shapes, and
-        where each begins."""
+        """For the tensor `number` of a sample: its values in all samples, [samples, dimensions]
+        shapes, and the index of each sample's first value."""
         file, dtype = self._share.path / f"{number}.bin", self._first[number].dtype
-        # mode "c", copy on write, though nothing writes: torch warns of read-only arrays
+        # mode "c" (copy on write) only because torch warns of read-only arrays
         size = file.stat().st_size
         held = np.memmap(file, np.uint8, "c") if size else np.empty(0, np.uint8)
         shapes = np.load(self._share.path / f"{number}.npy")

@@ -1,7 +1,7 @@
-"""Write a SyntheticSet to its folder, which exists only once the set is complete.
+"""Writing a SyntheticSet to its folder, which exists only once the set is complete.
 
-Everything is written into a hidden folder beside it, chunk by chunk; a line of its journal
-records that a chunk is complete. When all are, the hidden folder is renamed
+Everything is written chunk by chunk into a hidden folder next to it. A line in the hidden folder's
+journal records each complete chunk. When all chunks are complete, the hidden folder is renamed
 (docs/decisions/files-appear-by-rename.md).
 """
 
@@ -35,10 +35,10 @@ from raysuite.files import continued_lines, lock, write_whole
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED
 from raysuite.units import human_bytes
 
-# One chunk of a synthetic data set on disk, in each format.
+# Writing one chunk of a synthetic data set, in each format.
 
 Samples = Iterator[tuple[int, Pixels, int]]
-"""Number, pixels [height, width, channels] and label."""
+"""Sample number, pixels [height, width, channels] and label."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Written:
     number: int
     images: int
     bytes: int
-    """Of its files, indices included."""
+    """The size of its files, indices included."""
     sha256: str
-    """Over the bytes of its files in the order of `paths`."""
+    """A digest over the bytes of its files, in the order of `paths`."""
 
 
 def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:
-    """Write the files of one chunk, over what may lie there; `count` gets each image.
+    """Write the files of one chunk, replacing existing files; `count` is called for each image.
 
-    Raises OSError where they cannot be written.
+    Raises OSError if they cannot be written.
     """
     writers: dict[str, Callable[..., None]] = {
         "folder": _files,
@@ -82,7 +82,7 @@ def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Coun
 
 
 def paths(synthetic: SyntheticSet, chunk: Chunk) -> Iterator[str]:
-    """The files of a chunk, relative to the set's folder."""
+    """The paths of a chunk's files, relative to the set's folder."""
     split = chunk.split
     if synthetic.form == "folder":
         painter = _painter(synthetic)
@@ -100,7 +100,7 @@ def paths(synthetic: SyntheticSet, chunk: Chunk) -> Iterator[str]:
 
 
 def image_path(synthetic: SyntheticSet, chunk: Chunk, sample: int, label: int) -> str:
-    """SPLIT/CLASS/NAME; ImageNet's names are like those of ILSVRC."""
+    """SPLIT/CLASS/NAME; ImageNet's file names are like those of ILSVRC."""
     name = synthetic.class_names[label]
     file = f"{sample:08d}.{'png' if synthetic.quality is None else 'jpg'}"
     if synthetic.name == "imagenet":
@@ -145,7 +145,7 @@ def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Sample
 
 
 def _planes(pixels: Pixels) -> bytes:
-    """All red values, all green, all blue."""
+    """All red values, then all green, then all blue."""
     return pixels.transpose(2, 0, 1).tobytes()
 
 
@@ -157,7 +157,7 @@ def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 
 def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with its keys of bytes."""
+    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with keys of type bytes."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())
@@ -174,7 +174,7 @@ def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""In the hidden folder only: the set's parameters, and a line for each complete chunk."""
+"""Only in the hidden folder: the set's parameters, and a line for each complete chunk."""
 
 
 def check_place(folder: Path) -> None:
@@ -191,22 +191,22 @@ def check_place(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a complete synthetic data set; None where there is none."""
+    """The manifest of a complete synthetic data set, or None."""
     try:
         found: Any = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict):
         return None
-    if "stand_in" in found:  # of earlier versions
+    if "stand_in" in found:  # written by earlier versions
         found["synthetic"] = found.pop("stand_in")
     return found if "synthetic" in found else None
 
 
 def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | None:
-    """The chunks of the complete set in `folder`; None where there is none.
+    """The chunks of the complete set in `folder`, or None.
 
-    With `force`, a set that is there is deleted. Raises UserError where another one is there.
+    `force` deletes an existing set. Raises UserError if the folder has a different set.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -233,14 +233,14 @@ def identity(synthetic: SyntheticSet) -> dict[str, Any]:
 
 
 def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
-    """Make the folder in which chunks are written, or read which chunks it has."""
+    """Make the folder for the chunks, unless it exists; return the chunks that it already has."""
     plan = work / PLAN
     if force:
         shutil.rmtree(work, ignore_errors=True)
     if plan.is_file():
         try:
             begun = json.loads(plan.read_text("utf-8"))
-        except ValueError:  # the machine went down while it was written
+        except ValueError:  # the machine failed during writing
             begun = {}
         if begun != identity(synthetic):
             raise UserError(
@@ -256,7 +256,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal has the chunk, and its files have the size given there."""
+    """Whether the journal lists the chunk, and its files have the size recorded there."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -275,7 +275,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as held:
-        with suppress(OSError):  # no locks on this file system: two writers do the work twice
+        with suppress(OSError):  # without locks on this file system, two writers both do the work
             try:
                 descriptor = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -287,7 +287,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 _SAMPLED = 8
-"""Images that are generated to estimate the size of the set."""
+"""Images that are generated to estimate the size of a set."""
 
 
 @dataclass(frozen=True)
@@ -297,11 +297,11 @@ class Made:
     bytes: int
     chunks: int
     written: int
-    """Chunks written by this call; the others were there."""
+    """The number of chunks written by this call; all other chunks already existed."""
     drawn: int
     seconds: float
     digest: str
-    """SHA-256 over the checksums of all chunks: equal sets have equal ones."""
+    """SHA-256 over the checksums of all chunks; the same for equal sets."""
 
 
 def make(
@@ -312,13 +312,13 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it is there. If killed, call it again.
+    """Write the synthetic data set to `folder`, unless it exists. If killed, call it again.
 
-    `count` is called with numbers of images as they are written, or found complete. `waiting` is
-    called once where another process is writing the same folder; this call waits for it.
+    `count` is called with the number of images that are newly written or found complete. `waiting`
+    is called once if another process is writing the same folder; this call waits for that process.
 
-    Raises UserError where the folder holds something else, unless it is another synthetic set and
-    `force` is given; DataError where the disk is too small or cannot be written.
+    Raises UserError if the folder has other content, unless that is a synthetic set and `force` is
+    given; DataError if the disk is too small or cannot be written.
     """
     began = time.monotonic()
     folder = folder.expanduser().absolute()
@@ -350,7 +350,7 @@ def make(
 
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
-    """An estimate of the bytes of `images` images on disk, from a few that are generated."""
+    """An estimate of the bytes of `images` images on disk, from a few generated images."""
     if synthetic.form not in ("folder", "tfrecord"):
         return images * (synthetic.height * synthetic.width * synthetic.channels + 1)
     painter = _painter(synthetic)
@@ -369,7 +369,7 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
 
 
 def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
-    """Write what readers need beside the images, and give the folder its name."""
+    """Write what readers need in addition to the images, and give the folder its final name."""
     names = "".join(f"{name}\n" for name in synthetic.class_names).encode()
     if synthetic.form == "tfrecord":
         write_whole(work / CLASSES_FILE, names)
@@ -384,7 +384,7 @@ def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Writ
         "chunks": [asdict(chunk) for chunk in chunks],
     }
     write_whole(work / MANIFEST, json.dumps(manifest, indent=1).encode())
-    work.rename(folder)  # an empty folder is replaced
+    work.rename(folder)  # replaces an empty folder
     for name in (PLAN, JOURNAL):
         (folder / name).unlink()
 

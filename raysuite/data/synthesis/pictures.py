@@ -1,4 +1,4 @@
-"""Pictures of synthetic data: sample i of a split depends on the seed, the split and i alone."""
+"""Pictures of synthetic data: sample i of a split depends only on the seed, the split and i."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from raysuite.data.prepared import Split
 from raysuite.data.synthesis.synthetic_set import SyntheticSet
 
 FIELDS = 6
-"""Two of them, each cut anywhere, make a picture."""
+"""The number of noise fields; a picture combines random cuts of two of them."""
 
 _VARIANCE = np.array([0.2175, 0.0188, 0.0045])
 _DIRECTION = np.array(
     [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]]
 )
-"""Principal components of ImageNet's RGB values: brightness, then blue-yellow, then red-green, as
-columns. Krizhevsky et al. 2012, section 4.1; the figures are those of fb.resnet.torch,
+"""Principal components of ImageNet's RGB values, as columns: brightness, blue-yellow, red-green.
+Krizhevsky et al. 2012, section 4.1; numbers from fb.resnet.torch,
 https://github.com/facebookarchive/fb.resnet.torch/blob/master/datasets/imagenet.lua"""
 
 _STEP = 64
-"""Values are multiples of 1/64: so a Fourier transform that rounds otherwise on another processor
-leads to the same pixels."""
+"""Values are rounded to multiples of 1/64, so that pixels are the same even if another processor's
+Fourier transform rounds differently."""
 
 
 @cache
@@ -38,8 +38,8 @@ def fields(side: int) -> list[NDArray[np.float32]]:
 
 
 def field_side(longest: int) -> int:
-    """The side of the fields from which pictures of `longest` pixels are cut: half as much again
-    and more, in steps that suit the Fourier transform."""
+    """The side of the fields from which pictures of `longest` pixels are cut: at least 1.5 times
+    `longest`, and a multiple of 256, which suits the Fourier transform."""
     return 256 * max(1, -(-3 * longest // (2 * 256)))
 
 
@@ -55,7 +55,7 @@ def _grey(generator: np.random.Generator, side: int) -> NDArray[np.float64]:
     """Gaussian noise [side, side], filtered to an amplitude of 1/f; mean 0, variance 1."""
     rows, columns = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :]
     frequency = np.hypot(rows, columns)
-    frequency[0, 0] = np.inf  # no mean
+    frequency[0, 0] = np.inf  # makes the mean 0
     noise = np.fft.rfft2(generator.standard_normal((side, side)))
     field = np.fft.irfft2(noise / frequency, s=(side, side))
     scaled: NDArray[np.float64] = field / field.std()
@@ -68,18 +68,18 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""First words of the seeds, so that no two purposes share their random numbers."""
+"""First numbers of the seeds, so that different purposes use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
-"""Standard deviation of the two fields together, in levels of 255."""
+"""Standard deviation of the two fields together; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""How strongly a class's pattern shows in one of its pictures."""
+"""The strength of a class's pattern in one of its pictures."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25
 _STRIPE = 64
-"""Rows."""
+"""Rows that are computed at once."""
 
 
 class Painter:
@@ -87,12 +87,12 @@ class Painter:
         self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
-        """From 0. Each run of `classes` samples has every class once, in a random order."""
+        """The label, from 0. Each block of `classes` samples has every class once, shuffled."""
         block, place = divmod(sample, self._of.classes)
         return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
 
     def picture(self, split: Split, sample: int) -> tuple[Pixels, int]:
-        """[height, width, channels] and the label."""
+        """Pixels [height, width, channels] and the label."""
         of = self._of
         label = self.label(split, sample)
         generator = np.random.default_rng([_PICTURES, of.seed, split == "val", sample])
@@ -106,9 +106,9 @@ class Painter:
         return self._natural(generator, label, height, width), label
 
     def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
-        """Two cuts from 1/f fields, and the pattern of the class."""
+        """Two cuts from 1/f fields, plus the pattern of the class."""
         side = field_side(max(self._of.width, self._of.height))
-        contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # of the variance
+        contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # share of the variance
         weights = contrast * np.sqrt([share, 1 - share], dtype=np.float32)
         cuts = []
         for field in draw.choice(FIELDS, 2, replace=False):
@@ -118,10 +118,10 @@ class Painter:
         pattern = np.asarray(
             Image.fromarray(_pattern(label)).resize((width, height), Image.Resampling.BILINEAR)
         )
-        # a pattern's values lie around 128
+        # a pattern's mean is 128
         level = np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength)
         picture = np.empty((height, width, self._of.channels), np.uint8)
-        for first in range(0, height, _STRIPE):  # small temporaries
+        for first in range(0, height, _STRIPE):  # keeps temporary arrays small
             rows = slice(first, first + _STRIPE)
             stripe = cuts[0][rows] * weights[0]
             stripe += cuts[1][rows] * weights[1]
@@ -142,8 +142,8 @@ def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
 def _pattern(label: int) -> Pixels:
     """The pattern of a class, [32, 32, 3] around 128: a tint, and waves of one to four cycles.
 
-    It is the same for every seed. A linear model finds the waves at their positions; a
-    convolutional one finds their direction, length and colour in any part of the picture too.
+    It is the same for every seed. A linear model can recognise the waves at their positions; a
+    convolutional model also finds their direction, length and colour anywhere.
     """
     draw = np.random.default_rng([_PATTERNS, label])
     place = (np.arange(_PATTERN_SIDE) + 0.5) / _PATTERN_SIDE
@@ -166,9 +166,9 @@ def _direction(draw: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pixels:
-    """One of scikit-learn's scans of the digit, bent a little: [side, side, 1].
+    """One of scikit-learn's scans of the digit, slightly distorted: [side, side, 1].
 
-    It fills 20 of 28 pixels, as MNIST's do. The scans of train and val are different ones.
+    It fills 20 of 28 pixels, as in MNIST. train and val use different scans.
     """
     scans = _scans()[label]
     kept = scans[::5] if split == "val" else [scan for i, scan in enumerate(scans) if i % 5]
@@ -178,7 +178,7 @@ def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pi
     cos, sin = zoom * np.cos(angle), zoom * np.sin(angle)
     shift = draw.uniform(-0.05, 0.05, 2) * scan.width
     centre, middle = side / 2, scan.width / 2
-    rows = [(cos, -sin + shear * zoom), (sin, cos)]  # from the picture's place to the scan's
+    rows = [(cos, -sin + shear * zoom), (sin, cos)]  # from positions in the picture to the scan
     matrix: list[float] = []
     for (a, b), moved in zip(rows, shift, strict=True):
         matrix += [a, b, middle + moved - (a + b) * centre]
@@ -190,11 +190,11 @@ def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pi
 
 @cache
 def _scans() -> list[list[Image.Image]]:
-    """scikit-learn's digits by class, each 8 x 8 scan within a margin, in levels of 255."""
+    """scikit-learn's digits by class: 8 x 8 scans with values from 0 to 255."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # thin strokes on black, as MNIST's: the paler half of a stroke's edge becomes black
+    # thin strokes on black, as in MNIST: the paler half of a stroke's edge becomes black
     levels = np.clip((digits.images - 4) * (255 / 12), 0, 255).astype(np.uint8)
     return [
         [Image.fromarray(scan) for scan in levels[digits.target == label]] for label in range(10)

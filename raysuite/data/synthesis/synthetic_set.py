@@ -1,4 +1,4 @@
-"""SyntheticSet: what a synthetic set consists of, decided before a pixel is drawn."""
+"""SyntheticSet: all parameters of a synthetic set, determined before any pixel."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ SIZES: dict[str, Size] = {
     "imagenet": (500, 375),
     "highres": (512, 512),
 }
-"""Width and height in pixels. ImageNet's most common size; the others are exact."""
+"""Width and height in pixels. For ImageNet the most common size; all other sizes are exact."""
 
 _SIDES = (8, 2048)
 _QUALITY = {"natural": 88, "noise": 75}
-"""JPEG quality: 88 makes 500 x 375 pixels about 100 KB; DDLBench's images are saved with
-Pillow's default, 75: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
+"""JPEG quality. 88 makes images of 500 x 375 pixels about 100 KB; 75 is Pillow's default, as used
+by DDLBench: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
 _PER_SHARD = {"train": 1251, "val": 391}
-"""Images of a TFRecord shard; ImageNet's 1024 and 128 shards hold as many."""
+"""Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""Training images that a class has at least, where a part of a set with many classes is made."""
+"""The fewest training images per class in a part of a set with many classes."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time; a killed process loses at most one."""
+    """The part of a set that a process writes at a time; if killed, it loses at most one chunk."""
 
     split: Split
     number: int
     of: int
-    """Chunks of the split."""
+    """The number of chunks in the split."""
     first: int
-    """The split's sample with which it begins."""
+    """The chunk's first sample in the split."""
     images: int
 
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Everything that the files depend on: equal SyntheticSets have equal bytes.
+    """All parameters that determine the files: equal SyntheticSets have equal bytes.
 
     train, val: images; width, height: pixels.
     """
@@ -64,13 +64,13 @@ class SyntheticSet:
     height: int
     channels: int
     upright: bool
-    """One image in four is upright, height x width, so that sizes differ as ImageNet's do."""
+    """Whether one image in four has portrait orientation, so that sizes differ as in ImageNet."""
     content: Content
     seed: int
     quality: int | None
-    """Of JPEGs; None: PNG, or bare pixels."""
+    """JPEG quality; None for PNG, or for pixels that are not encoded."""
     shards: tuple[int, int]
-    """TFRecord files of train and val; 0 in other forms."""
+    """TFRecord files of train and val; 0 in other formats."""
 
     def samples(self, split: Split) -> int:
         return self.train if split == "train" else self.val
@@ -103,7 +103,7 @@ class SyntheticSet:
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
-        """In words: `20,000 training and 1,000 validation images of 1,000 classes`."""
+        """A description: `20,000 training and 1,000 validation images of 1,000 classes`."""
         return (
             f"{self.train:,} training and {self.val:,} validation images of {self.classes:,} "
             f"classes, {self.width} x {self.height} {'RGB' if self.channels == 3 else 'grey'}"
@@ -121,13 +121,13 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """Decide what a synthetic version of a named set consists of; None: as in the paper.
+    """The parameters of a synthetic version of a named set; None: the official set's value.
 
-    `images` are training images; validation images keep the paper's proportion, with at least one
-    of each class. If a class would have fewer than ten training images, sets with more than ten
-    classes get fewer classes, unless `classes` gives their number.
+    `images` is the number of training images; validation images keep the official proportion, with
+    at least one per class. If classes would have fewer than ten training images, sets with more
+    than ten classes get fewer classes, unless `classes` gives the number.
 
-    Raises UserError with what is valid instead.
+    Raises UserError, which states the valid values.
     """
     known = _known(name)
     chosen = _form(name, known, form)

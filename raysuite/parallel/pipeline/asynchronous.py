@@ -1,14 +1,14 @@
 """PipeDream and PipeDream-2BW: the pipeline stays full from step to step.
 
-A stage of worker w makes its backward pass of micro-batch k after later forward passes, and with
-the weights of its own forward pass of k, whatever updates came in between: they are stashed
-(Narayanan et al. 2019, "PipeDream", section 3.3; 2021, "Memory-Efficient Pipeline-Parallel DNN
-Training", section 3.1). The gradient is applied to the newest weights. The schedule decides which
-version a pass uses. BatchNorm's running statistics have one version: those of the newest pass.
+A stage's backward pass of micro-batch k comes after later forward passes, but uses the weights of
+its own forward pass of k, whatever updates came in between: these weights are stashed (Narayanan et
+al. 2019, "PipeDream", section 3.3; 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section
+3.1). The gradient is applied to the newest weights. The schedule decides which version a pass uses.
+BatchNorm's running statistics have only one version, that of the newest pass.
 
-Autograd keeps the weight itself for the backward pass, in which it finds the values of that time:
-the stash gives it those of the version before. An update of a version that is still needed changes
-a copy. So n versions take n times the weights' memory.
+Autograd saves the weight tensors themselves for the backward pass, not their values: for the
+backward pass, the stash sets the tensors to the values of the earlier version. An update of a
+version that is still needed changes a copy. So n versions take n times the weights' memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class AsynchronousEngine(PipelineEngine):
-    """Each step is one update of each stage, some of which come in later calls, or in `drain`."""
+    """Each step is one update of each stage; some updates happen in later calls, or in `drain`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.stash = Stash(list(self.model.parameters()))
         self._steps = 0
-        """Since the pipeline was empty."""
+        """The number of steps since the pipeline was empty."""
         self._rates: list[float] = []
         self._newest = -1
         """The micro-batch of the last forward pass."""
@@ -55,7 +55,7 @@ class AsynchronousEngine(PipelineEngine):
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         total = super().execute(operations, micro_batches)
-        # those before have been received: their micro-batches have come back since
+        # earlier sends have arrived: their micro-batches have come back since
         self._sent(left=2 * self.schedule.micro_batches + 4 * self.schedule.workers)
         return total
 
@@ -85,15 +85,15 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest is in the weights themselves, older ones are kept beside."""
+    """Versions of weights: the newest in the weights themselves, older versions in copies."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights
         self._version = 0
-        """Updates since the start."""
+        """The number of updates since the start."""
         self._older: dict[int, list[Tensor]] = {}
         self.most = 1
-        """Versions that were held at a time."""
+        """The most versions that were held at the same time."""
 
     def of(self, version: int) -> list[Tensor]:
         """The weights of an older version."""
@@ -101,7 +101,7 @@ class Stash:
 
     @contextmanager
     def used(self, version: int) -> Iterator[None]:
-        """In it, the weights are those of a version."""
+        """Within the context, the weights are those of a version."""
         if version == self._version:
             yield
             return
@@ -113,10 +113,11 @@ class Stash:
 
     @contextmanager
     def changed(self, oldest: int) -> Iterator[None]:
-        """An update in it makes the next version. `oldest`: of those that are still needed."""
+        """An update in the context makes a new version. `oldest`: the oldest version still
+        needed."""
         if oldest <= self._version:
             self._older[self._version] = self._given([each.data.clone() for each in self._weights])
-        # to autograd, weights that a backward pass is still to use would be changed
+        # else autograd would refuse later backward passes, as weights were changed in place
         with _unsafe_preserve_version_counter(tuple(self._weights)):
             yield
         self._version += 1
@@ -124,12 +125,12 @@ class Stash:
         self.most = max(self.most, 1 + len(self._older))
 
     def restart(self) -> None:
-        """The pipeline is empty: count from here."""
+        """Restart counting with an empty pipeline."""
         self._version = 0
         self._older.clear()
 
     def _given(self, values: list[Tensor]) -> list[Tensor]:
-        """Give the weights these values, without a copy; those from before."""
+        """Set the weights to these values, without a copy; return the previous values."""
         before = [each.data for each in self._weights]
         for weight, value in zip(self._weights, values, strict=True):
             weight.data = value

@@ -22,7 +22,7 @@ Part = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Block:
-    """Parts that are called one after the other; what passes between blocks is one tensor."""
+    """Parts that are called in order; exactly one tensor passes between blocks."""
 
     parts: tuple[Part, ...]
 
@@ -33,7 +33,7 @@ class Block:
 
     @property
     def modules(self) -> Iterator[nn.Module]:
-        """Every module in it, the outer ones included."""
+        """Every module of the block, submodules and the modules that contain them included."""
         for part in self.parts:
             if isinstance(part, nn.Module):
                 yield from part.modules()
@@ -45,13 +45,13 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """`model` as blocks, each of which has parameters: what has none belongs to the block before.
+    """The blocks of `model`, each with parameters: parts without any join the block before.
 
-    Known are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2, nn.Sequential,
-    and any module with a method `layers()` that gives its parts in the order in which it calls
-    them: each a module, a function without weights, or a sequence of both that is not cut.
+    Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
+    nn.Sequential, and any module with a method `layers()` that returns its parts in the order of
+    calls: each a module, a function without weights, or a sequence of these that is not cut.
 
-    Raises UserError for another model, and where a parameter is in no part or in two.
+    Raises UserError for any other model, and for a parameter that is in no part or in two.
     """
     merged: list[list[Part]] = [[]]
     for parts in _layers(model):
@@ -78,8 +78,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 
 def entered(x: Tensor) -> Tensor:
-    """What a stage is given, as if another layer had computed it: autograd lets no layer change a
-    leaf, or a view of one, in place."""
+    """The input of a stage as the result of an operation: autograd does not allow a layer to change
+    a leaf, or a view of a leaf, in place."""
     found: Tensor = _Entered.apply(x) if x.requires_grad else x
     return found
 
@@ -101,12 +101,12 @@ _IN_16_BITS = {
     *("bmm", "addmm", "baddbmm", "prelu", "scaled_dot_product_attention"),
 }
 _IN_32_BITS = {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy"}
-"""Functions that torch.autocast computes in these formats on a GPU ("Automatic Mixed Precision
-package", CUDA op reference), of those that networks call."""
+"""Functions that networks call and that torch.autocast computes in 16 or 32 bits on a GPU
+("Automatic Mixed Precision package", CUDA op reference)."""
 
 
 class _Formats(TorchFunctionMode):
-    """torch.autocast's number formats, also of tensors without numbers."""
+    """torch.autocast's dtypes, also on the meta device."""
 
     def __init__(self, lower: torch.dtype) -> None:
         super().__init__()
@@ -126,8 +126,8 @@ class _Formats(TorchFunctionMode):
 
 
 def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) -> list[int]:
-    """Bytes of each block's output for one of the samples `x`, which may be on the meta device;
-    `lower`: the format of mixed precision."""
+    """The bytes of each block's output for one sample of `x`, which may be on the meta device;
+    `lower`: the dtype of mixed precision."""
     found = []
     with torch.no_grad(), _Formats(lower) if lower else nullcontext():
         for block in blocks:
@@ -138,8 +138,8 @@ def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) ->
 
 @contextmanager
 def counted(own: set[int]) -> Iterator[dict[int, int]]:
-    """What the forward passes in it keep for backward passes, but for the storages `own`: data
-    pointer -> bytes."""
+    """Data pointer -> bytes of the storages that forward passes within the context save for
+    backward passes, without the storages `own`."""
     kept: dict[int, int] = {}
 
     def pack(value: Tensor) -> Tensor:
@@ -154,9 +154,9 @@ def counted(own: set[int]) -> Iterator[dict[int, int]]:
 
 def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
-    if inspect.ismethod(getattr(model, "layers", None)):  # not a module of that name
+    if inspect.ismethod(getattr(model, "layers", None)):  # not if a submodule has that name
         return [[each] if callable(each) else list(each) for each in model.layers()]
-    from torchvision.models import VGG, MobileNetV2, ResNet  # slow: few workers need it
+    from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and few workers need it
 
     if isinstance(model, ResNet):
         stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]
@@ -181,7 +181,7 @@ def _layers(model: Any) -> list[list[Part]]:
 
 
 def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
-    """A block for each layer; one that changes its input in place belongs to the layer before."""
+    """One block per layer; a layer that changes its input in place joins the block before."""
     found: list[list[Part]] = []
     for layer in sequence:
         if found and getattr(next(layer.modules()), "inplace", False):
@@ -192,9 +192,9 @@ def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
 
 
 def prune(model: nn.Module, kept: Sequence[Block]) -> None:
-    """Take every module out of `model` that holds none of the `kept` blocks' modules.
+    """Remove every module from `model` that does not contain modules of the `kept` blocks.
 
-    What is left keeps its name. `model` itself can no longer be called.
+    The remaining modules keep their names. `model` itself can no longer be called.
     """
     own = {module for block in kept for module in block.modules}
 

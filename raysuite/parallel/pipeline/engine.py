@@ -1,12 +1,13 @@
-"""A network cut into stages, through which micro-batches pass; the weights change in between.
+"""A network cut into stages, through which micro-batches pass; base of the pipeline engines.
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
-loads the images of that copy's micro-batches, and all ranks their labels: by them each knows how
-many samples it is sent, and the last stage computes the loss. So micro-batches may differ in size
-and are those of one process that accumulates; each sample counts once, on the last stage.
+loads the images of that copy's micro-batches. All ranks load their labels, from which each rank
+derives how many samples it receives, and the last stage computes the loss. So micro-batches may
+differ in size, and equal those of one process that accumulates; each sample counts once, on the
+last stage.
 
-Activations go to the next stage and their gradients to the one before, by a process group for each
-direction and chunk: between two ranks of one group, transfers are in the order of micro-batches.
+Activations go to the next stage and their gradients to the stage before, with one process group for
+each direction and chunk: between two ranks of a group, transfers are in the order of micro-batches.
 """
 
 from __future__ import annotations
@@ -59,23 +60,23 @@ class Groups:
     """Process groups of a rank."""
 
     forwards: Sequence[Any]
-    """[chunks]: for activations."""
+    """One group per chunk, for activations."""
     backwards: Sequence[Any]
-    """[chunks]: for their gradients."""
+    """One group per chunk, for the activations' gradients."""
     copy: Any
-    """The ranks of this copy."""
+    """The ranks of this copy of the pipeline."""
     alike: Any
-    """The ranks that hold this rank's stages."""
+    """The ranks that hold the same stages as this rank."""
 
     def close(self) -> None:
-        """Free them."""
+        """Destroy the groups."""
         for group in (*self.forwards, *self.backwards, self.copy, self.alike):
             if group is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.destroy_process_group(group)
 
 
 class Pipeline(TorchGroupStrategy):
-    """Gradients are those of one process that accumulates over the micro-batches; asynchronous
+    """Gradients equal those of one process that accumulates over the micro-batches; asynchronous
     schedules apply them late."""
 
     def __init__(self, options: PipelineOptions) -> None:
@@ -92,7 +93,7 @@ class Pipeline(TorchGroupStrategy):
                 f"were {world.size}, which should be a multiple of it"
             )
         super().start(world)
-        # all ranks make all groups, in the same order
+        # all ranks must make all groups, in the same order
         own, ranks = schedule.workers, range(world.size)
         parts = [schedule.place(rank % own)[0] for rank in ranks]
         copies = [dist.new_group(ranks[at : at + own]) for at in ranks[::own]]
@@ -128,21 +129,21 @@ class Measured:
     """Timings and bytes of a worker's operations, on request: see `PipelineEngine.measured`."""
 
     clock: Callable[[], float]
-    """Seconds, once the device has done its work."""
+    """Time in seconds, read after the device has finished its work."""
     memory: bool = False
-    """Whether to count the bytes that forward passes keep, which slows them down."""
+    """Whether to count the bytes that forward passes save, which slows the passes down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
-    """(operation, when it began, when it ended, seconds of that in which it waited for others)."""
+    """(operation, begin, end, seconds of waiting for other workers in between)."""
     waited_s: float = 0.0
-    """In the present operation."""
+    """Seconds of waiting in the present operation."""
     activation_bytes: int = 0
-    """The most at a time that forward passes keep for backward passes, without weights."""
+    """The most bytes saved at the same time for backward passes, without weights."""
     sent_bytes: int = 0
-    """To other stages."""
+    """Bytes sent to other stages."""
 
 
 class PipelineEngine(TorchEngine):
-    """The stages of one worker: passes micro-batches through them and on to the next."""
+    """The stages of one worker: passes micro-batches through them and on to the next worker."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class PipelineEngine(TorchEngine):
         self.last = self.schedule.stages - 1
         blocks = blocks_of(model)
         self.costs: list[BlockCosts] | None = None
-        """Of each block of the whole network, where they were measured."""
+        """The costs of each block of the whole network, if measured."""
         if options.partition == "auto" and options.balance != "parameters":
             shape = (max(2, settings.micro_batch), *settings.image)
             images = torch.randn(shape, device=world.device)
@@ -172,12 +173,12 @@ class PipelineEngine(TorchEngine):
         cut = [blocks[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
         own = range(self.stage, self.schedule.stages, len(self.schedule.replicas))
         self.blocks = {stage: cut[stage] for stage in own}
-        # of the whole model, before the other stages' part of it is freed
+        # of the whole model, before other stages' modules are freed
         self._parameters = [name for name, _ in model.named_parameters()]
         whole = make_optimizer(model.parameters())
         self._whole_groups = whole.state_dict()["param_groups"]
         self._place = {name: index for index, name in enumerate(_names(whole, model))}
-        """Parameter -> its place in an optimiser of the whole model."""
+        """Parameter name -> its index in an optimiser of the whole model."""
         del whole
         self._held = [
             _Held(key, each.shape, each.dtype, stage)
@@ -187,7 +188,7 @@ class PipelineEngine(TorchEngine):
         ]
         prune(model, [block for held in self.blocks.values() for block in held])
         self.measured: Measured | None = None
-        """Where it is set, operations are noted in it."""
+        """If set, operations are recorded here."""
         super().__init__(model, _MeasuredComm(world.device, self._waiting), world, settings)
         self.replicas = world.size // self.schedule.workers
         self.replica = world.rank // self.schedule.workers
@@ -204,23 +205,24 @@ class PipelineEngine(TorchEngine):
         self._sends: deque[tuple[Any, Tensor]] = deque()
         self._incoming: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
         self._asked: dict[Operation, tuple[Any, Tensor]] = {}
-        """What has begun to arrive for an operation."""
+        """Operation -> its receive in progress, and the tensor that is received."""
         self._returned: set[tuple[int, int]] = set()
-        """(stage, rank) from which gradients have come."""
+        """(stage, rank) from which gradients have arrived."""
         self._announced: set[tuple[int, int]] = set()
         self._output: list[int] | None = None
-        """Shape of what the network returns of one sample: [classes], or [tokens, vocabulary]."""
+        """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
-        """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
+        """Run `operations`, and return the summed loss [] of this rank's samples. `micro_batches`:
+        the micro-batches of the step, by index."""
         self._total = torch.zeros((), device=self.world.device)
         samples = [len(each.images) for each in micro_batches]
         todo = list(operations)
         for operation, following in zip_longest(todo, todo[1:]):
             begin = self._now()
             self._ask(operation, samples)
-            # Gloo begins a transfer when it is asked for. NCCL's are queued ahead of the device,
-            # where one that waits for a result of this operation could block it
+            # Gloo starts a transfer when requested. NCCL queues transfers on the device, where a
+            # transfer that waits for this operation's result could block the operation
             if following is not None and self.world.device.type == "cpu":
                 self._ask(following, samples, ahead=True)
             if operation.kind == "forward":
@@ -236,10 +238,10 @@ class PipelineEngine(TorchEngine):
         return self._total
 
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
-        """Begin to receive what an operation needs from another stage, in the order of operations;
-        `samples` of each micro-batch of the step. `ahead` of its turn only where the shape is
-        known, and not as the first transfer between two ranks: by that they connect, which waits
-        for both."""
+        """Begin to receive an operation's input from another stage, in the order of operations.
+        `samples`: the size of each micro-batch of the step. `ahead`: begin before the operation's
+        turn, but only if the shape is known and the two ranks have exchanged data before: their
+        first transfer connects them, which blocks until both take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -268,7 +270,7 @@ class PipelineEngine(TorchEngine):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Around code that waits for another worker."""
+        """Record the time in the context's block as waiting for another worker."""
         began = self._now()
         with communication():
             yield
@@ -280,8 +282,8 @@ class PipelineEngine(TorchEngine):
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
-        """Around a forward pass: decides its weights, and how they are kept for the backward
-        pass."""
+        """The context of a forward pass: it chooses the weights of the pass, and how they are kept
+        for the backward pass."""
         return self._kept(operation) if self.measured and self.measured.memory else nullcontext()
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
@@ -290,7 +292,7 @@ class PipelineEngine(TorchEngine):
         if stage and not recompute:
             given.requires_grad_()
         with torch.no_grad() if recompute else self.graph(operation):
-            # a second pass needs what it was given, which a first layer in place would change
+            # the second pass needs the same input, which an in-place first layer would change
             made.result = self._through(stage, given.clone() if recompute else given)
             if stage == self.last:
                 made.result, summed = self.loss(batch, made.result)
@@ -322,8 +324,8 @@ class PipelineEngine(TorchEngine):
         return self.options.recompute and self.schedule.delay(self.worker) > 0
 
     def _again(self, operation: Operation, made: _Pass) -> Tensor:
-        """Repeat a forward pass, this time with what the backward pass needs: with the same random
-        numbers, and without a change of running statistics."""
+        """Repeat a forward pass, and now save tensors for the backward pass. Random numbers are the
+        same as before, and running statistics do not change."""
         buffers = [(each, each.clone()) for each in self.model.buffers()]
         cuda = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
@@ -336,12 +338,13 @@ class PipelineEngine(TorchEngine):
                 if operation.stage == self.last:
                     result, _ = self.loss(made.batch, result)
         for buffer, before in buffers:
-            buffer.data.copy_(before)  # what is saved for the backward pass keeps its version
+            # by .data, so that tensors saved for the backward pass keep their version
+            buffer.data.copy_(before)
         return result
 
     @contextmanager
     def _kept(self, operation: Operation) -> Iterator[None]:
-        """Count the memory of what a pass keeps, weights apart."""
+        """Count the memory of the tensors that a pass saves, without weights."""
         own = {
             each.untyped_storage().data_ptr()
             for each in (*self.model.parameters(), *self.model.buffers())
@@ -367,7 +370,7 @@ class PipelineEngine(TorchEngine):
                 if stage < self.last:
                     self._pass_on(result, operation)
         self._sent()
-        # the loop asks for the logits on every rank of a copy
+        # the training loop expects logits on every rank of a copy
         source = self._rank(self.last, 0)
         if self._output is None:
             shape = torch.full((_MOST_DIMENSIONS,), -1, device=self.world.device)
@@ -411,8 +414,8 @@ class PipelineEngine(TorchEngine):
         self._reduce(buffers, dist.get_world_size(self.groups.alike))
 
     def save(self, folder: Path) -> None:
-        """Rank 0 writes the whole model's state as engines of one process do, so that it can be
-        resumed with another number of stages, or without any."""
+        """Write the whole model's state on rank 0 in the format of single-process engines, so that
+        a run can resume with another number of stages, or without stages."""
         states, model = self._gathered_states(), self._gathered()
         if self.world.rank:
             return
@@ -451,7 +454,7 @@ class PipelineEngine(TorchEngine):
         return x
 
     def _chunk(self, stage: int) -> int:
-        """Of the stage whose activations are sent."""
+        """The chunk of the stage that sends the activations."""
         return stage // len(self.schedule.replicas)
 
     def _rank(self, stage: int, micro_batch: int) -> int:
@@ -459,20 +462,20 @@ class PipelineEngine(TorchEngine):
         return first + self.schedule.worker(stage, micro_batch)
 
     def _given(self, images: Tensor, operation: Operation) -> Tensor:
-        """What a stage is given for `images` [b, C, H, W]: them, or the activations [b, ...] of the
-        stage before."""
+        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the one
+        before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
         return self._received(operation)
 
     def _activations(self, count: int, operation: Operation) -> tuple[Any, Tensor]:
-        """Those of `count` samples, as they begin to arrive from the stage before."""
+        """Begin to receive the activations of `count` samples from the stage before."""
         before, device = operation.stage - 1, self.world.device
         source, group = (
             self._rank(before, operation.micro_batch),
             self.groups.forwards[self._chunk(before)],
         )
-        if (before, source) not in self._incoming:  # the shape of one sample stays the same
+        if (before, source) not in self._incoming:  # the shape of a sample never changes
             head = torch.empty(1 + _MOST_DIMENSIONS, dtype=torch.int64, device=device)
             dist.recv(head, source, group)
             number, *sizes = head[head >= 0].tolist()
@@ -500,7 +503,7 @@ class PipelineEngine(TorchEngine):
             self.measured.sent_bytes += _bytes(value)
 
     def _sent(self, left: int = 0) -> None:
-        """Wait for all that was sent but the last `left`; until then its memory is kept."""
+        """Wait until all but the last `left` sends are done, then release their memory."""
         with self._waiting():
             while len(self._sends) > left:
                 work, _ = self._sends.popleft()
@@ -508,16 +511,17 @@ class PipelineEngine(TorchEngine):
 
     @property
     def versions(self) -> int:
-        """The most versions of the weights that were held at a time."""
+        """The most versions of the weights that were held at the same time."""
         return 1
 
     def average_gradients(self) -> None:
-        """Over copies; the workers of a stage within a copy have each a part of the sum."""
+        """Average gradients over copies; within a copy, workers of the same stage each hold a part
+        of the sum."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         self._reduce(gradients, self.replicas)
 
     def _reduce(self, tensors: Sequence[Tensor], divisor: int) -> None:
-        """Give all ranks with these stages the sum of each tensor, divided."""
+        """Replace each tensor by its sum over ranks with the same stages, divided by `divisor`."""
         if not tensors or dist.get_world_size(self.groups.alike) == 1:
             return
         flat = torch.cat([each.flatten() for each in tensors])
@@ -528,8 +532,8 @@ class PipelineEngine(TorchEngine):
             each.copy_(mean.view_as(each))
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The state of the whole model on the CPU, from the stages of this copy. All ranks must
-        call it."""
+        """The whole model's state on the CPU, collected from the stages of this copy. All ranks
+        must call this."""
         own, found = _tensors(self.model), {}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)
@@ -540,8 +544,8 @@ class PipelineEngine(TorchEngine):
         return found
 
     def _gathered_states(self) -> dict[str, dict[str, Any]]:
-        """Parameter of the whole model -> the optimiser's state of it, on the CPU, from the stages
-        of this copy. All ranks must call it."""
+        """Parameter name in the whole model -> its optimiser state on the CPU, collected from the
+        stages of this copy. All ranks must call this."""
         own = self.optimizer.state_dict()["state"]
         mine = {name: own[index] for index, name in enumerate(self._own_order) if index in own}
         kinds = gather_plain(
@@ -565,7 +569,7 @@ class PipelineEngine(TorchEngine):
 
 
 class SynchronousEngine(PipelineEngine):
-    """The pipeline runs empty in each step; then all stages are updated."""
+    """In each step the pipeline runs until empty, then all stages are updated."""
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
@@ -575,14 +579,15 @@ class SynchronousEngine(PipelineEngine):
 
     def update(self, operation: Operation) -> None:
         if operation.stage not in self.blocks or operation.stage != max(self.blocks):
-            return  # all stages of a worker at once
+            return  # one call updates all stages of the worker
         self._sent()
         self.average_gradients()
         self.take_step()
 
 
 class _MeasuredComm(TorchComm):
-    """Of the norm to clip by and of fp16's overflow: in them, stages wait for each other."""
+    """Records waiting time: in the collectives for clipping and for fp16's overflow, stages wait
+    for each other."""
 
     def __init__(
         self, device: torch.device, waiting: Callable[[], AbstractContextManager[object]]
@@ -601,21 +606,21 @@ class _MeasuredComm(TorchComm):
 
 @dataclass
 class _Pass:
-    """A micro-batch between its two passes through a stage."""
+    """A micro-batch between its forward and backward pass through a stage."""
 
     given: Tensor
     batch: Batch
     draws: dict[str, Tensor] | None
-    """torch's random states before the forward pass, where it will be repeated."""
+    """torch's random states before the forward pass, if it will be repeated."""
     result: Tensor | None = None
     shape: Sequence[int] = ()
-    """Of the result."""
+    """The shape of the result."""
     dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
 class _Held:
-    """An entry of the whole model's `state_dict`, and who has it."""
+    """An entry of the whole model's `state_dict`, and the stage that holds it."""
 
     key: str
     shape: torch.Size
@@ -638,7 +643,7 @@ def _bytes(value: Tensor) -> int:
 
 
 def _kind(value: Any) -> tuple[int | None, Any]:
-    """Of a tensor its number format and shape, of a number itself."""
+    """The dtype's index and the shape of a tensor; None and the value of a number."""
     if isinstance(value, Tensor):
         return _SENT_DTYPES.index(value.dtype), list(value.shape)
     return None, value

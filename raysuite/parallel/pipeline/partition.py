@@ -1,4 +1,4 @@
-"""Where a network is cut: what each block costs, and the best contiguous parts, exactly."""
+"""Where to cut a network: the cost of each block, and the exact best contiguous partition."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ _WARM_UP, _TIMED = 2, 5
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """Of one block and one micro-batch; times are 0 where they were not measured."""
+    """The costs of one block for one micro-batch; times are 0 if not measured."""
 
     parameter_bytes: int
     forward_s: float = 0.0
     backward_s: float = 0.0
     kept_bytes: int = 0
-    """What its forward pass keeps for the backward pass, without weights."""
+    """Bytes that the forward pass saves for the backward pass, without weights."""
     output_bytes: int = 0
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward_s + self.backward_s
 
 
 def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[int]:
-    """Blocks per stage of `count` blocks: contiguous, none empty, the largest cost the smallest.
+    """The number of blocks in each stage: contiguous stages of at least one block, with the
+    smallest possible largest cost.
 
-    `cost(stage, begin, end)` is that of blocks [begin, end) as a stage. Exact, by a dynamic
-    programme over (stages, first blocks), in O(stages * count^2). Among equal ones the earlier
-    stages are the shorter. Raises UserError with fewer blocks than stages.
+    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. Exact, by dynamic
+    programming over (stages, first blocks), in O(stages * count^2). Among equally good partitions,
+    the one with shorter earlier stages is returned. Raises UserError with fewer blocks than stages.
     """
     if count < stages:
         raise UserError(
             f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
             f"{count} stages have a block each"
         )
-    # best[n]: (largest cost, sizes) of the first n blocks in as many stages as were added
+    # best[n]: (largest cost, sizes) of the first n blocks in the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for stage in range(stages):
         best = {
@@ -68,8 +69,8 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
 def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
-    """Blocks of each stage, balanced by the `costs` where they were measured. Raises UserError
-    where the network has too few, or another number than the options' partition."""
+    """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
+    network has too few blocks, or another number than the sum of the options' partition."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
@@ -89,11 +90,12 @@ def stage_sizes(
 def stage_cost(
     balance: str, schedule: Schedule, costs: Sequence[BlockCosts], recompute: bool = False
 ) -> Callable[[int, int, int], float]:
-    """What `partition` balances.
+    """The cost function that `partition` balances.
 
-    time: seconds of a micro-batch by each worker of the stage. memory: bytes of its versions of
-    weights, of the gradient and a momentum, and of activations of all micro-batches in flight;
-    where a stage recomputes them, of what it was given for those, and of one's activations.
+    time: seconds per micro-batch for each worker of the stage. memory: bytes of all versions of the
+    weights, of gradient and momentum, and of the activations of all micro-batches in flight. If the
+    stage recomputes activations, their inputs are counted instead, plus the activations of one
+    micro-batch.
     """
 
     def sums(values: Sequence[float]) -> list[float]:
@@ -112,7 +114,7 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # images are the loader's
+                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
                 activations += held[part] * given
             else:
                 activations *= held[part]
@@ -127,7 +129,7 @@ def stage_cost(
 def measured_costs(
     model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
 ) -> list[BlockCosts]:
-    """Rank 0's `block_costs`, on all ranks, which must call it."""
+    """Rank 0's `block_costs`, returned on all ranks. All ranks must call this."""
     found = block_costs(model, blocks, images, autocast) if dist.get_rank() == 0 else []
     rows = gather_plain(TorchComm(torch.device("cpu")), [astuple(each) for each in found])
     return [BlockCosts(*row) for row in rows[0]]
@@ -136,9 +138,9 @@ def measured_costs(
 def block_costs(
     model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
 ) -> list[BlockCosts]:
-    """Of each block with `images` [b, C, H, W]: medians of a few passes.
+    """The costs of each block with `images` [b, C, H, W]: medians of a few passes.
 
-    Random numbers are drawn apart, and the model's buffers are as before.
+    Leaves torch's random state and the model's buffers unchanged.
     """
     before = [(each, each.clone()) for each in model.buffers()]
     cuda = [images.device] if images.device.type == "cuda" else []
