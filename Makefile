@@ -91,6 +91,7 @@ test-ray: setup ## The tests that start Ray, with another version of it: RAY=2.5
 	  uv = s.private_uv(); s.run(uv, "pip", "install", "--python", sys.executable, "--no-deps", \
 	  "--target", "$(ANOTHER_RAY)", "ray==$(RAY)", env=s.uv_environment(uv))'
 	PYTHONPATH="$(CURDIR)/$(ANOTHER_RAY)" $(ONE_BY_ONE) -m 'not thorough' \
+	  -W ignore::pytest.PytestUnraisableExceptionWarning \
 	  tests/unit/cluster/test_ray_shortcuts.py tests/unit/orchestrate tests/contract/test_ray_data.py \
 	  $(addprefix tests/integration/test_,$(addsuffix .py,run interruption sweep budget scale trials))
 
