@@ -8,7 +8,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo sweep study docs check test test-thorough test-fast bench ui image report clean have-python
-.PHONY: test-units test-contracts test-integration test-lab test-extras mutants
+.PHONY: test-units test-contracts test-integration test-lab test-extras test-ray mutants
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -83,6 +83,17 @@ test-extras: ## The parts of `make setup EXTRAS=...`, which it installs: 2 worke
 	RAYSUITE_REQUIRE="$$RAYSUITE_REQUIRE,$(ASKED)" $(IN_STREAMS) -m 'not thorough' \
 	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py \
 	  tests/unit/track/test_loggers.py -k '$(ON_REQUEST)'
+
+RAY ?= 2.55.1
+ANOTHER_RAY = build/ray-$(RAY)
+test-ray: setup ## The tests that start Ray, with another version of it: RAY=2.55.1
+	$(BIN)/python -c 'import sys; sys.path.insert(0, "deploy"); import setup_venv as s; \
+	  uv = s.private_uv(); s.run(uv, "pip", "install", "--python", sys.executable, "--no-deps", \
+	  "--target", "$(ANOTHER_RAY)", "ray==$(RAY)", env=s.uv_environment(uv))'
+	PYTHONPATH="$(CURDIR)/$(ANOTHER_RAY)" $(ONE_BY_ONE) -m 'not thorough' \
+	  -W ignore::pytest.PytestUnraisableExceptionWarning \
+	  tests/unit/cluster/test_ray_shortcuts.py tests/unit/orchestrate tests/contract/test_ray_data.py \
+	  $(addprefix tests/integration/test_,$(addsuffix .py,run interruption sweep budget scale trials))
 
 test-thorough: setup ## The tests that CI has no time for
 	$(ONE_BY_ONE) tests -m thorough

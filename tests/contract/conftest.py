@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import warnings
@@ -36,18 +37,19 @@ def running_ray() -> Iterator[None]:
     import ray
     from ray.data import DataContext
 
+    temporary = tempfile.mkdtemp(prefix="rs", dir="/tmp")  # short: sockets lie below it
+    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fields that Ray deprecates, and sets here itself
         DataContext.get_current()
-    temporary = tempfile.mkdtemp(prefix="rs", dir="/tmp")  # short: sockets lie below it
-    ray.init(
-        num_cpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200 * 2**20,
-        _temp_dir=temporary,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
-    )
+        ray.init(
+            num_cpus=1,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=200 * 2**20,
+            _temp_dir=temporary,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(path)}},
+        )
     yield
     ray.shutdown()
     shutil.rmtree(temporary, ignore_errors=True)
