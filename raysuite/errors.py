@@ -87,8 +87,7 @@ class Mistake:
 
 
 class SpecError(UserError):
-    """All mistakes of a spec, in the order of their lines; equal ones are merged, with all
-    lines."""
+    """All mistakes of a spec, in the order of their lines; equal ones are merged into one."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         lines: dict[Mistake, set[int]] = {}
@@ -123,8 +122,7 @@ class RunError(RaysuiteError):
 
 
 def unmatched(patterns: Iterable[str], parameters: Iterable[str]) -> str:
-    """A message with the patterns that match no parameter's name; empty if every pattern
-    matches."""
+    """A message with the patterns that match no parameter's name; empty if there are none."""
     names = list(parameters)
     idle = [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
     if not idle:

@@ -15,8 +15,8 @@ def step(
 ) -> None:
     """Mark the end of a step of this rank.
 
-    `samples` and `tokens` are the numbers that this rank has trained on in the step, `loss` is
-    their mean. After the first call, only these calls count as steps, and an optimiser's steps do
+    `samples` and `tokens` are the numbers that this rank has trained on in the step, `loss` is the
+    mean loss. After the first call, only these calls count as steps, and an optimiser's steps do
     not.
     """
     if _listener is not None:

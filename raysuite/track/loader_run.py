@@ -23,9 +23,10 @@ EXPERIMENT = "loaders"
 
 
 def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = None) -> str:
-    """Write a comparison and the files of its folder into MLflow; why it could not, or "".
+    """Write a comparison and the files of its folder into MLflow; return the error, or "".
 
-    Params are the plan, tags the environment; each timing is a step of its candidate's metric.
+    The plan becomes params, the environment becomes tags, and each timing is a step of its
+    candidate's metric.
     """
     uri = tracking_address(tracking_uri)
     try:
