@@ -17,8 +17,8 @@ def end_process(code: int) -> NoReturn:
     """End by `os._exit`, after waiting for non-daemon threads, running exit handlers and flushing
     output.
 
-    With Ray and pandas loaded, Python frees objects for seconds; a Gloo thread that frees a tensor
-    meanwhile can abort the process (seen in 1 of some 20 with a process group).
+    With Ray and pandas loaded, Python takes seconds to free objects; a Gloo thread that frees a
+    tensor meanwhile can abort the process (seen in 1 of some 20 with a process group).
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
     atexit._run_exitfuncs()

@@ -102,7 +102,7 @@ class SpecError(UserError):
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Mistake, ...]]]:
-        return SpecError, (self.mistakes,)  # pickle would otherwise pass the message's text
+        return SpecError, (self.mistakes,)  # pickle would otherwise call SpecError with the text
 
 
 class DataError(UserError):

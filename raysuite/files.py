@@ -57,7 +57,7 @@ def append_line(file: Path, line: bytes) -> None:
 
 
 def read_lines(file: Path) -> list[bytes]:
-    """The complete lines of a file, without a cut last line; an empty list if no file exists."""
+    """The complete lines of a file, without a cut last line; empty if there is no such file."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_bytes().split(b"\n")[:-1]
     return []

@@ -26,9 +26,9 @@ class Part:
     distribution: str = ""
     """The installed package whose version is the part's."""
     extra: bool = False
-    """Whether it can be left out of an installation."""
+    """Whether the part can be left out of an installation."""
     in_images: bool = True
-    """Whether `raysuite image build` installs its extra."""
+    """Whether `raysuite image build` installs the part's extra."""
     required: bool = True
     """Whether raysuite cannot run without the part."""
     install: str = _SETUP
@@ -79,7 +79,7 @@ _BY_NAME = {part.name: part for part in PARTS}
 
 
 def part(name: str) -> Part:
-    """The part of that name. Raises KeyError for one that is not in the table."""
+    """The part with this name. Raises KeyError for a name that is not in the table."""
     return _BY_NAME[name]
 
 

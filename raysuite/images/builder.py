@@ -119,7 +119,7 @@ _SQUASH = "-comp zstd -Xcompression-level 3"
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be built, where to, and with what."""
+    """Which image to build, where to, and from what."""
 
     choice: Choice
     out: Path

@@ -20,7 +20,8 @@ class Description:
     path: str
     size_bytes: int
     facts: dict[str, Any]
-    """digest, variant, arch, extras, raysuite, commit, built, python, versions, wheel_sha256."""
+    """Keys: digest, variant, arch, extras, raysuite, commit, built, python, versions,
+    wheel_sha256."""
     labels: dict[str, str]
 
 

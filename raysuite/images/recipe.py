@@ -20,7 +20,7 @@ EXTRAS = tuple(part.name for part in parts.EXTRAS if part.in_images)
 DEBIAN = "bookworm"
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's names of architectures -> the names in image files."""
+"""The kernel's name of an architecture -> its name in images."""
 
 
 class Variant(StrEnum):

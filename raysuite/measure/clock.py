@@ -10,8 +10,7 @@ import torch
 
 
 class StepClock:
-    """The time of each step, between events in the device's stream: it does not wait for the
-    device."""
+    """The time of each step, between events in the device's stream, without waiting for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"

@@ -136,8 +136,7 @@ def nvml() -> Any:
 
 
 def amdsmi() -> Any:
-    """AMD SMI, initialised and to be ended by `amdsmi_shut_down`; None if it or a driver is
-    missing."""
+    """AMD SMI, initialised and to be ended by `amdsmi_shut_down`; None if it cannot be started."""
     try:
         import amdsmi as found
 
@@ -253,8 +252,7 @@ def torch_built_with(name: str) -> str | None:
 
 
 def _offered_cuda() -> int | None:
-    """The newest CUDA of the libcuda that this process finds, the driver's or one of
-    cuda-compat."""
+    """The newest CUDA that libcuda supports: the driver's libcuda or cuda-compat's, as found."""
     number = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

@@ -55,7 +55,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
                 last = ending.wait(period_s)
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(host.sample().model_dump_json() + "\n")
-    except Exception as error:  # whatever a driver or a disk throws: the run continues without it
+    except Exception as error:  # drivers and disks may raise anything; the run continues
         _log.warning("this host is sampled no further: %s: %s", type(error).__name__, error)
 
 
@@ -65,7 +65,7 @@ class Host:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._network = psutil.net_io_counters()
-        psutil.cpu_percent()  # the first call begins a window
+        psutil.cpu_percent()  # the first call only begins a window
         self._nvml = nvml()
 
     def __enter__(self) -> Host:

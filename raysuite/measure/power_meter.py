@@ -157,8 +157,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or its memory: packages contain cores, and psys contains
-    packages."""
+    """Whether a zone counts: a package or its memory. Cores and psys would count energy twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

@@ -22,7 +22,7 @@ def machine_seconds() -> float:
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
     """Processor time of a process and all its descendants; without its own unless `itself`.
 
-    The time of an ended process is part of the process that waited for it, and so never lost.
+    The time of an ended process counts for the process that waited for it, and so is never lost.
     """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:

@@ -166,8 +166,8 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """What was read from a loader since the last step, with the wait since `began`; the time
-        now."""
+        """What was read from a loader since the last step, after adding the wait since `began`;
+        also the current time."""
         now = time.perf_counter()
         read = self._batches.get(loader)
         if read is None:
@@ -197,7 +197,7 @@ class Recorder:
     # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """Whether the step has been counted: DeepSpeed steps its inner optimiser once per group."""
+        """Whether the step is counted already: DeepSpeed steps once per group of parameters."""
         return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
@@ -388,8 +388,7 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; of a sharded one, the local
-    part."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts if sharded."""
     import torch
 
     found = hashlib.sha256()
@@ -527,7 +526,7 @@ def _length(loader: Any) -> int | None:
     import torch
 
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return None  # after a len(), torch warns of any further samples
+        return None  # once len() was called, torch warns of samples beyond it
     try:
         return len(loader)
     except (TypeError, NotImplementedError):

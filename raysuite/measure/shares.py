@@ -142,7 +142,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     marked = _spans(host, lambda event: event.name == mark)
     sources = {"torch.distributed": collectives, "timeline": timeline or [], "waits": marked}
     if kernels:
-        # the host runs ahead of the device: its calls count only if there are no such kernels
+        # the host runs ahead of the device: its calls count only without communication kernels
         computes = union(kernels["convolution_gemm"], kernels["other"])
         loads = union(waits, kernels["loading"])
         if kernels["communication"]:

@@ -44,7 +44,7 @@ class Transport:
         if self._log is None:
             return set()
         size = os.fstat(self._log).st_size
-        start = self._start if size >= self._start else 0  # a shorter log has begun anew
+        start = self._start if size >= self._start else 0  # shorter: NCCL has begun a new log
         return nccl_names(os.pread(self._log, size - start, start).decode(errors="replace"))
 
 
@@ -61,8 +61,7 @@ def connections() -> set[Connection]:
 
 
 def tcp_names(found: set[Connection]) -> set[str]:
-    """Names with the interface of the local address, or "this host" if both addresses are its
-    own."""
+    """Names with the interface of the local address, or "this host" if both addresses are local."""
     interfaces = {
         _plain(address.address.partition("%")[0]): name
         for name, addresses in psutil.net_if_addrs().items()

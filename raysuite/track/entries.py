@@ -134,8 +134,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run; while it is under way, only those covered by a checkpoint, which is
-    complete once a later epoch has ended: they are repeated only if it is lost."""
+    """The epochs of a run. While it is under way, only those that a complete checkpoint covers, as
+    they are repeated only if it is lost. A checkpoint is complete once a later epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
@@ -251,8 +251,8 @@ def mlflow_key(name: str) -> str:
     """A key, or one part of a key with slashes, for any text; different texts have different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses a
-    key that a path would resolve to another one. An accepted text stays as it is. Any other text
-    gets a digest at its end, and so does a text that already ends like one.
+    key that differs from its normalised path. An accepted text stays as it is. Any other text gets
+    a digest at its end, and so does a text that already ends like one.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name

@@ -69,7 +69,7 @@ def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _schema(facts: dict[str, Any]) -> str:
-    """MLflow's description of inputs and targets; empty for a user's own inputs, of any kind."""
+    """MLflow's description of inputs and targets; empty for a user's own inputs, which vary."""
     if facts.get("inputs"):
         return ""
     size = facts["image_size"]

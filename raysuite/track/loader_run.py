@@ -45,7 +45,7 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
                 if file.is_file():
                     store.client.log_artifact(run_id, str(file))
             store.finish(run_id, "FINISHED" if bench.complete else "KILLED", None)
-    except Exception as error:  # whatever a store throws, what was measured is on disk
+    except Exception as error:  # a store may raise anything; the figures are on disk
         return f"MLflow at {without_password(uri)} could not be written: {one_line(error)}"
     return ""
 

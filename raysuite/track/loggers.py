@@ -26,7 +26,7 @@ from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 
 _MARK = "written"
-"""File in a run's folder of a logger: the digest of what was written."""
+"""File in a logger's folder for a run: the digest of what was written."""
 
 
 class Logged(NamedTuple):
@@ -83,7 +83,7 @@ def write_logger(results: Results, name: str) -> LoggerSummary:
         with locked(results.folder):
             runs = _logged(results)
             written = sum(_replace(LOGGERS[name], run, folder / run.run_id) for run in runs)
-    except Exception as error:  # whatever a logger raises, what was measured is on disk
+    except Exception as error:  # a logger may raise anything; the figures are on disk
         return LoggerSummary(name, folder, error=one_line(error))
     return LoggerSummary(name, folder, written)
 

@@ -211,14 +211,14 @@ def register(
                 version = _write(store, child, run, file, about, tags)
         except UserError:
             raise
-        except Exception as error:  # whatever a store throws, the trained weights are on disk
+        except Exception as error:  # a store may raise anything; the weights are on disk
             return Registration(shown, run_id, error=one_line(error))
     return Registration(shown, run.name, wanted, version, new=True)
 
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Set MLflow's default store, where it resolves `models:/ID` whatever store a client has."""
+    """Make `uri` MLflow's default store, in which it resolves `models:/ID` for every client."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:

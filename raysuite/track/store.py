@@ -66,7 +66,7 @@ def refuse_unwritable(uri: str) -> None:
     to migrate the store's tables for minutes."""
     file = _sqlite_file(uri)
     if file is not None:
-        with tempfile.TemporaryFile(dir=file.parent):  # modes do not restrict root
+        with tempfile.TemporaryFile(dir=file.parent):  # a test write: modes do not restrict root
             pass
         if file.exists():
             with file.open("r+b"):

@@ -111,7 +111,7 @@ def sync(
                     unchanged += 1
             upload.write_parent(status)
             page = upload.page()
-    except Exception as error:  # whatever a store throws, no training may fail by it
+    except Exception as error:  # a store may raise anything, which must not fail a training
         return SyncSummary(shown, name, written, unchanged, one_line(error))
     refused = upload.store.refused
     why = f"{len(refused)} values were refused, such as {refused[0]}" if refused else ""

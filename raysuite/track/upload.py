@@ -197,7 +197,7 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """Each ended run's id, with the speed-up or the ratio to the best of its row as a point.
+    """Each ended run's id, with its row's speed-up or ratio to the best as a point.
 
     All points have the time at which the last run ended: MLflow shows the latest of several points,
     and a ratio changes with the runs of its baseline.
@@ -273,7 +273,7 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: `history_of` the epochs whose metrics are written, or are about to be."""
+"""Tag of a run: `history_of` of the epochs whose metrics are written, or are about to be."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
@@ -498,8 +498,8 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """The status of the folder from its runs. A sweep without trials under way that has not chosen
-    all its trials was stopped."""
+    """The status of the folder from its runs. KILLED for a sweep that still has trials to choose,
+    but none under way."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"
@@ -510,9 +510,9 @@ def _overall(runs: list[RunFigures], whole: bool) -> str:
 
 
 def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
-    """Tags of the parent run: the page of the report, and the description on MLflow's page of the
-    run, which links to the report and to the table of trials or runs, and contains the table of
-    results if it is short enough."""
+    """Tags of the parent run: the page of the report, and the description on the run's page in
+    MLflow. The description links to the report and to the table of trials or runs, and contains the
+    table of results if that is short enough."""
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}
     trials = parent.data.tags.get("raysuite.kind") == "sweep"
