@@ -37,7 +37,7 @@ _DEFAULTS = {
 _LEVELS = {
     "mlflow": logging.WARNING,
     "alembic": logging.WARNING,
-    # it advises on pip, which an environment made by uv does not have
+    # no advice on pip, which an environment made by uv does not have
     "mlflow.utils": logging.ERROR,
 }
 

@@ -152,8 +152,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """The trials without those that ended after `now`, while journals were read: an earlier end may
-    have been missed, and the n-th ended trial must be the same in every sync."""
+    """The trials without those that ended after `now`, while journals were read. An earlier end may
+    not have been read, and the n-th ended trial must be the same in every sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
