@@ -76,9 +76,9 @@ def scale(
     """Measure how a training script scales: throughput, speed-up and efficiency, with intervals.
 
     The script is started unchanged, by torch's launcher or, with --address and in `ray job submit`,
-    by the workers of a Ray cluster. A step is a step of the script's torch optimiser. `{256 //
-    workers}` in an argument is computed for each number of workers. results/.../spec.yaml is an
-    equivalent spec for `raysuite run`.
+    by the workers of a Ray cluster. A step is a step of the script's torch optimiser.
+    `{256 // workers}` in an argument is computed for each number of workers. results/.../spec.yaml
+    is an equivalent spec for `raysuite run`.
 
     \b
     Examples:
