@@ -1,11 +1,11 @@
-"""`raysuite`, and `python -m raysuite`."""
+"""The command line, as `raysuite` and as `python -m raysuite`."""
 
 import sys
 from typing import NoReturn
 
 
 def command() -> NoReturn:
-    """The console entry. Ctrl-C may come while the command line itself is imported, and built."""
+    """The console entry point. Ctrl-C is also handled while the command line is being imported."""
     try:
         from raysuite.cli import command
 

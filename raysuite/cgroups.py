@@ -1,4 +1,4 @@
-"""What is left of the memory of this process's control groups."""
+"""The memory that the control groups of this process leave to it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
-"""Files of a group's limit and use, and the line of memory.stat with the page cache that the kernel
-drops first."""
+"""The files with a group's limit and use, and the entry of memory.stat with the page cache that the
+kernel drops first."""
 
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
-    """Bytes that may still be taken in each limited control group of this process: its own, such as
-    that of a step of a SLURM job, and those above it. A page cache that can be dropped is free.
+    """Bytes left in each control group of this process that has a memory limit: its own group, such
+    as that of a SLURM step, and those above it. Page cache that can be dropped counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

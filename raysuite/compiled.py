@@ -1,4 +1,4 @@
-"""raysuite's own libraries in C, compiled where they are used, into a folder of the user's."""
+"""raysuite's own C libraries, compiled on the machine that uses them into a folder of the user."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _PATIENCE_S = 60.0
 
 
 class LibraryError(Exception):
-    """Why a library cannot be compiled, or has no effect here."""
+    """A library cannot be compiled, or has no effect on this machine; the message says why."""
 
 
 def library_in(folder: Path, source: Path) -> Path:
-    """Where `build` puts the library: nodes of several architectures may share the folder, and so
-    may versions of the source."""
+    """The path at which `build` puts the library. Its name has the architecture and a checksum of
+    the source, as nodes of several architectures and several versions may share the folder."""
     version = zlib.crc32(source.read_bytes())
     return folder / f"{source.stem}-{platform.machine()}-{version:08x}.so"
 
 
 def build(source: Path, folder: Path, *options: str) -> Path:
-    """The library of a C file, compiled into `folder` with further `options`.
+    """Compile a C file into a library in `folder`, with further compiler `options`; return its
+    path.
 
-    Raises LibraryError, with what is missing.
+    Raises LibraryError with the reason.
     """
     made = library_in(folder, source)
     compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
@@ -45,8 +46,8 @@ def build(source: Path, folder: Path, *options: str) -> Path:
 
 
 def run(words: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command that has ended, with `settings` in its environment. Raises LibraryError where it
-    cannot be run, or takes too long."""
+    """Run a command to its end, with `settings` added to the environment. Raises LibraryError if it
+    cannot be started, or takes longer than a minute."""
     try:
         return subprocess.run(
             words,

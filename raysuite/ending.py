@@ -1,5 +1,5 @@
-"""Ending this process, without Python's clean-up, which frees objects that threads may still use;
-and ending a group of others."""
+"""Ending this process without Python's clean-up, which frees objects that threads may still use;
+and ending another process with its group."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 
 def end_process(code: int) -> NoReturn:
-    """End by `os._exit`, after threads that are no daemons, exit handlers, and what was printed.
+    """End by `os._exit`, after waiting for non-daemon threads, running exit handlers and flushing
+    output.
 
-    With Ray and pandas loaded, Python needs seconds to free all objects; a thread of Gloo that
-    frees a tensor meanwhile aborts the process (one in some twenty that had joined a group).
+    With Ray and pandas loaded, Python takes seconds to free objects; a Gloo thread that frees a
+    tensor meanwhile can abort the process (seen in 1 of some 20 with a process group).
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
     atexit._run_exitfuncs()
@@ -28,8 +29,8 @@ def end_process(code: int) -> NoReturn:
 
 
 def end_group(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
-    """End a process and its group, which it leads (`start_new_session`): by SIGTERM where there is
-    patience, and what is left after it by SIGKILL."""
+    """End a process and the process group that it leads (`start_new_session`): by SIGTERM if
+    `patience_s` is not 0, and after at most that time by SIGKILL."""
     if patience_s and process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

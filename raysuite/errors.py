@@ -7,7 +7,7 @@ RaysuiteError
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
 ├── HeadLostError        the cluster's head is gone; the next one resumes the suite
 ├── RayStartError        Ray's own processes did not start here: the machine may be too busy
-├── StorageError         the results cannot be written: a full disk, a closed folder
+├── StorageError         the results cannot be written: the disk is full, or read-only
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
 └── RunError             a run that failed; the other runs continue
 """
@@ -22,7 +22,8 @@ from fnmatch import fnmatchcase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _TORCH_CANNOT_WRITE = ("iostream error", "PytorchStreamWriter failed", "] . unexpected pos ")
-"""Of torch.save's RuntimeErrors, which have no errno (caffe2/serialize/inline_container.cc)."""
+"""Texts of torch.save's RuntimeErrors for a failed write, which have no errno
+(caffe2/serialize/inline_container.cc)."""
 
 
 class RaysuiteError(Exception):
@@ -30,19 +31,19 @@ class RaysuiteError(Exception):
 
 
 class HeadLostError(RaysuiteError):
-    """The head of the Ray cluster is gone: no run has failed by that."""
+    """The head of the Ray cluster is gone; the current run has not failed."""
 
 
 class RayStartError(RaysuiteError):
-    """Ray's own processes did not start on this machine: no run has failed by that."""
+    """Ray's own processes did not start on this machine; the current run has not failed."""
 
 
 class StorageError(RaysuiteError):
-    """The results cannot be written, as on a full disk: no run has failed by that."""
+    """The results cannot be written, as on a full disk; the current run has not failed."""
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error is, or began with, a file system that takes nothing more."""
+    """Whether an error, or one of its causes, comes from a full or read-only file system."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno in _FULL:
@@ -54,8 +55,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """What makes a file system writable again that took nothing more with this error."""
-    read_only = os.strerror(errno.EROFS)  # a worker's error comes here as text
+    """What the user can do to make the file system that caused this error writable again."""
+    read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:
         if read_only in str(found):
@@ -86,7 +87,7 @@ class Mistake:
 
 
 class SpecError(UserError):
-    """All mistakes of a spec at once, each once with its lines, in their order."""
+    """All mistakes of a spec, in the order of their lines; equal ones are merged into one."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         lines: dict[Mistake, set[int]] = {}
@@ -101,7 +102,7 @@ class SpecError(UserError):
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Mistake, ...]]]:
-        return SpecError, (self.mistakes,)  # an exception is copied by its text otherwise
+        return SpecError, (self.mistakes,)  # pickle would otherwise call SpecError with the text
 
 
 class DataError(UserError):
@@ -121,7 +122,7 @@ class RunError(RaysuiteError):
 
 
 def unmatched(patterns: Iterable[str], parameters: Iterable[str]) -> str:
-    """Which of the patterns match no parameter's name, as a message; empty if each matches one."""
+    """A message with the patterns that match no parameter's name; empty if there are none."""
     names = list(parameters)
     idle = [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
     if not idle:

@@ -1,5 +1,5 @@
-"""Files that are never seen half written, also after a power cut, locks on them, the URIs of
-databases, and a digest of raysuite's own files."""
+"""Atomic and durable writes of files, locks on files, the URIs of SQLite databases, and a digest of
+raysuite's own files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 
 def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = True) -> None:
-    """Write a file and rename it into place: readers and other writers never see a part of it, and
-    after a power cut the old content is there, or the new one, unless it is not to be flushed.
+    """Write a file under a temporary name and rename it: readers and other writers never see a part
+    of it. With `flush`, either the old or the new content is there after a power cut.
 
-    Makes the folder where there is none. Raises OSError.
+    Creates the folder if need be. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
@@ -39,8 +39,8 @@ def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = Tru
 
 
 def append_line(file: Path, line: bytes) -> None:
-    """Append a line; it is on disk when this returns. What a writer that was killed left of a line
-    is removed. Raises OSError."""
+    """Append a line, which is on disk on return. An incomplete last line, left by a killed writer,
+    is removed first. Raises OSError."""
     is_new = not file.exists()
     with file.open("ab+") as stream:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -57,24 +57,23 @@ def append_line(file: Path, line: bytes) -> None:
 
 
 def read_lines(file: Path) -> list[bytes]:
-    """The whole lines of a file, none where it is not there; a cut last line is left out."""
+    """The complete lines of a file, without a cut last line; empty if there is no such file."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_bytes().split(b"\n")[:-1]
     return []
 
 
 def printable(name: str) -> str:
-    """A name of a file, an argument or another text that may have bytes which are no UTF-8, with
-    these escaped: `caf\\xe9`."""
+    """A file name, argument or other text with each byte that is not UTF-8 escaped: `caf\\xe9`."""
     return _SURROGATE.sub(lambda each: rf"\x{ord(each[0]) & 0xFF:02x}", name)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Python's form of such a byte."""
+"""Python's representation of such bytes (PEP 383)."""
 
 
 def flush_folder(folder: Path) -> None:
-    """Have all files below a folder on disk, with their names."""
+    """Flush all files below a folder to disk, with their names."""
     for path in (*folder.rglob("*"), folder):
         if path.is_dir():
             flush_names(path)
@@ -84,7 +83,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_names(folder: Path) -> None:
-    """Have the names in a folder on disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # some network file systems flush no folders
@@ -99,8 +98,8 @@ def _flush(stream: IO[bytes]) -> None:
 
 
 def continued_lines(file: Path) -> list[Any]:
-    """The values of a JSON Lines file, one a line, before more are appended: what is damaged is
-    removed. Raises OSError."""
+    """Read the values of a JSON Lines file, and rewrite the file without damaged lines, so that
+    more can be appended. Raises OSError."""
     found = []
     for line in read_lines(file):
         with contextlib.suppress(ValueError):
@@ -110,10 +109,10 @@ def continued_lines(file: Path) -> list[Any]:
 
 
 def lock(file: Path, how: int) -> int:
-    """An open descriptor of `file`, locked by flock(2); the lock ends with the process.
+    """Open `file` and lock it by flock(2); return the descriptor. The lock ends with the process.
 
-    Whoever holds the lock may remove the file. Raises BlockingIOError with LOCK_NB, and OSError
-    where the file system has no locks.
+    The process that holds the lock may remove the file. Raises BlockingIOError with LOCK_NB if the
+    lock is taken, and OSError if the file system has no locks.
     """
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -122,7 +121,7 @@ def lock(file: Path, how: int) -> int:
             if os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 return descriptor
         except FileNotFoundError:
-            pass  # removed by the one who held the lock before: the name is free again
+            pass  # removed by the previous holder of the lock: the name is free again
         except BaseException:
             os.close(descriptor)
             raise
@@ -130,19 +129,19 @@ def lock(file: Path, how: int) -> int:
 
 
 def sqlite_uri(file: Path) -> str:
-    """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file, whatever its folder's name.
+    """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file in a folder of any name.
 
-    SQLAlchemy takes what follows a `?` for options and decodes percent signs. MLflow would make a
-    folder of the encoded name, but for a URI that names the driver too.
+    SQLAlchemy reads what follows a `?` as options and decodes percent signs. MLflow would create a
+    folder with the encoded name, unless the URI also names the driver.
     """
     path = re.sub("[%?]", lambda found: quote(found[0]), str(file.absolute()))
     driver = "" if path == str(file.absolute()) else "+pysqlite"
     return f"sqlite{driver}:///{path}"
 
 
-@cache  # a process has the code that it began with
+@cache  # a running process keeps the code that it has loaded
 def code_digest() -> str:
-    """A digest of all of raysuite's code: what is kept with it outlives no change of any of it."""
+    """A digest of all of raysuite's code, which changes with any change of the code."""
     root, told = Path(__file__).parent, hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         told.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode())

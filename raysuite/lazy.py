@@ -1,4 +1,4 @@
-"""Names that load their implementation on use."""
+"""Imports on first use: of an attribute by its name, and of a package's modules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from raysuite.parts import owner
 
 
 def load(target: str) -> Any:
-    """The attribute that `target`, written `module:attribute`, names.
+    """Import the attribute that `target` names, written `module:attribute`.
 
-    Raises MissingPartError where an optional package of raysuite is absent, and UserError where
-    the module or the attribute does not exist.
+    Raises MissingPartError if an optional package of raysuite is missing, and UserError if the
+    module or the attribute does not exist.
     """
     module_name, separator, attribute = target.partition(":")
     if not separator or not module_name or not attribute:
@@ -52,8 +52,8 @@ def load(target: str) -> Any:
 def names_of(
     package: str, names: Collection[str], modules: Collection[str]
 ) -> Callable[[str], Any]:
-    """The `__getattr__` of a package (PEP 562) that has `names` of its `modules`, which are loaded
-    when the first of them is used."""
+    """Make a package's `__getattr__` (PEP 562) that finds `names` in its `modules`, all of which
+    are imported when the first name is used."""
 
     def find(name: str) -> Any:
         if name not in names:

@@ -1,6 +1,6 @@
-"""Steps that a training script marks itself, where `raysuite scale` cannot count them.
+"""Training steps that a script marks itself, for scripts whose steps `raysuite scale` cannot count.
 
-`raysuite.mark.step(samples=32)` after each step. Without raysuite's launcher it does nothing.
+Call `raysuite.mark.step(samples=32)` after each step. Without raysuite's launcher it does nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ _listener: Callable[[int | None, int | None, float | None], None] | None = None
 def step(
     *, samples: int | None = None, tokens: int | None = None, loss: float | None = None
 ) -> None:
-    """A step of this rank has ended.
+    """Mark the end of a step of this rank.
 
-    `samples` and `tokens` are those that this rank has trained on in it, `loss` the mean over them.
-    From the first call on, steps are these calls, and optimisers' steps no longer count.
+    `samples` and `tokens` are the numbers that this rank has trained on in the step, `loss` is the
+    mean loss. After the first call, only these calls count as steps, and an optimiser's steps do
+    not.
     """
     if _listener is not None:
         _listener(samples, tokens, loss)
 
 
 def listen(listener: Callable[[int | None, int | None, float | None], None] | None) -> None:
-    """Have `step` call a function; None: nothing."""
+    """Set the function that `step` calls; with None, `step` does nothing."""
     global _listener
     _listener = listener

@@ -1,4 +1,4 @@
-"""Tensors alone, in tuples and in dictionaries: what a network is given and returns."""
+"""Single tensors, and tensors in tuples and dictionaries: a network's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """`value` with `function` of each of its tensors; what is no tensor, tuple, list or mapping
-    stays as it is. Mappings with a constructor of their own become dictionaries."""
+    """`value` with `function` applied to each tensor; other values stay as they are. Lists become
+    tuples, and all mappings become dictionaries."""
     if isinstance(value, Mapping):
         return {key: mapped(each, function) for key, each in value.items()}
     if isinstance(value, tuple | list):
@@ -17,7 +17,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The tensors, or whatever is no tuple, list or mapping, in their order."""
+    """The tensors in `value`, and all else that is not a tuple, list or mapping, in order."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -28,7 +28,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
-    """The next of `parts` for each of `leaves(like)`, in tuples and dictionaries as there."""
+    """A structure like `like`, with the next of `parts` in place of each of its leaves."""
     if isinstance(like, Mapping):
         return {key: rebuilt(each, parts) for key, each in like.items()}
     if isinstance(like, tuple | list):
@@ -37,8 +37,8 @@ def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
 
 
 def unpadded(value: Any, real: int) -> Any:
-    """A batch's outputs or targets without its padding, which follows the first `real` samples,
-    and with floating-point numbers in fp32."""
+    """A batch's outputs or targets without the padding after the first `real` samples, and with
+    floating-point numbers as fp32."""
 
     def own(each: Any) -> Any:
         each = each.float() if each.is_floating_point() else each
@@ -48,7 +48,7 @@ def unpadded(value: Any, real: int) -> Any:
 
 
 def called(network: Callable[..., Any], inputs: Any) -> Any:
-    """`network(inputs)`: a tuple gives the positional arguments, a dictionary those with names."""
+    """`network(inputs)`: a tuple as positional arguments, a dictionary as keyword arguments."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)

@@ -1,6 +1,6 @@
-"""Parts of the installation: declared once, for `doctor`, plans, images, tests and provenance.
+"""Parts of the installation, declared once for `doctor`, plans, images, tests and provenance.
 
-To add a part: a line here, its trial in `raysuite/orchestrate/part_trials.py`, and, where it brings
+To add a part, add a line here, its trial in `raysuite/orchestrate/part_trials.py` and, if it needs
 packages, an extra of the same name in pyproject.toml.
 """
 
@@ -15,26 +15,26 @@ _SETUP = "make setup"
 
 @dataclass(frozen=True)
 class Part:
-    """A part, how it is found, tried and installed."""
+    """A part, and how it is found, tested and installed."""
 
     name: str
-    """Also of its extra in pyproject.toml, of its trial and in RAYSUITE_REQUIRE."""
+    """The part's name, also of its extra in pyproject.toml, its trial, and in RAYSUITE_REQUIRE."""
     title: str = ""
-    """What `doctor` calls it; empty for what it does not try."""
+    """The part's title in `doctor`; empty for a part that `doctor` does not test."""
     module: str = ""
-    """What is imported of it."""
+    """The part's main module."""
     distribution: str = ""
-    """The installed package that carries its version."""
+    """The installed package whose version is the part's."""
     extra: bool = False
-    """Whether it can be left out of an installation."""
+    """Whether the part can be left out of an installation."""
     in_images: bool = True
-    """Whether `raysuite image build` installs its extra."""
+    """Whether `raysuite image build` installs the part's extra."""
     required: bool = True
-    """Whether raysuite needs it for anything at all."""
+    """Whether raysuite cannot run without the part."""
     install: str = _SETUP
-    """What to do where it is missing or broken."""
+    """What to do if the part is missing or broken."""
     deadline_s: float = 180.0
-    """Of its trial."""
+    """Time limit of the part's trial."""
 
 
 def _extra(name: str, title: str, module: str, distribution: str, images: bool = True) -> Part:
@@ -42,7 +42,7 @@ def _extra(name: str, title: str, module: str, distribution: str, images: bool =
 
 
 def _asked(name: str, title: str, module: str, distribution: str) -> Part:
-    """Of one that `make setup` installs where it is asked to."""
+    """An optional part that `make setup` installs only if EXTRAS names it."""
     extra = _extra(name, title, module, distribution, images=False)
     return replace(extra, install=f"{_SETUP} EXTRAS={name}")
 
@@ -79,14 +79,14 @@ _BY_NAME = {part.name: part for part in PARTS}
 
 
 def part(name: str) -> Part:
-    """The part of that name. Raises KeyError for one that is not in the table."""
+    """The part with this name. Raises KeyError for a name that is not in the table."""
     return _BY_NAME[name]
 
 
 @cache
 def installed(name: str) -> bool:
-    """Whether a part is there; True without a name. It is found, not imported: importing costs
-    seconds and gigabytes."""
+    """Whether a part is installed; True for an empty name. The module is looked up and not
+    imported, which would take seconds and gigabytes."""
     if not name:
         return True
     try:

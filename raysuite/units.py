@@ -1,4 +1,4 @@
-"""Units, named once."""
+"""Binary units, and amounts as text."""
 
 KIB = 1024
 MIB = 1024 * KIB

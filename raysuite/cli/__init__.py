@@ -1,4 +1,4 @@
-"""`raysuite`: one verb a file, which is imported when the verb is called.
+"""`raysuite`: one file per verb, imported when the verb is called.
 
 Exit codes: 0 success; 1 something failed while it ran; 2 bad input; 75 stopped, can be resumed; 130
 interrupted.
@@ -61,15 +61,15 @@ VERBS = {
     "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
     "image": "Build and verify Apptainer images.",
 }
-"""Verb, in the order of use -> the first sentence of its help."""
+"""Verb -> the first sentence of its help, in the order of use."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
-"""Of verbs that share a module with the verb of its name."""
+"""Verb -> its module, for verbs in the module of another verb."""
 
 
 class _Verbs(TyperGroup):
-    """Imports the verb that is called, and turns raysuite's errors into a message and a code.
+    """Imports the verb that is called, and turns raysuite's errors into a message and an exit code.
 
-    `--help` and completion need the names and the first sentences alone.
+    `--help` and completion need only the names and the first sentences.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -132,7 +132,7 @@ def _root(
 
 
 def load_verb(name: str) -> Any:
-    """The command of a verb, or the group of those below it, with its options."""
+    """The command of a verb, or its group of commands, with all options."""
     verb = getattr(import_module(f"raysuite.cli.{_MODULES.get(name, name)}"), name)
     whole = typer.Typer(**_SETTINGS)
     whole.callback()(_root)
@@ -152,7 +152,7 @@ def load_all() -> Any:
 
 
 def command() -> NoReturn:
-    """The console entry: run `main`, then end the process."""
+    """The console entry point: run `main`, then end the process."""
     code: str | int | None = 0
     try:
         main()
@@ -164,9 +164,9 @@ def command() -> NoReturn:
 
 
 def main() -> None:
-    """What `raysuite WORDS` does."""
-    # `python -m` has the working folder on its path, a console script has not: a spec names the
-    # user's own models there as module:attribute. Last, so that it hides no installed package.
+    """Run the command line with this process's arguments."""
+    # A spec names the user's own models in the working folder as module:attribute. A console script
+    # lacks this folder in its path. It goes last, so as to hide no installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     app()

@@ -56,7 +56,7 @@ Out = Annotated[
 
 
 def _folder(out: Path | None, name: str) -> Path:
-    """Where the figures go. Raises UserError where nothing can be written there."""
+    """Make the folder for the figures. Raises UserError if it cannot be written to."""
     folder = out or Path("results", name, time.strftime("%Y%m%d-%H%M%S"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,11 +66,11 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-# A comparison of loaders on its way: the table, the files, MLflow.
+# A comparison of loaders: measuring, table, files, MLflow.
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
-    """What would be timed."""
+    """Print what would be timed."""
     if as_json:
         print_text(plan.model_dump_json(indent=2))
         return
@@ -90,7 +90,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report, track; also what was measured before Ctrl-C, which is raised again."""
+    """Measure, report and track. Ctrl-C is raised again, after a report of what was measured."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
@@ -198,11 +198,11 @@ def loaders(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time every loader on a data set, beside decoding alone and reading alone.
+    """Time every loader on a data set, and decoding and reading by themselves.
 
-    Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row with
-    the reason. The last line names the fastest loader and what bounds it. From a spec come its data
-    set and, unless --loader names others, its loaders beside the usual ones.
+    Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
+    with the reason. The last line names the fastest loader and what limits it. A spec gives its
+    data set and, unless --loader names others, its loaders in addition to the usual ones.
 
     \b
     Examples:
@@ -247,7 +247,7 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set, and the loaders of a spec. Raises UserError for what names none."""
+    """The data set of `what` and, if it is a spec, its loaders. Raises UserError for several."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document
@@ -302,9 +302,9 @@ def batch(
 ) -> None:
     """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
 
-    Random samples of the data set's shape are used. The batch of a spec with `accumulate: auto` is
-    cut into micro-batches; of any other, the samples per worker are doubled. `raysuite run` finds a
-    batch by itself where the spec has `auto`.
+    Random samples of the data set's shape are used. With `accumulate: auto`, the spec's batch is
+    cut into micro-batches; otherwise the samples per worker are doubled from size to size.
+    `raysuite run` finds a batch by itself if the spec has `auto`.
 
     \b
     Examples:
@@ -358,7 +358,7 @@ def batch(
 
 
 def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan for each search: repeats and loaders share one."""
+    """One plan for each search: plans that differ in repeat or loader share a search."""
     from raysuite.plan.batch_candidates import same_search
 
     return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
@@ -376,7 +376,7 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant without its loader, of which random images have none."""
+    """The variant's name without its loader: random samples need no loader."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")
@@ -412,7 +412,7 @@ def _without_rate(found: SizeFigures) -> dict[str, Any]:
 
 
 def search_summary(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
-    """What was found for a plan, as a person reads it."""
+    """The result of a plan's search, as a table and a sentence."""
     from raysuite.records.batch_trials import size_figures
 
     figures = size_figures(found.tried)

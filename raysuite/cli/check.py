@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
 
 _MOST_GPUS = 16
-"""The digits are too few for larger global batches."""
+"""The digits data set is too small for the global batches of more GPUs."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
-    """The spec: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on digits.
+    """The spec of the check: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on
+    digits.
 
-    A change of it needs another name: variants are compared by theirs.
+    A changed spec must give other variant names, as checks are compared by variant.
     """
     workers = min(gpus, _MOST_GPUS) or min(cpus, 2 * nodes)
     large = {
@@ -66,10 +67,10 @@ def check(
 ) -> None:
     """Run a small fixed suite on a site, and compare its throughput with earlier checks.
 
-    Starts a cluster of its own, measures every node, trains by ddp, and ends the cluster. Prints a
-    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, for programs that look for
-    patterns. Exits with 1 where a throughput is below the reference by more than the tolerance, a
-    node is slow, or NCCL fell back to sockets on one with a faster network.
+    Starts its own cluster, measures every node, trains with ddp, and ends the cluster. Prints a
+    line `check: NAME = VALUE (REFERENCE) ok|wrong` for each figure, which programs can search for.
+    Exits with 1 if a throughput is below the reference by more than the tolerance, if a node is
+    slow, or if NCCL fell back to sockets on a node with a faster network.
 
     \b
     Examples:
@@ -96,7 +97,7 @@ def check(
         nodes_file = own / NODES
         measure = ["raysuite", "cluster", "check", "--results", str(nodes_file)]
         train = ["raysuite", "run", str(own / "check.yaml"), "--results", str(own)]
-        train += ["--quiet", "--no-mlflow"]  # whose server may take minutes to start
+        train += ["--quiet", "--no-mlflow"]  # MLflow's server may take minutes to start
         _job(folder, status, f"{shlex.join(measure)} || [ $? = 1 ]; {shlex.join(train)}")
     now = site_check(Results.open(own), began)
     known = published(now.hardware) if gpus else None
@@ -122,7 +123,7 @@ def check(
 
 @contextmanager
 def _cluster(site: str, nodes: str | None) -> Iterator[tuple[ClusterFolder, Status]]:
-    """A cluster that is up, and that is ended with the context."""
+    """Start a cluster, and end it after the context."""
     from raysuite.cluster.client import down, status_of
 
     folder = bring_up(site, nodes, f"check-{Path(site).stem}")
@@ -134,7 +135,7 @@ def _cluster(site: str, nodes: str | None) -> Iterator[tuple[ClusterFolder, Stat
 
 
 def _job(folder: ClusterFolder, status: Status, command: str) -> None:
-    """Run a command on the cluster, and print what it prints to stderr. Raises RunError."""
+    """Run a command on the cluster, with its output on stderr. Raises RunError if it fails."""
     from raysuite.orchestrate.jobs import JobServer
 
     assert status.head is not None

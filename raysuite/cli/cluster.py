@@ -43,7 +43,7 @@ def in_words(status: Status) -> str:
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """The state of a node as its agent wrote it; `lost` where Ray does not count it as alive."""
+    """A node's state as its agent wrote it, or `lost` if Ray does not count the node as alive."""
     node = status.nodes[index]
     if status.state == "up" and node.state == "joined" and not status.is_alive(node):
         return "lost"
@@ -58,7 +58,7 @@ def mlflow_in_words(head: Head) -> str:
 
 
 def as_data(status: Status) -> dict[str, Any]:
-    """For --json; no secret is in it."""
+    """A cluster's state as data for --json, without secrets."""
     cluster, head = status.cluster, status.head
     return {
         "name": cluster.name,
@@ -97,7 +97,7 @@ def env(
 ) -> None:
     """Print `export` lines that let `ray job submit` and MLflow find a cluster.
 
-    They hold paths of files with secrets, and no secrets.
+    They contain paths of files with secrets, but no secrets.
 
     \b
     Examples:
@@ -143,11 +143,11 @@ QUESTIONS = {
     },
     "local": {"scratch": "folder for temporary files", "image": "Apptainer image (a path)"},
 }
-"""Key -> what is asked; an empty answer leaves the key out."""
+"""Key -> question; an empty answer leaves the key out."""
 
 
 def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers, each valid by itself; what is given already is offered as the default."""
+    """Ask for each key and validate each answer by itself; `given` has the default answers."""
     hints = _hints() if kind == "slurm" else {}
     print_text("An empty answer, or -, leaves a key out.", error=True)
     answers: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(kind: str, key: str, text: str) -> Any:
-    """The value of a key. Raises BadParameter for an invalid one, which is then asked for again."""
+    """The value of an answer. Raises BadParameter if it is invalid: Typer then asks again."""
     from raysuite.spec.checking import validate_as
     from raysuite.spec.site import SITES
 
@@ -186,7 +186,7 @@ def _answer(kind: str, key: str, text: str) -> Any:
 
 
 def _hints() -> dict[str, str]:
-    """What SLURM offers, where there is one here."""
+    """The partitions and accounts of SLURM, if this machine has SLURM."""
     from raysuite.cluster.slurm import SlurmError, accounts, node_groups
 
     hints = {}
@@ -203,7 +203,7 @@ def _hints() -> dict[str, str]:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
     except SlurmError:
-        pass  # many sites have no accounting, or none that sacctmgr knows
+        pass  # many sites have no accounting, or none in sacctmgr
     return hints
 
 
@@ -225,7 +225,7 @@ def new(
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
 
-    Asks for the keys that differ most; set others by --set, or edit the file.
+    Asks for keys that differ by site; set others by --set, or edit the file.
 
     \b
     Examples:
@@ -266,7 +266,7 @@ def new(
 def list_sites(
     as_json: AsJson = False,
 ) -> None:
-    """Every site that `--site` takes by its name: your own, and those that raysuite includes.
+    """List the sites that `--site` takes by name: your own, and those that raysuite includes.
 
     \b
     Examples:
@@ -295,7 +295,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A site's name, or its file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Every key of a site, defaults included.
+    """Show every key of a site, with defaults.
 
     \b
     Examples:
@@ -325,9 +325,9 @@ def doctor(
     ] = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Look at a site from here: SLURM, partition, limits, accounts, image, folders.
+    """Check a site from this machine: SLURM, partition, limits, accounts, image, folders.
 
-    Nothing is queued. Exits with 1 where a cluster cannot start.
+    Nothing is queued. Exits with 1 if a cluster cannot start.
 
     \b
     Examples:
@@ -343,7 +343,7 @@ def doctor(
         rows = [asdict(finding) for finding in findings]
         print_json({"site": found.name, "ok": not bad, "findings": rows})
     else:
-        from rich.text import Text  # here: --help needs none
+        from rich.text import Text  # imported here: --help does not need it
 
         lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings]
         stdout().print(table(("what", "state", "note", "fix"), lines, title=f"site {found.name}"))
@@ -367,10 +367,10 @@ def check(
 ) -> None:
     """Measure every node of a cluster for some seconds, and name those that are slow.
 
-    A product of matrices, a copy in memory, a file that is read, exchanges with other nodes, and
-    an all-reduce of all. Exits with 1 where a node is slow, far below the median of at least three
-    in the best of six tries, or where NCCL fell back to sockets on a node with InfiniBand or
-    Slingshot.
+    Times a matrix product, a copy in memory, reading a file, exchanges with other nodes, and an
+    all-reduce over all nodes. Exits with 1 if a node is slow (far below the median of at least
+    three nodes in the best of six tries), or if NCCL fell back to sockets on a node with InfiniBand
+    or Slingshot.
 
     \b
     Examples:
@@ -417,7 +417,7 @@ def check(
 # `raysuite cluster up`: start a cluster and wait until all of it is there.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
-"""-P: not from the working folder, which may be a checkout of another raysuite."""
+"""-P: nothing is imported from the working folder, which may hold another raysuite."""
 
 
 def up(
@@ -443,10 +443,10 @@ def up(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a Ray cluster, and an MLflow server beside it, for you alone.
+    """Start a Ray cluster with an MLflow server, for you alone.
 
-    Without --site it runs on this machine, on loopback. Jobs start in the folder in which this is
-    called.
+    Without --site it runs on this machine, on loopback. Jobs start in the folder in which this
+    command is called.
 
     \b
     Examples:
@@ -526,8 +526,8 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
 
 
 def _working_folder() -> str:
-    """The folder in which jobs start: this one; the home folder where this one is not writable, as
-    in a checkout of another user."""
+    """The folder in which jobs start: the working folder or, if that is not writable (such as
+    another user's checkout), the home folder."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)
@@ -536,7 +536,7 @@ def _working_folder() -> str:
 
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
-    """What runs on each node."""
+    """The command that starts the agent of a node or, for a list of hosts, of all nodes."""
     from raysuite.cluster.in_image import launched
 
     site = cluster.site
@@ -547,13 +547,13 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     line = launched(site, mine, folders)
     if cluster.backend == "hosts":
         return (sys.executable, "-P", "-m", "raysuite.cluster.hosts", str(folder.path), *line)
-    # a batch script has no login's PATH; a site's modules set one of their own
+    # a batch script lacks a login shell's PATH; a site's modules set their own
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
     return (program or line[0], *line[1:])
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """What the command binds; None where each node's own variables name it."""
+    """The scratch folder to bind; None if each node's own variables name it."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -687,12 +687,12 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
 
 
 _MLFLOW_S = 10
-"""Seconds for an answer about the newest results."""
+"""Seconds to wait for MLflow's answer about the newest results."""
 
 
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """Where the cluster's MLflow shows the newest results as a table; its experiments where there
-    are none, or where it does not answer in time."""
+    """The page of the cluster's MLflow with a table of the newest results; its list of experiments
+    if there are none, or if MLflow does not answer in time."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
@@ -701,7 +701,7 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
         patience = {"TIMEOUT": f"{_MLFLOW_S}", "MAX_RETRIES": "0"}
         os.environ.update({f"MLFLOW_HTTP_REQUEST_{name}": each for name, each in patience.items()})
         os.environ.update(client_environment(folder, head))
-        with suppress(Exception):  # whatever is wrong with the server, the rest is shown
+        with suppress(Exception):  # the rest is shown, whatever is wrong with the server
             page = runs_page(head.mlflow)
     return f"{head.mlflow.rstrip('/')}/{page}"
 
@@ -712,8 +712,9 @@ def list_clusters(
 ) -> None:
     """List your clusters, the newest first.
 
-    A cluster whose agents died without an end is called stale; `raysuite cluster down NAME` removes
-    what it left on this machine. What a SLURM job left on its nodes is removed by hand.
+    A cluster whose agents died without ending it is called stale; `raysuite cluster down NAME`
+    removes its leftovers on this machine. Leftovers on the nodes of a SLURM job must be removed by
+    hand.
 
     \b
     Examples:
@@ -797,8 +798,8 @@ def down(
 ) -> None:
     """End a cluster: its jobs, its processes, its temporary folders.
 
-    Its logs and its MLflow database stay in its folder; the next one of that name continues with
-    the database.
+    Its logs and its MLflow database stay in its folder; the next cluster of that name uses the
+    database again.
 
     \b
     Examples:
@@ -824,7 +825,7 @@ def down(
         except RaysuiteError as error:
             if not everything:
                 raise
-            lines = [str(error)]  # the others end all the same
+            lines = [str(error)]  # the other clusters are ended all the same
         left += lines
         if not lines:
             print_text(f"{each} is down")

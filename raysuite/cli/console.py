@@ -1,6 +1,6 @@
-"""What every verb prints: results on stdout, as text, table or JSON; words about them on stderr.
+"""Output of all verbs: results on stdout, as text, table or JSON; messages on stderr.
 
-rich honours NO_COLOR and FORCE_COLOR, and writes no control codes where a stream is no terminal.
+rich follows NO_COLOR and FORCE_COLOR, and writes no control codes to files and pipes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from raysuite.report.tables import Sheet
 
 PLAIN_WIDTH = 200
-"""Columns of a file or a pipe: a table there is not cut to 80."""
+"""Columns of a table in a file or a pipe, where rich would cut it to 80."""
 
 
 def stdout() -> Console:
-    """For results."""
+    """The console for results."""
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """For messages, warnings and errors."""
+    """The console for messages, warnings and errors."""
     return _console(stderr=True)
 
 
 def _console(stderr: bool) -> Console:
-    from rich.console import Console  # here: `raysuite --version` needs none
+    from rich.console import Console  # imported here: `raysuite --version` does not need it
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # a new one each time: it takes the present stream, which tests exchange
+    # made each time, with the present stream: tests replace the stream
     return Console(
         stderr=stderr,
         width=None if terminal else PLAIN_WIDTH,
@@ -47,19 +47,19 @@ def _console(stderr: bool) -> Console:
 
 
 def print_text(text: str, *, error: bool = False) -> None:
-    """One text as it is: not wrapped, not coloured, nothing in it read as markup."""
+    """Print a text unchanged: not wrapped, not coloured, without markup."""
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def print_json(data: Any) -> None:
-    """Results as one JSON document; null for what is not finite, which JSON does not know."""
-    from pydantic_core import to_json  # here: --help needs none
+    """Print results as one JSON document, with null for infinite and undefined numbers."""
+    from pydantic_core import to_json  # imported here: --help does not need it
 
     from raysuite.records.schema import finite
 
-    try:  # in a tenth of the time of json, which indents in Python
+    try:  # takes a tenth of the time of json, which indents in Python
         text = to_json(data, indent=2, inf_nan_mode="null").decode()
-    except ValueError:  # pydantic's, of a name that is no UTF-8
+    except ValueError:  # pydantic's error for a name that is not UTF-8
         text = json.dumps(finite(data), indent=2, ensure_ascii=False)
     print_text(text)
 
@@ -70,8 +70,8 @@ def table(
     numbers: Collection[str] = (),
     title: str = "",
 ) -> Table:
-    """A table; columns whose headings are in `numbers` are set flush right and not wrapped."""
-    from rich import box  # here: --help needs none
+    """Make a table; columns whose headings are in `numbers` are right-aligned and not wrapped."""
+    from rich import box  # imported here: --help does not need it
     from rich.table import Table
     from rich.text import Text
 
@@ -89,7 +89,7 @@ def table(
 
 
 def print_line(text: str) -> None:
-    """A result in one line, which is wrapped where it is wider than the stream."""
+    """Print a result as one line, wrapped if wider than the terminal."""
     if len(text) <= PLAIN_WIDTH and _as_rich_would([[text]]):
         print_text(text)
     else:
@@ -99,8 +99,8 @@ def print_line(text: str) -> None:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()
 ) -> None:
-    """A table of texts. Where it goes to a file or a pipe and is no wider than that, rich, which
-    takes a second for 1,000 rows, is not asked: the characters are the same."""
+    """Print a table of texts. If it goes to a file or a pipe and fits there, it is written without
+    rich, which takes a second for 1,000 rows; the characters are the same."""
     cells = [headings, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     width = sum(widths) + 3 * len(widths) - 1
@@ -118,7 +118,7 @@ def print_table(
 
 
 def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
-    """Whether texts are written as they are: without colours, each character in one column."""
+    """Whether rich would write the texts unchanged: no colours, and one column per character."""
     colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
     if colours or sys.stdout.isatty() or not sys.stdout.encoding.lower().startswith("utf"):
         return False
@@ -126,7 +126,7 @@ def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
 
 
 def print_sheet(sheet: Sheet, without: Collection[str] = ()) -> None:
-    """A table of a report under its title, without some columns, and its notes."""
+    """Print a report's title, its table without some columns, and its notes."""
     from raysuite.report.tables import terminal_sheet
 
     out = stdout()

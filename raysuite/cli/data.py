@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.synthetic_data import NodeEnd
     from raysuite.spec.data_set import DataOptions
 
-# The bar that the verbs on data show while they work.
+# The progress bar of the verbs for data.
 
 
 def cpus() -> int:
@@ -40,8 +40,8 @@ def cpus() -> int:
 
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
-    """A bar on stderr; none if `hidden`, or where stderr is no terminal. What this yields takes how
-    many units were done since, and maybe another title."""
+    """A progress bar on stderr; none if `hidden`, or if stderr is not a terminal. Yields a function
+    that takes the number of units done since its last call and, optionally, a new title."""
     console = stderr()
     if hidden or not console.is_terminal:
         yield lambda *_: None
@@ -62,13 +62,15 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         yield lambda more, now=None: bar.update(task, advance=more, description=now)
 
 
-# The synthetic data sets that a spec asks for, and where its runs look for them.
+# The synthetic data sets of a spec, and the folders from which its runs read them.
 
 
 def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet, Path]]:
-    """One for each data set and format of the spec's runs that its `synthetic_data` names.
+    """The synthetic sets and their folders, for all data sets and formats of the spec's runs that
+    `synthetic_data` names.
 
-    Raises SpecError for mistakes of the spec, UserError for a synthetic data set that cannot be.
+    Raises SpecError for mistakes of the spec, UserError for a synthetic data set that is not
+    possible.
     """
     from raysuite.data.synthesis import plan_synthetic_set
     from raysuite.plan import expand
@@ -104,7 +106,7 @@ def parse_size(given: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-# `raysuite data make`: a synthetic data set of a named data set.
+# `raysuite data make`: a synthetic version of a named data set.
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -156,10 +158,10 @@ def make(
         bool, typer.Option("--force", help="Replace a data set that was made or begun before.")
     ] = False,
 ) -> None:
-    """Make a synthetic data set of a named data set, with its counts, sizes and layout.
+    """Make a synthetic version of a named data set, with its counts, sizes and layout.
 
-    Nothing is downloaded. Labels can be learned, except with --content noise. A command that was
-    killed is resumed by the same command; a set that is complete is left as it is.
+    Nothing is downloaded. Labels can be learned, except with --content noise. To resume a command
+    that was killed, repeat it; a complete set is left unchanged.
 
     \b
     Examples:
@@ -214,7 +216,7 @@ def make(
 
 
 _Say = Callable[[dict[str, Any]], None] | None
-"""Takes what would be shown to a person, as data."""
+"""A function that gets as data what is otherwise printed as text; None prints the text."""
 
 
 def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:
@@ -344,9 +346,9 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Of your
-    own data set every sample is read twice, from two instances: lengths, shapes and types, labels
-    in range, missing samples, samples that are not the same each time. A spec gives it options.
+    Prints what is wrong and where: file and byte offset. Exits with 1 if anything is wrong. Your
+    own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
+    no sample may be missing, and no sample may change. A spec gives the data set's options.
 
     \b
     Examples:
@@ -377,7 +379,7 @@ def check(
 
 
 def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
-    """The data sets that the command line names. Raises UserError where there is none."""
+    """The data sets that the command line names. Raises UserError if there are none."""
     from raysuite.data.set_check import detect, stated, target_of
     from raysuite.plan import expand
     from raysuite.spec import read_document
@@ -387,7 +389,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} is your own data set")
-        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not looked at
+        return [target_of(DataOptions(name=what, image_size=1))]  # the size is not used
     if path.suffix in SPEC_SUFFIXES:
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} names its data set")
@@ -410,7 +412,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """Those that are files or code of a user; of others a message states why none is checked."""
+    """The data sets that are files or a user's code; for others, print why they are not checked."""
     from raysuite.data.set_check import target_of
 
     found = []
@@ -519,10 +521,10 @@ def convert(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert an image folder to TFRecord shards, with an index for DALI beside each.
+    """Convert an image folder to TFRecord shards, each with an index for DALI.
 
-    JPEGs and PNGs keep their bytes unless --shorter-side shrinks them. A conversion that was
-    killed is resumed by the same command.
+    JPEGs and PNGs keep their bytes unless --shorter-side shrinks them. The same command resumes a
+    conversion that was killed.
 
     \b
     Examples:
@@ -592,7 +594,7 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
 
 
 def _spec(conversion: Conversion) -> str:
-    """The block that reads what was written."""
+    """The `data` block of a spec that reads the shards."""
     path = json.dumps(str(conversion.target))
     if conversion.synsets:
         return f"{{name: imagenet, format: tfrecord, path: {path}}}"

@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is broken.
 
-    Exits with 1 where a part is broken, or a required one is missing, or too slow to tell.
+    Exits with 1 if a part is broken, or if a required part is missing or too slow to be tested.
 
     \b
     Examples:

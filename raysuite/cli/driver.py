@@ -1,6 +1,6 @@
 """The driver of `raysuite run` and `raysuite sweep`: plan or resume, connect, run, report.
 
-`drive` is the life cycle that both share; `SuiteWork` and `SweepWork` are what differs.
+`drive` is the common life cycle; `SuiteWork` and `SweepWork` implement what differs.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""A stopped suite writes to MLflow where so much of its time is left."""
+"""Seconds that a stopped suite needs to have left for writing to MLflow."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """After Ctrl-C, or where it was asked to stop: before all else, for that may end it soon."""
+    """Print how to resume after Ctrl-C or a request to stop, before all else: time may be short."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "what has finished is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
 
 
 def print_what_changed(results: Results, document: Document) -> None:
-    """Where the spec was edited since the results began: what is on record is resumed."""
+    """Print which keys of the spec were edited since the results began; this has no effect."""
     from raysuite.track.entries import flatten
 
     file = results.folder / "spec.yaml"
@@ -101,7 +101,7 @@ def print_what_changed(results: Results, document: Document) -> None:
 
 
 def write_report(results: Results, request: Request) -> None:
-    """Write the report, and show it; with --quiet print the results folder alone."""
+    """Write the report, and show it; with --quiet print only the results folder."""
     from raysuite.cli.explain import sheets_of
     from raysuite.cli.report import show
     from raysuite.report import build
@@ -114,7 +114,7 @@ def write_report(results: Results, request: Request) -> None:
 
 
 def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
-    """Write the records for the loggers beside MLflow; one that fails changes no exit code."""
+    """Write the records for the loggers other than MLflow; a failure changes no exit code."""
     from raysuite.track.loggers import LOGGERS, write_logger
 
     for name in (each for each in track if each in LOGGERS):
@@ -124,7 +124,7 @@ def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
 
 
 def suite_of(results: Results, request: Request) -> Suite:
-    """What a cluster must know to resume it."""
+    """The facts with which a cluster can resume the suite."""
     return Suite(
         results=results.folder.absolute(),
         folder=Path.cwd(),
@@ -134,13 +134,13 @@ def suite_of(results: Results, request: Request) -> Suite:
     )
 
 
-# Batches that a spec leaves to be found by trial.
+# Batch sizes that a spec leaves to a search.
 
 
 def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
-    """What `orchestrate.found_batches.decide` finds; what is tried is printed on stderr."""
+    """Run `orchestrate.found_batches.decide`, and print on stderr which sizes it tries."""
     from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
 
@@ -158,7 +158,7 @@ def search_batches(
 
 
 _AFTER_RUNS_S = 15.0
-"""Of a budget: for the end of Ray, the report and MLflow."""
+"""Seconds that a budget reserves for Ray's shutdown, the report and MLflow."""
 
 
 # The life cycle.
@@ -173,19 +173,19 @@ class Work(ABC, Generic[AnyRequest]):
         self.request = request
         self.timings = Timings()
         self.remarks: list[str] = []
-        """Printed at the end."""
+        """Lines that are printed at the end."""
         self.opened: Results | None = None
-        """None until there is a results folder."""
+        """The results folder; None until there is one."""
 
     @property
     def results(self) -> Results:
-        """The results folder, which `create` has made, or which is resumed."""
+        """The results folder, made by `create` or resumed."""
         assert self.opened is not None
         return self.opened
 
     @abstractmethod
     def plan(self) -> None:
-        """Plan, or read what is to be resumed: mistakes are reported before Ray starts."""
+        """Make the plans, or read those to be resumed: mistakes are reported before Ray starts."""
 
     def reset_failures(self) -> None:
         """Let the runs that failed be repeated."""
@@ -195,23 +195,23 @@ class Work(ABC, Generic[AnyRequest]):
             suite.reset_failures(suite.planned(self.results), self.results)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        """What runs beside Ray's start; its call waits for it, and raises SpecError."""
+        """A check during Ray's start; the yielded function waits for it, and raises SpecError."""
         return nullcontext(lambda: None)
 
     @property
     @abstractmethod
     def on_ray(self) -> bool:
-        """Whether anything is left that needs Ray, as it is before the first run."""
+        """Whether work is left that needs Ray, before the first run."""
 
     def connect(self) -> AbstractContextManager[Capacity]:
-        """What it runs on: a cluster of Ray, or this machine where Ray is not needed."""
+        """Connect to a Ray cluster or, if Ray is not needed, give this machine's capacity."""
         from raysuite.orchestrate.ray_cluster import Capacity, connect
 
         return connect(self.request.address) if self.on_ray else nullcontext(Capacity.here())
 
     @abstractmethod
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
-        """Check against the cluster, and make the results folder where nothing is resumed."""
+        """Check the plans against the cluster, and make the results folder unless it is resumed."""
 
     @abstractmethod
     def view(self) -> LiveView:
@@ -219,15 +219,15 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
-        """Make what has not ended yet; the request that stopped it, if one did."""
+        """Carry out what has not ended yet; return the request that stopped it, if any."""
 
     def publish(self, tracking: Tracking) -> None:
-        """What MLflow is given at the end, beside the records."""
+        """Write to MLflow, at the end, what is not in the records."""
 
     @property
     @abstractmethod
     def track(self) -> Sequence[str]:
-        """Where the records are shown, as the spec has it."""
+        """Names of the loggers for the records, from the spec."""
 
     @abstractmethod
     def has_failed(self) -> bool:
@@ -235,7 +235,7 @@ class Work(ABC, Generic[AnyRequest]):
 
 
 class SuiteWork(Work[RunRequest]):
-    """Every run of a spec."""
+    """All runs of a spec."""
 
     def plan(self) -> None:
         from raysuite.orchestrate import budget, suite
@@ -334,9 +334,9 @@ class SuiteWork(Work[RunRequest]):
 
 
 def run_suite(request: RunRequest, dry_run: bool) -> None:
-    """Make the runs of a request; with `dry_run` show those that would be made, and change nothing.
+    """Carry out the runs of a request; with `dry_run` only show them, and change nothing.
 
-    Raises as `drive`.
+    Raises the same exceptions as `drive`.
     """
     if not dry_run:
         drive(SuiteWork(request))
@@ -404,7 +404,7 @@ class SweepWork(Work[SweepRequest]):
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:
-            if self.request.address:  # any number of GPUs was counted on
+            if self.request.address:  # until now, any number of GPUs was assumed
                 planned_trials(self.document, self.search, int(capacity.gpus))
             self.opened = create_sweep(self.document, self.request.root)
 
@@ -447,14 +447,14 @@ def first_line(results: Results) -> str:
 
 
 def last_line(results: Results) -> str:
-    """The last line of `--json`: how many runs ended how."""
+    """The last line of `--json`: the number of runs by status."""
     counts = Counter(run.status for run in results_figures(results))
     return json.dumps({"kind": "summary", "folder": str(results.folder), "runs": dict(counts)})
 
 
 def drive(work: Work[Any]) -> None:
-    """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
-    result, with 75 where it was stopped."""
+    """Carry out a request. Raises UserError, and Exit: with 1 if a run failed or no trial gave a
+    result, with 75 if the request was stopped."""
     request = work.request
     request.check()
     from raysuite.orchestrate.ray_cluster import ending
@@ -467,7 +467,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` until report and MLflow have all: a driver that is killed before is resumed
+    # `kept` is exited after report and MLflow: a driver that is killed before is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:
@@ -520,7 +520,7 @@ def drive(work: Work[Any]) -> None:
 
 
 def _tell_stop(work: Work[Any], stop: Stop, tracking: Tracking | None) -> None:
-    """Say how a stopped suite goes on; give MLflow its records where there is time for them."""
+    """Print how to resume a stopped suite; write its records to MLflow if there is time."""
     request, results = work.request, work.results
     if request.as_json:
         print_text(last_line(results))
@@ -535,7 +535,7 @@ def _execute(
     from raysuite.orchestrate.suite import Listener
 
     if tracking:
-        tracking.ready()  # before the first measurement, not beside it
+        tracking.ready()  # before the first measurement, not during it
     with work.view() as progress:
 
         def poll() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Lines of the table by class; of more classes, those with the lowest recall are shown."""
+"""Most lines in the table by class; of more classes, those with the lowest recall are shown."""
 _MOST_CONFUSED = 5
 
 
@@ -51,9 +51,9 @@ def evaluate(
     """Predict a data set by a run's network: the metrics of its task, and what confuses a
     classifier.
 
-    The samples are those of the run, or of other data of the same classes or shapes. In fp32, in
-    this process, on a GPU where there is one. A CSV file holds the predictions of tasks that have
-    up to 16 numbers for a sample.
+    The samples are those of the run, or of other data with the same classes or shapes. Predictions
+    are made in fp32, in this process, on a GPU if there is one. The CSV file has predictions only
+    for tasks with up to 16 numbers per sample.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan, with the keys of `data` that are given."""
+    """The run's plan, with the given keys of `data`."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 
@@ -134,7 +134,7 @@ def _shapes(facts: DatasetFacts) -> str:
 
 
 def _task_columns(found: TaskEvaluation) -> tuple[Sequence[str], Rows]:
-    """The headings and values of targets and outputs; none where they were not kept."""
+    """The headings and values of targets and outputs; empty if they were not kept."""
     predictions = found.predictions or ()
     names = [
         f"{name}_{number}" if values.shape[1] > 1 else name
@@ -153,7 +153,7 @@ def _rows_of_classes(found: Evaluation) -> Rows:
 
 
 def _write(out: Path, places: Sequence[str], names: Sequence[str], rows: Rows) -> None:
-    """Write a CSV file of a line for each sample: its number, its place and what was predicted."""
+    """Write a CSV file with a line for each sample: number, place in the data set, prediction."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("sample", "place", *names))

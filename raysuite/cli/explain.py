@@ -28,8 +28,8 @@ def explain(
 ) -> None:
     """Name what takes most of each row's time, the throughput without it, and what to try.
 
-    With `measure.profile: torch`, communication and stragglers are separate terms. Without it there
-    are waits for the loader and, with a calibration, the overhead of a step and communication.
+    With `measure.profile: torch`, communication and stragglers are separate terms. Without it, the
+    terms are waits for the loader and, with a calibration, communication and a step's overhead.
 
     \b
     Examples:
@@ -60,7 +60,7 @@ def explain(
 
 
 def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
-    """The table of a report; none where nothing has a throughput."""
+    """The explanations as a table for a report; an empty list if no row has a throughput."""
     from raysuite.perf.explanation import explain as explained
 
     found = explained(rows)
@@ -68,7 +68,7 @@ def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def sheet_of(rows: list[Explained]) -> Sheet:
-    """One line a row."""
+    """A table with one line for each row."""
     from raysuite.report import text
     from raysuite.report.tables import Sheet
 

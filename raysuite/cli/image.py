@@ -38,7 +38,7 @@ def docker(
     variant: VariantOption = Variant.CPU,
     extras: Extras = None,
 ) -> None:
-    """Write a Dockerfile and what it copies, made from the same definition files.
+    """Write a Dockerfile, made from the images' definition files, and the files that it copies.
 
     \b
     Examples:
@@ -71,7 +71,7 @@ def build(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build an image from this checkout: the locked packages, Horovod compiled inside, raysuite.
+    """Build an image from this checkout: locked packages, Horovod (compiled in it), raysuite.
 
     \b
     Examples:
@@ -142,9 +142,9 @@ def verify(
     test: Annotated[bool, typer.Option(help="Run the image's own test too.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Check that an image was built from this checkout's recipe, that it works, and its signature.
+    """Check an image: its recipe is that of this checkout, it works, and its signature is valid.
 
-    Exits with 1 where one of them fails.
+    Exits with 1 if a check fails.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
     from raysuite.orchestrate.jobs import Job, JobServer
 
-# The cluster that a verb of `raysuite job` talks to: here, or reached through a login node.
+# The cluster of a `raysuite job` command: on this machine, or reached through a login node.
 
 ClusterOption = Annotated[
     str | None,
@@ -41,7 +41,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
-    """The job server of the cluster that is meant. Raises UserError where that is not clear."""
+    """The job server of the chosen cluster. Raises UserError if the choice is not clear."""
     from raysuite.cluster.forward import forwarded
     from raysuite.orchestrate.jobs import JobServer
 
@@ -56,7 +56,7 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 
 def _chosen(name: str | None) -> ClusterFolder:
-    """The cluster `name`, else the one that this process runs in, else the only one that lives."""
+    """The cluster `name`, else the cluster of this process, else the only one running."""
     from raysuite.cluster.client import find_folder
     from raysuite.cluster.folder import current_folder
 
@@ -94,7 +94,7 @@ def ending(job: Job) -> str:
         return f"job {job.id} was cancelled"
     if job.status != "FAILED":
         return f"job {job.id} is {job.status.lower()}"
-    if job.code == os.EX_TEMPFAIL:  # of `raysuite run`
+    if job.code == os.EX_TEMPFAIL:  # `raysuite run` was stopped
         return f"job {job.id} was stopped and can continue later: exit code {job.code}"
     reason = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
     return f"job {job.id} failed: {reason}"
@@ -112,11 +112,11 @@ def submit(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command on a cluster: on its head node, in the folder where it was started.
+    """Run a command on a cluster's head node, in the folder `cluster up` ran in.
 
-    The arguments are passed on unchanged; no shell splits them. The exit code is the
-    job's: 0, 75 where it was stopped and can continue later, another where it failed. Ctrl-C leaves
-    the job alone.
+    The arguments are passed on unchanged; no shell splits them. The exit code is the job's: 0, or
+    75 if the job was stopped and can continue later, or another one if it failed. After Ctrl-C the
+    job continues.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def logs(
     cluster: ClusterOption = None,
     via: ViaOption = None,
 ) -> None:
-    """Print what a job printed.
+    """Print the output of a job.
 
     \b
     Examples:
@@ -171,7 +171,7 @@ def cancel(
         float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for its end.")
     ] = 90.0,
 ) -> None:
-    """Ask a job to end, and wait until it has.
+    """Request a job to end, and wait until it has ended.
 
     `raysuite run` keeps what has finished: `raysuite run --resume` continues.
 
@@ -194,8 +194,8 @@ def forward(
 ) -> None:
     """Forward a cluster's dashboard and MLflow to this machine's loopback, until Ctrl-C.
 
-    Paste what it prints into another terminal here: `ray job submit`, `raysuite sync` and MLflow
-    then use the cluster. ssh asks for passwords in this terminal.
+    Paste the printed lines into another terminal of this machine: `ray job submit`, `raysuite sync`
+    and MLflow then use the cluster. ssh asks for passwords in this terminal.
 
     \b
     Example:

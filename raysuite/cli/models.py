@@ -74,11 +74,11 @@ def models(
 
 
 def _costs(name: str, facts: DatasetFacts, wanted: str | None) -> dict[str, Any]:
-    """The figures of a network, those of one image where they grow with the batch."""
+    """The figures of a network; figures that grow with the batch are those of one image."""
     from pydantic import ValidationError
 
     with stderr().status(f"counting {name}"):
-        from raysuite.models import cost_of  # here: it takes seconds
+        from raysuite.models import cost_of  # imported here: it takes seconds
         from raysuite.spec.experiment import ModelOptions
         from raysuite.spec.stems import family, stem_of
 

@@ -1,4 +1,4 @@
-"""`raysuite plan`: every run that would happen, before any happens."""
+"""`raysuite plan`: all runs of a spec, before any is started."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def plan(
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
 
-    What would stop `raysuite run` on this machine is an error here too: models, data and parts that
-    cannot be imported, more workers than there are CPUs or GPUs. With --gpus, only the spec counts.
+    Anything that would stop `raysuite run` on this machine is an error here too: models, data and
+    parts that cannot be imported, or more workers than CPUs or GPUs. With --gpus, only the spec is
+    checked.
 
     \b
     Examples:
@@ -96,8 +97,8 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
-    """CPUs of each worker where this host would bind them by itself; those of GPUs are known on
-    the nodes alone."""
+    """CPUs to which this host would bind each worker by `binding: auto`; workers on GPUs are left
+    out, as their CPUs are known only on the nodes."""
     from raysuite.measure.topology import bound_cpus, cpu_list
 
     found = {each.workers: None for each in plans if each.device == "cpu"
@@ -150,7 +151,7 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
 
 
 def _passed(operation: Operation, schedule: Schedule) -> str:
-    """Such as f3, or f3a in the first of several stages of a worker; empty for an update."""
+    """A pass, such as f3, or f3a in the first of a worker's several stages; empty for an update."""
     if operation.kind == "update":
         return ""
     part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""
@@ -161,7 +162,7 @@ _OWN = ("#", "run")
 
 
 def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]]:
-    """Each run, the number of its group of workers, and whether they are warm by then."""
+    """Each run, the number of its worker group, and whether an earlier run has warmed the group."""
     from raysuite.plan import groups
 
     for number, group in enumerate(groups(plans), 1):
@@ -174,12 +175,12 @@ _OPEN_WITH_THE_BATCH = (*_OPEN, "global_batch", "steps_per_epoch", "total_steps"
 
 
 def _data(each: RunPlan) -> dict[str, Any]:
-    """A plan as plain data; null for what is found by trial before the run."""
+    """A plan as plain data; None for numbers that a batch search decides before the run."""
     return {**each.model_dump(mode="json"), **dict.fromkeys(_open(each), None)}
 
 
 def _open(each: RunPlan) -> tuple[str, ...]:
-    """The numbers that a trial will decide."""
+    """The keys of the numbers that a batch search decides."""
     if not each.undecided:
         return ()
     return _OPEN if each.batch_is_given else _OPEN_WITH_THE_BATCH
@@ -230,7 +231,7 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """How many runs, in how many groups of warm workers, and what they occupy at most."""
+    """The number of runs and of groups of warm workers, and the most CPUs and GPUs in use."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

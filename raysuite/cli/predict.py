@@ -1,4 +1,4 @@
-"""`raysuite calibrate` and `raysuite predict`: from journals to a model, and from it to figures."""
+"""`raysuite calibrate` and `raysuite predict`: fit a model to journals, and predict with it."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def calibrate(
 ) -> None:
     """Fit the costs of this machine to measured runs, and state their errors.
 
-    Runs that failed, or that the gate caught, do not count. Pipelines are simulated with the costs
-    of the other runs, and compared.
+    Runs that failed, or that the gate stopped, do not count. Pipelines are simulated with the costs
+    of the other runs, and compared with their measurements.
 
-    With --workers, no costs are fitted but how throughput grows with the workers, of each variant
-    that was measured on two numbers of workers at least. RESULTS may be CSV files of figures from
-    elsewhere then: workers, nodes, throughput, optionally batch, and columns that tell series
-    apart.
+    With --workers, no costs are fitted. Instead, the growth of throughput with the workers is
+    fitted, for each variant that was measured on at least two numbers of workers. RESULTS may then
+    also be CSV files of figures from elsewhere: workers, nodes, throughput, optionally batch, and
+    columns that tell series apart.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def calibrate(
 def _print_scaling(
     sources: Sequence[Path], workers: Sequence[int], per_node: int | None, as_json: bool
 ) -> None:
-    """Predict throughput on each of `workers`, series by series, with the error of each fit."""
+    """Print the throughput predicted for `workers`, by series, with the error of each fit."""
     from raysuite.perf import scaling
     from raysuite.records import Results, results_figures
 
@@ -197,8 +197,8 @@ def predict(
 ) -> None:
     """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
 
-    Of a spec, a folder is made that holds predictions and no measurement. Of results, predictions
-    are put beside what was measured; a report then shows both. Nothing is started.
+    For a spec, a folder is made that has predictions and no measurements. For results, predictions
+    are added to the measurements, and a report then shows both. Nothing is started.
 
     \b
     Examples:

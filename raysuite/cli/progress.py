@@ -1,4 +1,4 @@
-"""What is shown of runs and trials while they are made, drawn from their journals alone."""
+"""The display of runs and trials in progress, made from their journals only."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from raysuite.units import human_seconds
 
 
 class Tail:
-    """The Records that were added to one journal since the last look."""
+    """Reads the Records that were added to a journal since the last call."""
 
     def __init__(self) -> None:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """Those of whole lines; of a journal that is damaged now, the end in their place."""
+        """The new Records of complete lines; if the journal is damaged, only the Record of that."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -63,11 +63,11 @@ class Tail:
         return new
 
 
-# Where an experiment stands, from its Records: what the progress display shows.
+# The progress of an experiment, from its Records, for the displays.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
-"""pruned: ended early by a sweep's scheduler. stopped: to be resumed. paused: waits at an interval
-of its sweep for the others."""
+"""pruned: ended early by a sweep's scheduler. stopped: to be resumed. paused: waits for other
+trials at an interval of its sweep."""
 ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
 STYLES: dict[Status, str] = {
@@ -79,7 +79,7 @@ STYLES: dict[Status, str] = {
     "paused": "dim",
     "waiting": "dim",
 }
-"""In the order in which runs are counted."""
+"""Styles by status, in the order in which `totals` lists the runs."""
 
 
 class RunState:
@@ -93,12 +93,12 @@ class RunState:
         self.verdict: GateVerdict | None = None
         self.last_epoch: EpochFinished | None = None
         self.live: LivePosition | None = None
-        """Inside the present epoch; None before its first second."""
+        """The position in the current epoch; None before its first second."""
         self._records: list[Record] = []
         self._figures: TrialFigures | None = None
 
     def take(self, record: Record) -> None:
-        """Move on by one Record."""
+        """Update the state by one Record."""
         self._records.append(record)
         self._figures = None
         match record:
@@ -119,7 +119,7 @@ class RunState:
                 self.status = "paused" if record.reason == "interval" else "stopped"
 
     def read_position(self, file: Path) -> bool:
-        """Read the position that the run writes; whether it has changed."""
+        """Read the position that the run writes; return whether it has changed."""
         if self.status != "running":
             return False
         live = live_position(file)
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second: of the last seconds, else of the last epoch; None before any."""
+        """Images per second, of the last seconds or else of the last epoch; None without either."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
@@ -139,7 +139,7 @@ class RunState:
 
     @property
     def figures(self) -> TrialFigures:
-        """What it reached so far, as the report will show it."""
+        """The run's results so far, as in the report."""
         if self._figures is None:
             self._figures = trial_figures(self.plan.model_dump(mode="json"), self._records)
         return self._figures
@@ -150,7 +150,7 @@ class RunState:
 
     @property
     def epoch_text(self) -> str:
-        """Completed epochs, with a decimal inside of one: `2`, `2.4`."""
+        """Completed epochs, with a decimal during an epoch: `2`, `2.4`."""
         if self.live is None or self.status != "running":
             return str(self.epochs_done)
         return f"{self.epochs_done + self.live.step / self.live.steps:.1f}"
@@ -163,7 +163,7 @@ class RunState:
 
     @property
     def images_to_go(self) -> int:
-        """Training images before it; none once it has ended."""
+        """Training images that are left; 0 once the run has ended."""
         if self.has_ended:
             return 0
         whole = self.plan.spec.training.epochs * self.plan.epoch_units
@@ -173,20 +173,20 @@ class RunState:
 LONG_EPOCH_SECONDS = 30.0
 """Without a terminal, only epochs of this length or more have a line each."""
 LOG_SECONDS = 60.0
-"""Without a terminal, the position inside an epoch is written after so long without a line."""
+"""Without a terminal, the position in an epoch is written after this time without a line."""
 
 # The displays: of a suite here, of a sweep in `sweep_progress`.
 
 
 class LiveView(ABC):
-    """A live display on a terminal, lines elsewhere, JSON lines, or failures only.
+    """A live display on a terminal, lines elsewhere; or JSON lines, or only failures.
 
-    Enter it to show the live part. Records that lay in the results folder before this object was
-    made (runs that are resumed) are counted and not announced.
+    The live part is shown within the context. Records that are older than this object, of resumed
+    runs, are counted but have no lines.
     """
 
     per_second = 4
-    """How often the live part is drawn."""
+    """How often the live part is drawn per second."""
 
     def __init__(self, quiet: bool, json: bool, console: Console, clock: Callable[[], float]):
         self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
@@ -194,19 +194,19 @@ class LiveView(ABC):
         self._live: Live | None = None
         self._made = time.time()
         self._began: tuple[float, int] | None = None
-        """When the journals were looked at first, and how many runs had ended by then."""
+        """Time of the first look at the journals, and how many runs had ended by then."""
         self._last = (0.0, 0)
-        """The same of the last end since then."""
+        """Time of the last end of a run since then, and how many runs have ended."""
         self.runs: list[RunState] = []
-        """In the order of execution."""
+        """Runs in the order of execution."""
         self._places: dict[int, int] = {}
-        """Number of a run -> where it stands in `runs`."""
+        """Number of a run -> its place in `runs`."""
         self.current: RunState | None = None
-        """The one that moved last."""
+        """The run with the latest progress."""
 
     @property
     def total(self) -> int:
-        """How many runs there will be."""
+        """The number of runs in all, with those to come."""
         return len(self.runs)
 
     @property
@@ -219,18 +219,18 @@ class LiveView(ABC):
 
     @abstractmethod
     def heading(self, run: RunState) -> str:
-        """What a line begins with."""
+        """The beginning of a run's lines."""
 
     @abstractmethod
     def announce(self, run: RunState, record: Record) -> None:
-        """Write a line on a new Record, if it is worth one."""
+        """Write a line about a new Record, if the display has one for it."""
 
     @abstractmethod
     def time_left(self, now: float) -> str:
-        """An estimate, `now` being the clock's; empty where there is none."""
+        """An estimate of the time left; empty if there is none. `now` is a time of the clock."""
 
     def add(self, plan: RunPlan) -> None:
-        """One run more, unless it is known; one whose batch was found takes its own place."""
+        """Add a run unless it is known. A run whose batch was found replaces its earlier plan."""
         place = self._places.setdefault(plan.index, len(self.runs))
         if place == len(self.runs):
             self.runs.append(RunState(plan))
@@ -238,7 +238,7 @@ class LiveView(ABC):
             self.runs[place] = RunState(plan)
 
     def poll(self, results: Results) -> None:
-        """About twice a second: take in what the journals gained, and show it."""
+        """Read what was added to the journals, and show it; called about twice a second."""
         for run in self.runs:
             if run.status == "finished":
                 continue
@@ -257,7 +257,7 @@ class LiveView(ABC):
             self._last = (self._clock(), ended)
 
     def pace(self) -> float | None:
-        """Seconds from the end of a run to that of the next, so far; None before one has ended."""
+        """Mean seconds per run that has ended so far; None before the first end."""
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
@@ -275,7 +275,7 @@ class LiveView(ABC):
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
     def totals(self) -> str:
-        """How many runs are in which state, and the time left."""
+        """The number of runs in each state, and the time left."""
         count = Counter(run.status for run in self.runs)
         to_go = self.total - len(self.runs) + count.pop("waiting", 0)
         parts = [f"{count[each]} {WORDS.get(each, each)}" for each in STYLES if count[each]]
@@ -306,11 +306,11 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records that have a line also above a live part, which does not show them."""
+"""Records that have lines even above a live part, as it does not show them."""
 
 
 class Progress(LiveView):
-    """The runs of a suite, one after the other: the live part shows the one at work."""
+    """The runs of a suite, one after the other; the live part shows the current run."""
 
     def __init__(
         self,
@@ -360,8 +360,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """The run at work needs its images to go at its present rate, those to come as long as the
-        runs so far did."""
+        """An estimate: the images left of the current run at its present rate, and for each run to
+        come the mean time of the runs so far."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:
@@ -378,7 +378,7 @@ class Progress(LiveView):
 
 
 def about(seconds: float) -> str:
-    """Whole seconds, or minutes and hours."""
+    """A duration in whole seconds, or in minutes and hours."""
     return f"{seconds:.0f} s" if seconds < 60 else human_seconds(seconds)
 
 
@@ -392,7 +392,7 @@ def _epoch_bar(run: RunState) -> RenderableType:
 
 
 def _facts(run: RunState) -> list[str]:
-    """Epoch and step, images/s, loss, and the accuracy after the last epoch: what is known."""
+    """As far as known: epoch and step, images/s, loss, and the accuracy after the last epoch."""
     epochs, live, last = run.plan.spec.training.epochs, run.live, run.last_epoch
     facts = [f"epoch {min(run.epochs_done + 1, epochs)} of {epochs}"]
     if live is not None:
@@ -411,7 +411,7 @@ def _facts(run: RunState) -> list[str]:
 
 
 def event(run: RunState, record: Record) -> str | None:
-    """One line on one Record, `run` being the state after it; None for what is not worth one."""
+    """One line about a Record, with the run's state after it; None if the Record has no line."""
     match record:
         case BatchFound():
             return record.words

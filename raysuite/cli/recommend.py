@@ -87,8 +87,8 @@ def recommend(
 ) -> None:
     """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
 
-    Those whose predictions cannot be told apart have one rank, and those of the first are tied.
-    Networks, strategies and loaders that the calibration lacks are not ranked but named.
+    Candidates with indistinguishable predictions share a place; several in first place are tied.
+    Networks, strategies and loaders that the calibration lacks are named instead of ranked.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def _batch(document: Document) -> int:
 
 
 def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
-    """The run of one candidate. Raises SpecError where it cannot be."""
+    """The run of one candidate. Raises SpecError if the candidate is not possible."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, set_dotted
 

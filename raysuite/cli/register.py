@@ -1,4 +1,4 @@
-"""`raysuite register` and `raysuite sync`: MLflow's model registry, and the runs of all loggers."""
+"""`raysuite register` and `raysuite sync`: models to MLflow's registry, and runs to all loggers."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def sync(
 ) -> None:
     """Write the journals of a results folder into MLflow, or for another logger.
 
-    `raysuite run` does so by itself. This is for results that were made while MLflow was
-    unreachable, or that come from another machine. What is there already is not written again.
+    `raysuite run` does so by itself. Use this for results that were made while MLflow was
+    unreachable, or that come from another machine. Runs that are up to date are not written again.
 
     \b
     Examples:

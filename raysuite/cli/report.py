@@ -1,4 +1,4 @@
-"""`raysuite report` and `raysuite history`: what one results folder holds, and several."""
+"""`raysuite report` and `raysuite history`: show one results folder, or compare several."""
 
 from __future__ import annotations
 
@@ -137,8 +137,9 @@ def history(
 ) -> None:
     """Show each variant's throughput by date, version and commit, and where it changed.
 
-    Runs compare only on the same hardware. A change is named where the confidence interval of the
-    ratio of the throughputs after and before excludes 1, over all places of a series together.
+    Runs are compared only on the same hardware. A change is named if the confidence interval of the
+    ratio of the throughputs after and before it excludes 1. The level of the interval is corrected
+    for the number of places in a series.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What `raysuite run` and `raysuite sweep` are asked for, and which options go together."""
+"""The options of `raysuite run` and `raysuite sweep`, and which of them go together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from raysuite.spec import Document
 
 _UPLOADS = "working_dir_files"
-"""Ray's folder of what `ray job submit --working-dir` sends to a node."""
+"""Ray's folder on a node with the uploads of `ray job submit --working-dir`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What `raysuite run` and `raysuite sweep` have in common, by the names of their options; those
-    that `raysuite scale` has not are left out there."""
+    """The common options of `raysuite run` and `raysuite sweep`, by name; `raysuite scale` leaves
+    out those that it does not have."""
 
     verb: ClassVar[Verb]
     spec: Path | None = None
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is printed but records and errors."""
+        """Whether only records and errors are printed."""
         return self.quiet or self.as_json
 
     @property
@@ -87,11 +87,11 @@ class Request:
             )
 
     def _check_changes(self) -> None:
-        """Raise UserError where KEY=VALUE cannot be given to what is resumed."""
+        """Raise UserError for KEY=VALUE arguments that cannot be changed on resuming."""
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:
-        """What was called, for the provenance; where results and records go is left out."""
+        """The command line for the provenance, without the places of results and records."""
         words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
         words += [] if self.scale is None else ["--scale", self.scale]
         words += ["--resume"] if self.resume else []
@@ -99,26 +99,26 @@ class Request:
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
     def arguments(self) -> tuple[str, ...]:
-        """Options that hold for the continuation too."""
+        """Options that also hold when a cluster resumes the suite."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
         words += [] if self.mlflow else ["--no-mlflow"]
         uri = self.tracking_uri
         own = uri is not None and uri != os.environ.get("MLFLOW_TRACKING_URI")
-        if own and "@" not in str(uri):  # no password onto a command line
+        if own and "@" not in str(uri):  # a password must not be on a command line
             words += ["--tracking-uri", str(uri)]
         return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(Request):
-    """Of `raysuite run`."""
+    """The options of `raysuite run`."""
 
     verb: ClassVar[Verb] = "run"
 
     budget_s: float | None = None
-    """Seconds from the start of the command."""
+    """Time limit in seconds from the start of the command."""
     document: Document | None = None
-    """The experiment of `raysuite scale`, which is no file."""
+    """The experiment of `raysuite scale`, which is not in a file."""
 
     @property
     def has_spec(self) -> bool:
@@ -137,7 +137,7 @@ class RunRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest(Request):
-    """Of `raysuite sweep`."""
+    """The options of `raysuite sweep`."""
 
     verb: ClassVar[Verb] = "sweep"
 

@@ -82,10 +82,10 @@ def sweep(
 ) -> None:
     """Search the space of a spec's `search` section, and report what was best there.
 
-    Each trial is a whole run, on workers of its own; trials run concurrently where the cluster has
-    free resources. Finished trials are kept: --resume continues with the rest. SIGTERM, SIGUSR1
-    and the end of the cluster's time make all trials stop with a checkpoint, and the exit code is
-    then 75; it is 1 where no trial gave a result.
+    Each trial is a whole run, on its own workers; trials run concurrently if the cluster has free
+    resources. Finished trials are kept: --resume continues with the rest. SIGTERM, SIGUSR1 and the
+    end of the cluster's time make all trials stop with a checkpoint, and the exit code is then 75.
+    It is 1 if no trial gave a result.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ _KINDS = {
 
 
 def with_words(option: str) -> str:
-    """`--gpus N`, of Typer's `--gpus <int range>`; choices without their brackets."""
+    """Write Typer's `--gpus <int range>` as `--gpus N`, and choices without their brackets."""
     return re.sub(r"<([^>]*)>", lambda kind: _KINDS.get(kind[1], kind[1]), option)
 
 
@@ -35,7 +35,7 @@ class Command(TyperCommand):
     """A verb whose help writes every value in capitals: `SPEC`, `[RESULTS]`, `[KEY=VALUE]...`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the usage line after the verb."""
+        """The parts of the usage line after the verb."""
         return [str(self.options_metavar), *map(_place_of, self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -59,7 +59,7 @@ class Command(TyperCommand):
 
 
 def _place_of(argument: Any) -> str:
-    """An argument in the usage line."""
+    """An argument as written in the usage line."""
     written = argument.metavar or argument.name.upper()
     if argument.nargs != 1 and not written.endswith("..."):
         written += "..."
@@ -68,7 +68,7 @@ def _place_of(argument: Any) -> str:
 
 
 def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
-    """Verbs below one name. Each is called as its function, up to the first underscore."""
+    """A group of verbs. The name of a verb is that of its function, up to the first underscore."""
     made = typer.Typer(
         no_args_is_help=True, rich_markup_mode=None, context_settings=HELP_OPTIONS, help=about
     )
@@ -78,12 +78,12 @@ def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
 
 
 def file_to_write(path: Path | None) -> Path | None:
-    """Of an option's callback. Raises UserError where no file can be made there."""
+    """Callback of an option. Raises UserError if no file can be made at the path."""
     return _place(path, "folder", "file")
 
 
 def folder_to_write(path: Path | None) -> Path | None:
-    """Of an option's callback. Raises UserError where no folder can be made there."""
+    """Callback of an option. Raises UserError if no folder can be made at the path."""
     return _place(path, "file", "folder")
 
 
@@ -236,6 +236,6 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs to plan with before Ray is asked. None: those of this machine; any number
-    where a cluster is joined."""
+    """The number of GPUs to plan with before Ray is connected: None for those of this machine, or
+    any number if a cluster is joined."""
     return sys.maxsize if address else None

@@ -1,4 +1,4 @@
-"""`raysuite scale`: how the user's own training script scales, as it is."""
+"""`raysuite scale`: how the user's own, unchanged training script scales."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def scale(
 ) -> None:
     """Measure how a training script scales: throughput, speed-up and efficiency, with intervals.
 
-    The script is started as it is, by torch's launcher, or with --address and in `ray job submit`
-    by the workers of a Ray cluster. A step is one of its torch optimiser's.
+    The script is started unchanged, by torch's launcher or, with --address and in `ray job submit`,
+    by the workers of a Ray cluster. A step is a step of the script's torch optimiser.
     `{256 // workers}` in an argument is computed for each number of workers. results/.../spec.yaml
-    is the same as a spec, for `raysuite run`.
+    is an equivalent spec for `raysuite run`.
 
     \b
     Examples:
@@ -139,11 +139,11 @@ def scale(
 
 
 CHECKED_STEPS = 10
-"""Of `--check`."""
+"""The number of steps that `--check` compares."""
 
 
 def _name(command: list[str]) -> str:
-    """A name for results, from the script's."""
+    """A name for the results, made from the script's name."""
     import re
 
     script = command[1] if command[0] == "-m" and len(command) > 1 else Path(command[0]).stem
@@ -151,7 +151,7 @@ def _name(command: list[str]) -> str:
 
 
 def _document(content: dict[str, Any]) -> Any:
-    """The spec that the options stand for, as `raysuite run` reads it."""
+    """The spec that is equivalent to the options, as `raysuite run` reads it."""
     import yaml
 
     from raysuite.spec import parse_document

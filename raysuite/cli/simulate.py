@@ -85,10 +85,10 @@ def simulate(
     """Simulate one optimiser step of each run from the schedule that would run. Nothing is started.
 
     A step's tasks are the passes of a network's layers or stages, the reduction of gradients in the
-    strategy's buckets, and transfers between stages. How fast a worker computes is from a
-    calibration or given; the workers' network is from a calibration or a file. Simulations are
-    no measurements, and have no interval. From a rate alone, data parallelism has the range that
-    published systems reach of ideal scaling.
+    strategy's buckets, and transfers between stages. The speed of a worker comes from a calibration
+    or from --per-second; the workers' network comes from a calibration or a file. Simulations are
+    not measurements, and have no interval. With --per-second alone, data parallelism gets the range
+    of published systems, as shares of ideal scaling.
 
     \b
     Examples:
@@ -224,8 +224,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """Each run once, whatever its repeats; on GPUs, as many as are needed, unless the calibration
-    has none."""
+    """Each run once, without repeats, on as many GPUs as needed, or on none if the calibration has
+    none."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 

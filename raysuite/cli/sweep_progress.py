@@ -1,4 +1,4 @@
-"""What `raysuite sweep` shows: the trials to come, and while they are made, from their journals."""
+"""The display of `raysuite sweep`: trials to come, and trials in progress by their journals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from raysuite.units import human_seconds
 
 
 def titles(keys: Iterable[str]) -> dict[str, str]:
-    """Searched keys by their last part, or by all of it where two have the same."""
+    """Searched keys -> their last part, or the whole key if two have the same last part."""
     known = tuple(keys)
     short = [*map(key_name, known)]
     return {
@@ -48,7 +48,7 @@ def titles(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _head(goal: Goal, task: TaskFacts) -> str:
-    """The head of a goal's column."""
+    """The heading of a goal's column."""
     if goal in TIMES:
         return "To target"
     return task.main.title if goal in QUALITY else f"{task.unit.capitalize()}/s"
@@ -56,9 +56,9 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Columns of the screen for a key at least, for a goal, and for what every table has."""
+"""Width in characters: of a key at least, of a goal, and of the columns that every table has."""
 _AROUND = 8
-"""Lines of the screen that the table leaves free, for its head and for the lines below it."""
+"""Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 
 
 class SweepProgress(LiveView):
@@ -85,11 +85,11 @@ class SweepProgress(LiveView):
         return self._total
 
     def best(self) -> TrialFigures | None:
-        """The best by the first goal of those that have ended."""
+        """The best ended trial by the first goal."""
         return best((run.figures for run in self.runs if run.has_ended), self._goals[0])
 
     def front(self) -> list[TrialFigures]:
-        """Of several goals, the trials that no other beats so far; else none."""
+        """With several goals, the ended trials that no other dominates; with one goal, none."""
         ended = [run.figures for run in self.runs if run.has_ended]
         return pareto(ended, self._goals) if len(self._goals) > 1 else []
 
@@ -100,7 +100,7 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """The trials to come take as long as those that ended here."""
+        """An estimate: the trials to come take as long as those that ended during this display."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 
@@ -123,7 +123,7 @@ class SweepProgress(LiveView):
             self.write(run, text, "" if in_passing else STYLES[run.status])
 
     def _end(self, run: RunState) -> str:
-        """How a trial ended that counts, and whether it is the best so far."""
+        """How a trial with a result ended, and whether it is the best so far."""
         figures, state = run.figures, WORDS.get(run.status, run.status)
         epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
         cost = f"{human_seconds(figures.worker_seconds)} of workers"
@@ -134,7 +134,7 @@ class SweepProgress(LiveView):
         return f"{state}: {', '.join(parts)}"
 
     def _reached(self, trial: TrialFigures) -> str:
-        """`validation accuracy 95.3 %, throughput 812 images/s`: of the goals."""
+        """A trial's goals: `validation accuracy 95.3 %, throughput 812 images/s`."""
         values, task = {goal: trial.goals.get(goal) for goal in self._goals}, trial.figures.task
         return ", ".join(
             f"{told(goal, task).words} {goal_text(goal, value, task)}"
@@ -143,7 +143,7 @@ class SweepProgress(LiveView):
         )
 
     def _values(self, trial: TrialFigures) -> str:
-        """`lr 0.12 · strategy ddp`."""
+        """A trial's values: `lr 0.12 · strategy ddp`."""
         return " · ".join(
             f"{title} {value_text(trial.values_now[key])}"
             for key, title in self._keys.items()
@@ -173,9 +173,9 @@ class SweepProgress(LiveView):
         return f"best so far (*): trial {best.number}, {reached}, with {values}"
 
     def trials_table(self, rows: int, width: int) -> Table:
-        """The trials, at most so many: the best, those under way, and the last ones.
+        """A table of at most `rows` trials: the best, those under way, and the last ones.
 
-        A column for each key, where they fit into so many columns of the screen; else one for all.
+        Each key has a column if all fit into `width` characters; otherwise they share one column.
         """
         winners = {trial.number for trial in [*self.front(), *filter(None, [self.best()])]}
         by_weight = sorted(
@@ -213,7 +213,7 @@ class SweepProgress(LiveView):
 
 
 def _cell(trial: TrialFigures, key: str) -> str:
-    """A value as a table has room for it."""
+    """A value, shortened for a table."""
     if key not in trial.values_now:
         return "–"
     value = trial.values_now[key]
@@ -221,11 +221,11 @@ def _cell(trial: TrialFigures, key: str) -> str:
 
 
 def _in_one_line(text: str) -> Text:
-    """Cut where its column is narrower."""
+    """A text that is cut if its column is narrower."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-# `raysuite sweep --dry-run`: what would be tried, before anything is.
+# `raysuite sweep --dry-run`: the trials that would be made.
 
 _INDEPENDENT = ("random", "grid")
 """Search algorithms whose trials do not depend on the results of others."""
@@ -233,7 +233,7 @@ _INDEPENDENT = ("random", "grid")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """What will be tried: a plan, or why there is none of these values."""
+    """A trial to come: its plan, or why a plan with its values is not possible."""
 
     values: Values
     plan: RunPlan | None
@@ -243,10 +243,10 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials of `random` or `grid`, in their order; of other search algorithms none. `gpus` is
-    the number of GPUs of the cluster; None counts those of this machine.
+    """The trials of `random` or `grid`, in their order; empty for other search algorithms. `gpus`
+    is the number of GPUs of the cluster; None counts those of this machine.
 
-    Raises SpecError where all of them are invalid.
+    Raises SpecError if all of them are invalid.
     """
     found: list[PlannedTrial] = []
     first: SpecError | None = None
@@ -268,8 +268,8 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print the trials of a sweep, or how many there are at most where they are decided on the way;
-    `gpus` as `planned_trials`."""
+    """Print the trials of a sweep, or how many there are at most if they depend on results; `gpus`
+    as in `planned_trials`."""
     search = read_search(document)
     check_space(document, search)
     trials = planned_trials(document, search, gpus)

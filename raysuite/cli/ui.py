@@ -29,8 +29,8 @@ ADDRESS = "127.0.0.1"
 def ui() -> None:
     """Open MLflow's table of the newest results, from a server for you alone, until Ctrl-C.
 
-    Its store is MLFLOW_TRACKING_URI, or mlflow.db in the working folder; where that is a server
-    already, its page is printed.
+    Its store is MLFLOW_TRACKING_URI, or mlflow.db in the working folder; if that is already a
+    server, its page is printed.
 
     \b
     Examples:
@@ -42,13 +42,13 @@ def ui() -> None:
 
 
 def _serve() -> int:
-    """Exit code of the server, once it has ended."""
+    """Run the server until it ends; return its exit code."""
     store = tracking_address()
-    if store.startswith(("http://", "https://")):  # there is a server
+    if store.startswith(("http://", "https://")):  # already a server
         print_text(f"{without_password(store)}/{runs_page(store)}")
         return 0
-    # A browser sends a host's cookies to all its ports, also to servers of others at 127.0.0.1.
-    # It resolves names below localhost itself, and nobody else knows this one.
+    # A browser sends a host's cookies to all its ports, also to other users' servers at 127.0.0.1.
+    # So the host gets a random name: browsers resolve names below localhost themselves.
     host = f"raysuite-{secrets.token_hex(8)}.localhost"
     user = Mlflow(username="raysuite", password=private.new_token())
     with private.temporary_folder("rs-ui-") as folder, held_port() as port:
@@ -74,7 +74,7 @@ def _serve() -> int:
 
 
 def _open(link: str, folder: Path) -> None:
-    """Print the link and open it: by a file, as every user can read a browser's command line."""
+    """Print the link and open it from a file, as every user can read a browser's command line."""
     print_text(f"\n{link}\n")
     page = folder / "link.html"
     private.create(page, f'<meta http-equiv="refresh" content="0;url={link}">')

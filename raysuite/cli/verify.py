@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raysuite.records import GateVerdict
 
 _SAMPLES = 4
-"""Of a micro-batch of the user's own network."""
+"""Samples of a micro-batch of the user's own network."""
 
 
 def verify(
@@ -55,10 +55,10 @@ def verify(
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
 
-    Every run is checked anyway before its throughput is reported; this command checks without a
-    run and without the cache. With --model, your own network is trained too, by all processes and
-    by one, in fp32 and in --precision; the parameter that differs first is named. Exits with 1
-    where a strategy fails.
+    Every run is checked anyway before its throughput is reported; this command checks without a run
+    and without the cache. With --model, your own network is trained too, by all processes and by
+    one process, in fp32 and in --precision; the first parameter that differs is named. Exits with 1
+    if a strategy fails.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def verify(
 
 
 def _installed() -> list[str]:
-    """The variants that are checked by default, of strategies that are installed."""
+    """The variants that are checked by default, for all installed strategies."""
     from raysuite.parts import installed
     from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -126,7 +126,7 @@ def _validated(
     model: str | None,
     data_set: str | None,
 ) -> list[RunPlan]:
-    """A plan for each strategy; checked like any spec's.
+    """A plan for each strategy, validated like a spec.
 
     Raises SpecError with all mistakes at once.
     """
@@ -134,7 +134,7 @@ def _validated(
     from raysuite.spec import Document, parse_document
     from raysuite.spec.strategies import STRATEGY_OPTIONS
 
-    # a strategy for CPUs alone has all that are given with it checked there
+    # with a strategy for CPUs only, all strategies are checked on CPUs
     on_cpus = any(
         name in text and "resources.device" in options.only
         for text in given
@@ -148,7 +148,7 @@ def _validated(
     data = {
         "name": "verify",
         "model": "resnet20" if model is None else parsed("model", model),
-        "loader": "synthetic",  # of the data set, the shape alone counts
+        "loader": "synthetic",  # only the data set's shape is used
         "data": "digits" if data_set is None else parsed("data", data_set),
         "training": {
             "epochs": 1,

@@ -1,1 +1,1 @@
-"""Apptainer images: the recipe, its build, and how a command runs inside."""
+"""Apptainer images: recipe, build, signature and checks."""

@@ -1,4 +1,4 @@
-"""Apptainer, through spython's client, which makes the commands; they are run here."""
+"""Apptainer: spython's client makes the commands, and this module runs them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from spython.main.base import Client
 
 ENGINES = ("apptainer", "singularity")
-"""Names of the program, the first found is taken."""
+"""Names of the program; the first one that is on PATH is used."""
 _PATIENCE_S = 60.0
-"""For Apptainer to remove what it was building."""
+"""Time for an interrupted Apptainer to remove what it was building."""
 
 
 class EngineError(RaysuiteError):
@@ -26,7 +26,7 @@ class EngineError(RaysuiteError):
 
 
 def engine() -> str:
-    """The program's path. Raises MissingPartError where there is none."""
+    """The program's path. Raises MissingPartError if the program is not on PATH."""
     found = next((path for name in ENGINES if (path := shutil.which(name))), None)
     if found is None:
         raise MissingPartError(
@@ -37,13 +37,14 @@ def engine() -> str:
 
 
 def client(run: Callable[[list[str]], None]) -> Client:
-    """spython's client, calling the Apptainer of this machine; `run` gets each command."""
+    """spython's client for the Apptainer of this machine, which passes each command to `run`."""
     from spython.main import get_client
 
     path = engine()
 
     class Engine(type(get_client(quiet=True))):  # type: ignore[misc]
-        """spython knows the program as `singularity`, and keeps no log of what it prints."""
+        """Use the path of this machine's program in place of spython's `singularity`, and pass
+        commands to `run`, as spython keeps no log of their output."""
 
         def _init_command(self, action: str, flags: list[str] | None = None) -> list[str]:
             line: list[str] = super()._init_command(action, flags)
@@ -63,9 +64,10 @@ def streamed(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command in a group of its own, each line into `log` and to `say`.
+    """Run a command in its own process group; write each line of output to `log` and pass it to
+    `say`.
 
-    Raises EngineError with the log's end where it fails; an interruption ends the group.
+    Raises EngineError with the last lines if the command fails; an interruption ends the group.
     """
     lines: list[str] = []
     with (

@@ -1,4 +1,4 @@
-"""Builds an image: a base layer that is kept and used again, and raysuite's layer on top."""
+"""Build an image: a base layer that is kept for later builds, and raysuite's layer on top."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from raysuite.spec.engines import checked_bind
 
 # Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #
-# They are passed to the build through a folder that is bound for its duration, and are neither
+# They are passed to the build through a folder that is mounted during the build, and are neither
 # written into a definition file nor left in the image.
 
 MIRROR_VARIABLE = "RAYSUITE_DEBIAN_MIRROR"
 LENT = "/mnt"
-"""Where that folder is bound while an image is built."""
+"""Where that folder is mounted while an image is built."""
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")
@@ -52,7 +52,7 @@ _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")
 def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str:
     """`given`, or $RAYSUITE_DEBIAN_MIRROR, or the mirror that this machine's apt uses.
 
-    Raises UserError where none of them names one.
+    Raises UserError if none of them names a mirror.
     """
     if mirror := given or os.environ.get(MIRROR_VARIABLE):
         if not _DEBIAN.fullmatch(mirror) and "://" not in mirror:
@@ -71,7 +71,7 @@ def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str
 
 
 def lend(folder: Path) -> None:
-    """Write this machine's settings into `folder`, which the build sees as LENT."""
+    """Write this machine's settings into `folder`, which is mounted at LENT in the build."""
     settings = {name: value for name in _PROXIES if (value := os.environ.get(name))}
     pip = pip_settings(os.environ)
     if index := os.environ.get("UV_DEFAULT_INDEX") or pip.get("index-url"):
@@ -87,7 +87,7 @@ def lend(folder: Path) -> None:
 
 
 def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """pip's `index-url` and `cert`, from its files and then its variables, as pip weighs them."""
+    """pip's `index-url` and `cert`, from its files and its variables, with pip's precedence."""
     home = Path(environment.get("HOME", "/"))
     files = [Path("/etc/pip.conf"), home / ".pip/pip.conf", home / ".config/pip/pip.conf"]
     if own := environment.get("PIP_CONFIG_FILE"):
@@ -105,7 +105,7 @@ def pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _apt_proxies() -> str:
-    """apt's proxy settings as a file of apt's own, or an empty text."""
+    """apt's proxy settings as the text of an apt.conf file; empty if there are none."""
     if not shutil.which("apt-config"):
         return ""
     done = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True)
@@ -114,12 +114,12 @@ def _apt_proxies() -> str:
 
 
 _SQUASH = "-comp zstd -Xcompression-level 3"
-"""Arguments of mksquashfs, whose own level for zstd is 15 of 22."""
+"""Arguments of mksquashfs, whose default level for zstd is 15 of 22."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be built, where to, and with what."""
+    """Which image to build, where to, and from what."""
 
     choice: Choice
     out: Path
@@ -128,11 +128,11 @@ class Order:
     shelf: Path
     """Where base layers and downloads are kept between builds."""
     scratch: Path | None = None
-    """Where Apptainer unpacks: some 20 GB for a full image; default: as Apptainer's, /tmp."""
+    """Where Apptainer unpacks: some 20 GB for a full image; default: Apptainer's own, /tmp."""
     mirror: str | None = None
     """Debian's mirror, for debootstrap."""
     own: Mapping[str, str] | None = None
-    """Definition files of one's own, by layer; default: those of the checkout."""
+    """The user's own definition files, by layer; default: those of the checkout."""
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
@@ -145,7 +145,7 @@ class Order:
 
     @property
     def base(self) -> Path:
-        """The kept base layer, named by what it is made of."""
+        """The file of the base layer, named by a digest of all that the layer depends on."""
         text = filled(self.texts[BASE], arguments(self.choice))
         made_of = hashlib.sha256(f"{self.choice.arch}\n{text}".encode()).hexdigest()
         return self.shelf / f"{BASE}-{self.choice.variant}-{self.choice.arch}-{made_of[:12]}.sif"
@@ -157,12 +157,12 @@ class Built:
     digest: str
     size_bytes: int
     seconds: dict[str, float]
-    """By step: base, context, raysuite."""
+    """Seconds of each step: base, context, raysuite."""
     log: Path
 
 
 def checkout() -> Path:
-    """The checkout that this raysuite runs from. Raises UserError where it is an installed one."""
+    """The checkout that raysuite runs from. Raises UserError for an installed raysuite."""
     root = Path(raysuite.__file__).resolve().parents[1]
     if not all((root / name).exists() for name in ("containers/requirements", "pyproject.toml")):
         raise UserError(
@@ -186,7 +186,7 @@ def check(order: Order) -> None:
 
 
 def commands(order: Order, work: Path) -> dict[str, list[str]]:
-    """By layer: the command that builds it; it runs in `work`, beside the definition files."""
+    """The command that builds each layer, to be run in `work`, where the definition files are."""
     lent = ["--bind", checked_bind(f"{work / 'lent'}:{LENT}")]
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{LENT}/cache")]
     lent += ["--mksquashfs-args", _SQUASH]
@@ -211,9 +211,9 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
 
 
 def build(order: Order, say: Callable[[str], None]) -> Built:
-    """Build the image; each line of output goes to `say` and into a log.
+    """Build the image; each line of output is passed to `say` and written to a log.
 
-    Raises UserError, or EngineError with the log's end.
+    Raises UserError, or EngineError with the log's last lines.
     """
     check(order)
     _downloads(order).mkdir(parents=True, exist_ok=True)
@@ -286,9 +286,10 @@ def _wheel(root: Path, folder: Path) -> Path:
 
 
 def _commit(root: Path) -> str | None:
-    """The checkout's commit, `-dirty` appended where tracked files were changed.
+    """The checkout's commit, with `-dirty` appended if tracked files were changed.
 
-    Git refuses another user's checkout by default; here it is allowed, as its code runs already.
+    Git refuses another user's checkout by default; it is allowed here, as this process already runs
+    code from it.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -300,7 +301,7 @@ def _commit(root: Path) -> str | None:
 
 
 def _downloads(order: Order) -> Path:
-    # by base layer: what is compiled in there fits that layer's C library and Python alone
+    # one folder per base layer: compiled packages fit only that layer's C library and Python
     return order.shelf / f"downloads-{order.base.stem}"
 
 

@@ -1,4 +1,4 @@
-"""The facts in an image, and whether it is signed and of this recipe."""
+"""An image's facts, and checks of its signature, its recipe and its packages."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from raysuite.spec.engines import checked_image
 
 @dataclass(frozen=True)
 class Description:
-    """An image from outside (path, bytes, labels) and from inside (facts)."""
+    """An image: path, size and labels from outside, facts from inside."""
 
     path: str
     size_bytes: int
     facts: dict[str, Any]
-    """digest, variant, arch, extras, raysuite, commit, built, python, versions, wheel_sha256."""
+    """Keys: digest, variant, arch, extras, raysuite, commit, built, python, versions,
+    wheel_sha256."""
     labels: dict[str, str]
 
 
 def image_path(image: Path) -> str:
-    """The image's absolute path. Raises UserError where it is not there, or is no path."""
+    """The image's absolute path. Raises UserError if it is missing, or its path has a colon."""
     if not image.exists():
         raise UserError(f"the image {image} is not there; build one: raysuite image build {image}")
     return checked_image(str(image.absolute()))
 
 
 def describe(image: Path) -> Description:
-    """Read an image. Raises UserError where it is none of raysuite's."""
+    """Read an image's facts and labels. Raises UserError if raysuite did not build it."""
     path = image_path(image)
     labels = asked("inspect", "--json", "--labels", path)
     if labels.returncode:
@@ -54,7 +55,7 @@ def describe(image: Path) -> Description:
 
 @dataclass(frozen=True)
 class Check:
-    """One question about an image, and its answer."""
+    """The result of one check of an image."""
 
     name: str
     passed: bool
@@ -62,7 +63,7 @@ class Check:
 
 
 def sign_image(image: Path, key: Path) -> None:
-    """Sign with a private key (PEM). Raises EngineError where Apptainer refuses."""
+    """Sign an image with a private key (PEM). Raises EngineError if Apptainer cannot sign it."""
     done = asked("sign", "--key", str(key.absolute()), image_path(image))
     if done.returncode:
         raise EngineError(f"apptainer sign: {done.stderr.strip()}")
@@ -82,7 +83,7 @@ def signature(image: Path, key: Path | None) -> Check:
 
 
 def recipe(image: Path, root: Path) -> Check:
-    """Whether the checkout `root` would build the same image: recipe, lock and scripts."""
+    """Whether the checkout `root` would build the same image, by recipe, lock and scripts."""
     facts = describe(image).facts
     choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
     wanted = digest(choice, root)
@@ -93,7 +94,7 @@ def recipe(image: Path, root: Path) -> Check:
 
 
 def test(image: Path) -> Check:
-    """The image's own %test: every part that it names is imported."""
+    """Run the image's own %test, which imports every part that the image's facts name."""
     done = asked("--quiet", "test", "--no-eval", image_path(image))
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     note = ", ".join(lines) if not done.returncode else "; ".join(lines[-3:])

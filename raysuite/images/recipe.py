@@ -1,5 +1,5 @@
 """What an image is made of: the choices, the arguments of the two definition files in containers/,
-and a Dockerfile of the same."""
+and a Dockerfile made from these files."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ EXTRAS = tuple(part.name for part in parts.EXTRAS if part.in_images)
 DEBIAN = "bookworm"
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""The kernel's names of machines -> the names that images go by."""
+"""The kernel's name of an architecture -> its name in images."""
 
 
 class Variant(StrEnum):
-    """Whether Horovod is compiled for GPUs, and for which CUDA. torch's own wheels bring CUDA in
-    all."""
+    """Whether Horovod is compiled for GPUs, and for which CUDA version. torch's wheels contain CUDA
+    in all variants."""
 
     CPU = "cpu"
     CUDA = "cuda"
     CUDA12 = "cuda12"
-    """With an older torch, for hosts whose NVIDIA driver is older than 580."""
+    """A variant with an older torch, for hosts whose NVIDIA driver is older than 580."""
 
 
 CUDA_IMAGES = {
     Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
     Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
 }
-"""With the CUDA of the locked torch, minor version included: Horovod's kernels are compiled with
-this image's nvcc and NCCL, and run in one process with torch's."""
+"""Images with the CUDA version of the locked torch, including its minor version: Horovod's kernels
+are compiled with this image's nvcc and NCCL, and run in the same process as torch's."""
 LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
-"""The oldest branch of NVIDIA's driver that supports that CUDA
+"""The oldest branch of NVIDIA's driver that supports the variant's CUDA version
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 
 
@@ -56,7 +56,7 @@ def this_architecture() -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which image: everything that its recipe depends on."""
+    """The choices that an image's recipe depends on."""
 
     variant: Variant = Variant.CPU
     extras: tuple[str, ...] = EXTRAS
@@ -75,9 +75,9 @@ class Choice:
 HOME = "/opt/raysuite"
 """Where the image keeps raysuite's environment."""
 FACTS = "/etc/raysuite-image.json"
-"""The image's file of facts about itself."""
+"""The file in an image with facts about it."""
 BASE, TOP = "base", "raysuite"
-"""The two layers: the distribution's packages, and what Python needs."""
+"""The two layers: Debian's or Ubuntu's packages, and the Python environment with raysuite."""
 
 _FORMAT = "2"
 
@@ -88,7 +88,7 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def arguments(choice: Choice) -> dict[str, str]:
-    """The build arguments of the definition files; the mirror is given when the base is built."""
+    """The build arguments of the definition files; `builder.commands` adds the mirror."""
     image = CUDA_IMAGES.get(choice.variant)
     return {
         "variant": str(choice.variant),
@@ -104,14 +104,14 @@ def placeholders(text: str) -> list[str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A definition file with its arguments' values, as Apptainer reads it."""
+    """A definition file with `values` in place of its arguments, as Apptainer replaces them."""
     return re.sub(r"{{ *(\w+) *}}", lambda found: values.get(found[1], found[0]), text)
 
 
 def dockerfile(choice: Choice, root: Path) -> str:
     """A Dockerfile of both layers, which spython writes from the definition files.
 
-    NVIDIA's container toolkit takes the place of cuda-compat; there are no lent settings.
+    NVIDIA's container toolkit replaces cuda-compat. No settings of the building machine are passed.
     """
     from spython.main.parse.parsers import SingularityParser
     from spython.main.parse.writers import DockerWriter
@@ -128,7 +128,7 @@ def dockerfile(choice: Choice, root: Path) -> str:
         # one script: spython would make a RUN of each line
         recipe.install = ["\n".join(("<<'END'", *install, "END"))]
         environ = [line for line in recipe.environ if "CUDA_COMPAT" not in line]
-        # spython takes a line with USER in it for Docker's own
+        # spython reads a line that contains USER as Docker's USER instruction
         recipe.environ = [f"ENV {line}" if "USER" in line else line for line in environ]
         recipe.cmd = None
         recipes[layer] = recipe
@@ -140,9 +140,9 @@ def dockerfile(choice: Choice, root: Path) -> str:
 
 
 def ingredients(choice: Choice, root: Path) -> list[Path]:
-    """The files of the checkout `root` that an image is built with, raysuite itself apart.
+    """The files of the checkout `root` that an image is built from, except raysuite itself.
 
-    Raises OSError where one is missing when it is read.
+    A file that is missing is listed too; reading it raises OSError.
     """
     names = ["base", *choice.extras, "tools"]
     if "horovod" in choice.extras:

@@ -1,6 +1,7 @@
-"""`python -m raysuite.images.selftest`: whether an image holds, and runs, what its facts name.
+"""Check that an image contains what its facts name, and that it works: the image's own %test.
 
-An image's own %test: imports every part that /etc/raysuite-image.json names, and prints versions.
+`python -m raysuite.images.selftest` imports every part that /etc/raysuite-image.json names, and
+prints versions.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is measured, and where: device-synchronised time, memory, environment."""
+"""Measurements of time, memory and energy, and of the environment of a run."""

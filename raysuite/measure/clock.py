@@ -1,4 +1,4 @@
-"""Clocks that wait for the device before they are read."""
+"""Clocks for work on a device."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 
 class StepClock:
-    """The time of each step: between events in the device's own stream, without waiting for it."""
+    """The time of each step, between events in the device's stream, without waiting for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
         self._marks: list[Any] = []
 
     def restart(self) -> None:
-        """The first step begins now."""
+        """Begin the first step."""
         self._marks.clear()
         self.mark()
 
     def mark(self) -> None:
-        """A step ends, and the next one begins."""
+        """End a step, and begin the next one."""
         if self._on_device:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -31,7 +31,7 @@ class StepClock:
             self._marks.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """Of each step since `restart`. The device must have ended the last of them."""
+        """Seconds of each step since `restart`. The device must have completed the last step."""
         pairs = pairwise(self._marks)
         if self._on_device:
             return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]

@@ -39,15 +39,15 @@ PACKAGES = tuple(
 )
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""CUDA's major version that torch is built with -> the oldest branch of NVIDIA's driver for it
+"""Major version of the CUDA that torch is built with -> the oldest branch of NVIDIA's driver for it
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-"""Of NVIDIA's kernel driver; the same inside an image, with --nv or without."""
+"""File with the version of NVIDIA's kernel driver, also inside an image, with or without --nv."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """The facts in an image built by `raysuite image build`."""
 
-# Only these are ever read: an environment holds tokens and passwords.
+# Only these variables are read: an environment holds tokens and passwords.
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
@@ -66,7 +66,7 @@ VARIABLES = (
 
 
 def environment(commits: bool = True) -> dict[str, Any]:
-    """This process's surroundings, JSON-serialisable; memory in bytes, `time` in s since 1970.
+    """The environment of this process, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
     Takes some tens of milliseconds, most of them for git, which is only run with `commits`. What
     cannot be found is None or left out.
@@ -95,7 +95,7 @@ def fingerprint(env: dict[str, Any]) -> str:
     """16 hex digits, equal for equal hardware and versions: the key of the gate's cache.
 
     Host name, commit, job, memory and the number of cores are left out, so that nodes of one kind,
-    and differently sized jobs on them, share it.
+    and differently sized jobs on them, have the same key.
     """
     cpu = env.get("cpu") or {}
     hardware = {
@@ -125,7 +125,7 @@ def _cpu_model() -> str:
 
 
 def nvml() -> Any:
-    """NVML, to be left by `nvmlShutdown`; None without a driver."""
+    """NVML, initialised and to be ended by `nvmlShutdown`; None without a driver."""
     try:
         import pynvml
 
@@ -136,18 +136,18 @@ def nvml() -> Any:
 
 
 def amdsmi() -> Any:
-    """AMD SMI, to be left by `amdsmi_shut_down`; None without it or AMD's driver."""
+    """AMD SMI, initialised and to be ended by `amdsmi_shut_down`; None if it cannot be started."""
     try:
         import amdsmi as found
 
         found.amdsmi_init()
-    except Exception:  # importing it loads ROCm's library, which has an exception for each
+    except Exception:  # importing it loads ROCm's library, which has an exception for each cause
         return None
     return found
 
 
 def _amd_gpus() -> list[dict[str, Any]]:
-    """As `gpus`. Untested: written from the documentation of AMD SMI."""
+    """AMD's GPUs, as in `gpus`. Untested: written from the documentation of AMD SMI."""
     if (smi := amdsmi()) is None:
         return []
     try:
@@ -191,11 +191,11 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
-    """Why torch cannot use this host's NVIDIA GPUs; empty where no reason is known.
+    """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known.
 
     `built` is the CUDA of torch's build, such as 13.2; `offered` the newest CUDA that libcuda
-    supports, as cuDriverGetVersion counts (12020: 12.2), None where there is no libcuda; `driver`
-    the kernel driver's version, empty where there is none.
+    supports, in the notation of cuDriverGetVersion (12020: 12.2), None without libcuda; `driver`
+    the kernel driver's version, empty without a driver.
     """
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
@@ -218,7 +218,7 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
 
 
 def cuda_mistake_here() -> str:
-    """`cuda_mistake` of this host. Loads libcuda, and not torch."""
+    """`cuda_mistake` of this host. Loads libcuda, but not torch."""
     if hip := torch_built_with("hip"):
         return (
             f"torch is built with ROCm {hip} and sees none of AMD's GPUs: an image has them with "
@@ -228,7 +228,7 @@ def cuda_mistake_here() -> str:
 
 
 def driver_version() -> str:
-    """Of NVIDIA's kernel driver, such as 535.129.03; empty where there is none."""
+    """The version of NVIDIA's kernel driver, such as 535.129.03; empty without a driver."""
     try:
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", DRIVER_FILE.read_text("utf-8"))
     except OSError:
@@ -252,7 +252,7 @@ def torch_built_with(name: str) -> str | None:
 
 
 def _offered_cuda() -> int | None:
-    """Of the libcuda that this process finds: the driver's, or one of cuda-compat."""
+    """The newest CUDA that libcuda supports: the driver's libcuda or cuda-compat's, as found."""
     number = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
@@ -304,7 +304,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _container() -> str | None:
-    """The SIF file of Apptainer, or the mark that other container engines leave."""
+    """Apptainer's SIF file, or the name of another container engine; None outside a container."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if image:
         return image
@@ -317,7 +317,7 @@ def _container() -> str | None:
 
 
 def _image() -> dict[str, Any] | None:
-    """Digest of the image's recipe, its variant, commit and time of build; None outside of one."""
+    """An image's recipe digest, variant, commit and time of build; None outside an image."""
     try:
         facts = json.loads(IMAGE_FACTS.read_text("utf-8"))
     except (OSError, ValueError):

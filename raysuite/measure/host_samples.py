@@ -1,4 +1,4 @@
-"""Samples of what this host does, by psutil and NVML, written by a thread every few seconds."""
+"""Samples of this host's load, by psutil and NVML, written by a thread every few seconds."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from raysuite.measure.environment import nvml
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
-"""Between two samples, as in MLflow's own monitor. One takes some ms of one processor."""
+"""Seconds between two samples, as in MLflow's own monitor. A sample takes some ms of one core."""
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` in the context, and one at its end; None: do nothing.
+    """Append samples of this host to `file` in the context, and one at its end; for None do
+    nothing.
 
-    The file exists from the beginning: the number of hosts decides how MLflow names their samples.
-    An error in sampling or writing ends the sampling, not the run.
+    The file is created at once: the number of such files decides how MLflow names the samples. An
+    error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield
@@ -54,7 +55,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
                 last = ending.wait(period_s)
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(host.sample().model_dump_json() + "\n")
-    except Exception as error:  # whatever a driver or a disk throws: the run continues without it
+    except Exception as error:  # drivers and disks may raise anything; the run continues
         _log.warning("this host is sampled no further: %s: %s", type(error).__name__, error)
 
 
@@ -64,7 +65,7 @@ class Host:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._network = psutil.net_io_counters()
-        psutil.cpu_percent()  # the first call begins a window
+        psutil.cpu_percent()  # the first call only begins a window
         self._nvml = nvml()
 
     def __enter__(self) -> Host:
@@ -75,7 +76,7 @@ class Host:
             self._nvml.nvmlShutdown()
 
     def sample(self) -> SystemSample:
-        """What the host does, since the sample before where that is a rate."""
+        """The host's load now; rates are since the previous sample."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

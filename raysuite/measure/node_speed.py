@@ -16,8 +16,7 @@ _FILE_BYTES = 64 * 2**20
 
 
 def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
-    """GFLOP/s of a product of matrices, GB/s of a copy in memory, and MB/s of a file in `folder`
-    that was read anew."""
+    """GFLOP/s of a matrix product, GB/s of a copy in memory, MB/s of reading a file in `folder`."""
     size = 4096 if device.type == "cuda" else 512
     left, right = (torch.rand(size, size, device=device) for _ in range(2))
     source = torch.rand(2**26 if device.type == "cuda" else 2**23, device=device)
@@ -27,13 +26,13 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
         "matrix": 2 * size**3 / _mean_s(lambda: torch.mm(left, right), device) / 1e9,
         "memory": copied / _mean_s(lambda: target.copy_(source), device) / 1e9,
     }
-    with contextlib.suppress(OSError):  # a full disk has no figure
+    with contextlib.suppress(OSError):  # a full disk gives no figure
         found["disk"] = _FILE_BYTES / _read_s(folder) / 1e6
     return found
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, in the mean over the window: what disturbs the node shall be seen."""
+    """Mean seconds of one call over the window: a mean, so that disturbances of the node show."""
     for _ in range(3):
         work()
     _wait(device)
@@ -51,7 +50,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, whose pages the kernel was asked to drop; the best of three."""
+    """Seconds to read a new file after asking the kernel to drop its pages; the best of three."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

@@ -1,4 +1,4 @@
-"""Peak memory of this process and of its device since a given moment, and what is left."""
+"""Peak memory of this process and of its device since a given moment, and available memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _RESET_PEAK = "5"
 
 
 def available_bytes(device: torch.device) -> int:
-    """What this process could use beside what it holds: of the device, or of the host's memory
-    within the bounds of its control groups."""
+    """Bytes that this process can still allocate: on the device, or on the host within the limits
+    of its control groups."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -29,15 +29,15 @@ def available_bytes(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """Counts from its making on, without what the process used before and has freed.
+    """Peak memory since this object was made, without memory that was freed before.
 
-    Where the kernel does not let the peak be reset, the process's peak since its start is given:
+    If the kernel does not allow the peak to be reset, the peak since the process's start is given:
     an upper bound.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        with contextlib.suppress(AttributeError):  # of a libc without it
+        with contextlib.suppress(AttributeError):  # a libc without malloc_trim
             ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3): freed memory goes to the kernel
         self.start_bytes: int = psutil.Process().memory_info().rss
         """Resident bytes at the beginning."""

@@ -1,11 +1,11 @@
-"""Energy of a worker's device and host, and how busy the device is, sampled in a thread.
+"""Energy of a worker's device and host, and the device's utilisation, sampled in a thread.
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
-in which part of its last sample period a kernel ran (`nvmlDeviceGetUtilizationRates`; the period
-is a sixth of a second to a second). AMD SMI does the same for AMD's (untested; rocm.docs.amd.com,
-AMD SMI Python API reference). RAPL counts the energy of processors and of their memory
-(Linux, Documentation/power/powercap/powercap.rst); most systems let root alone read it. Where
-neither can be read there is no thread.
+the share of its last sample period in which a kernel ran (`nvmlDeviceGetUtilizationRates`; the
+period is a sixth of a second to a second). AMD SMI does the same for AMD's GPUs (untested;
+rocm.docs.amd.com, AMD SMI Python API reference). RAPL counts the energy of processors and of their
+memory (Linux, Documentation/power/powercap/powercap.rst); on most systems only root can read it. If
+there is nothing to read, no thread is started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Between two samples. RAPL's counters start again at some 10^5 joules, which takes minutes."""
+"""Seconds between two samples. RAPL's counters wrap around at some 10^5 joules, after minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
@@ -34,18 +34,18 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one window; None where nothing could be read."""
+    """The figures of one window; None where nothing could be read."""
 
     device_joules: float | None = None
     device_busy: float | None = None
-    """In [0, 1], the mean of the samples."""
+    """Utilisation in [0, 1], the mean of the samples."""
     host_joules: float | None = None
 
 
 class PowerMeter:
-    """Reads what this worker's device and host draw between `begin` and `end`.
+    """Measures the energy of this worker's device and host between `begin` and `end`.
 
-    Other processes on the same device or host are in it: the counters know of no process.
+    Other processes on the same device or host are included: the counters do not tell them apart.
     """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
@@ -53,7 +53,7 @@ class PowerMeter:
         kind = AmdGpu if torch.version.hip else Gpu
         self._gpu = kind.found(device)
         self.missing: list[str] = []
-        """What cannot be read, in words."""
+        """What cannot be read, as messages."""
         if self._rapl is None:
             there = any(map(_counts, powercap.glob("intel-rapl:*")))
             why = "RAPL's counters are not readable" if there else "there is no RAPL"
@@ -63,7 +63,7 @@ class PowerMeter:
                 f"energy of the GPU is not measured, because {kind.library} has no counter"
             )
         self.last: tuple[float, Reading] | None = None
-        """The last sample since `begin`, and when it was, by the monotonic clock."""
+        """The time of the last sample since `begin`, by the monotonic clock, and its figures."""
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._busy: list[float] = []
@@ -75,12 +75,12 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """Equal for workers of one host, also in its containers; 0 where it has no counter."""
+        """A number for the host, the same in its containers; 0 if the host has no counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """Equal for workers that share a device; 0 where it has no counter."""
+        """A number for the device, the same in workers that share it; 0 if it has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
@@ -92,7 +92,7 @@ class PowerMeter:
             self._began = self._gpu.joules() if self._gpu is not None else None
 
     def end(self) -> Reading:
-        """What was drawn since `begin`."""
+        """The figures since `begin`."""
         with self._lock:
             return self._reading()
 
@@ -122,7 +122,7 @@ class PowerMeter:
 
 
 class Rapl:
-    """The counters of a host's packages and of their memory, which start again from zero."""
+    """RAPL's counters of a host's processor packages and their memory, which wrap around to 0."""
 
     def __init__(self, zones: list[Path]) -> None:
         self._files = [zone / "energy_uj" for zone in zones]
@@ -132,7 +132,7 @@ class Rapl:
 
     @classmethod
     def found(cls, root: Path) -> Rapl | None:
-        """None where there is no such counter, or it cannot be read."""
+        """The counters below `root`; None if there are none, or if they cannot be read."""
         zones = [zone for zone in sorted(root.glob("intel-rapl:*")) if _counts(zone)]
         try:
             return cls(zones) if zones else None
@@ -145,7 +145,7 @@ class Rapl:
         self._sum = 0
 
     def joules(self) -> float | None:
-        """Since `begin`; to be called at least once for each time that a counter starts again."""
+        """Joules since `begin`; to be called more often than a counter wraps around."""
         try:
             values = [_value(file) for file in self._files]
         except (OSError, ValueError):
@@ -157,7 +157,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Packages and their memory: cores are a part of a package, and psys holds the packages."""
+    """Whether a zone counts: a package or its memory. Cores and psys would count energy twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -170,7 +170,7 @@ def _value(file: Path) -> int:
 
 
 class Gpu:
-    """A GPU by NVML. A part of one (MIG) has no counter."""
+    """A GPU, read by NVML. A part of a GPU (MIG) has no counter."""
 
     library = "NVML"
 
@@ -181,7 +181,7 @@ class Gpu:
 
     @classmethod
     def found(cls, device: torch.device) -> Gpu | None:
-        """None on a CPU, and where NVML does not answer."""
+        """The GPU of a torch device; None for a CPU, and if NVML does not answer."""
         if device.type != "cuda" or (pynvml := nvml()) is None:
             return None
         # not by its index: CUDA_VISIBLE_DEVICES gives devices other indices than NVML's
@@ -193,12 +193,12 @@ class Gpu:
             return None
 
     def joules(self) -> float | None:
-        """Since the driver was loaded."""
+        """Joules since the driver was loaded."""
         count = self._asked(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         return None if count is None else count * _MILLI
 
     def busy(self) -> float | None:
-        """Part of NVML's last sample period in which a kernel ran, in [0, 1]."""
+        """Share of NVML's last sample period in which a kernel ran, in [0, 1]."""
         rates = self._asked(self._nvml.nvmlDeviceGetUtilizationRates)
         return None if rates is None else rates.gpu / 100
 
@@ -213,7 +213,7 @@ class Gpu:
 
 
 class AmdGpu:
-    """A GPU by AMD SMI, which ROCm brings along. Untested: written from its documentation."""
+    """An AMD GPU, read by AMD SMI, a part of ROCm. Untested: written from its documentation."""
 
     library = "AMD SMI"
 
@@ -224,7 +224,7 @@ class AmdGpu:
 
     @classmethod
     def found(cls, device: torch.device) -> AmdGpu | None:
-        """None on a CPU, and where AMD SMI does not answer."""
+        """The GPU of a torch device; None for a CPU, and if AMD SMI does not answer."""
         if device.type != "cuda" or (smi := amdsmi()) is None:
             return None
         its: Any = torch.cuda.get_device_properties(device)
@@ -237,14 +237,14 @@ class AmdGpu:
             return None
 
     def joules(self) -> float | None:
-        """Since the driver was loaded."""
+        """Joules since the driver was loaded."""
         count = self._asked(self._amdsmi.amdsmi_get_energy_count)
-        if count is None or "energy_accumulator" not in count:  # so called from ROCm 6.2 on
+        if count is None or "energy_accumulator" not in count:  # its name from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 
     def busy(self) -> float | None:
-        """Part of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
+        """Share of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
         rates = self._asked(self._amdsmi.amdsmi_get_gpu_activity)
         share = None if rates is None else rates["gfx_activity"]
         return share / 100 if isinstance(share, int) else None  # "N/A" where it is not reported
@@ -267,5 +267,5 @@ def _boot_id() -> str:
 
 
 def _number(name: str) -> int:
-    """48 bits, which a 64-bit float holds exactly; 0 for no name."""
+    """A 48-bit hash of a name, exact as a 64-bit float; 0 for an empty name."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:12], 16) if name else 0

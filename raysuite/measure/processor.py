@@ -1,4 +1,4 @@
-"""Processor time: of processes, of the whole machine, and what is left for others."""
+"""Processor time of processes, of the whole machine, and of other programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raysuite.measure.power_meter import BOOT
 
 
 def machine_seconds() -> float:
-    """Processor time that the machine has taken since it started, idle and waiting apart."""
+    """Processor time that the machine has used since it started, without idle time and waiting."""
     times = psutil.cpu_times()
     busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
     # Linux counts guests in `user` and `nice` too (proc(5))
@@ -20,9 +20,9 @@ def machine_seconds() -> float:
 
 
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
-    """Processor time of a process, unless it is left out, and of those that it started, and these.
+    """Processor time of a process and all its descendants; without its own unless `itself`.
 
-    What has ended counts with whoever waited for it, so that the time never falls.
+    The time of an ended process counts for the process that waited for it, and so is never lost.
     """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
@@ -37,19 +37,19 @@ def family_seconds(process: psutil.Process, itself: bool = True) -> float:
 
 
 class OtherPrograms:
-    """The processor time that is not the workers', on the machine of each, from `begin` on."""
+    """Processor time of programs other than the workers, on the machine of each worker."""
 
     def begin(self) -> None:
         """Read the counters."""
         self._began = self._read()
 
     def end(self) -> None:
-        """Read them again."""
+        """Read the counters again."""
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
-        """Processor seconds of others between the two, per worker; `gather` is an all-gather of the
-        ranks, which all have to call it."""
+        """Processor seconds of other programs between `begin` and `end`, per worker; `gather` is an
+        all-gather, which all ranks have to call."""
         host = zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0
         rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 3).tolist()
         return [

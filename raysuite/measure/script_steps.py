@@ -1,15 +1,15 @@
-"""The steps of a training script that is not changed, as one rank counts them.
+"""The steps of an unchanged training script, as one rank counts them.
 
-- A step ends where a torch optimiser's `step` does (`register_optimizer_step_post_hook`). Only the
-  optimiser that steps first counts: a GAN's second one is a part of the same step, until it steps
-  twice in a row. With gradient accumulation it is called once for several batches.
-- Samples are those of the batches that the script takes from its DataLoader, whose `__iter__` is
-  replaced for that in this process, as torch has no hook there; so is
-  `torch.distributed.init_process_group`, for the time that it takes.
+- A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
+  optimiser that steps first counts: a GAN's second optimiser is part of the same step, until it
+  steps twice in a row. With gradient accumulation, `step` is called once for several batches.
+- Samples are those of the batches that the script takes from its DataLoader. As torch has no hook
+  there, `DataLoader.__iter__` is replaced in this process; so is
+  `torch.distributed.init_process_group`, to measure its time.
 
-A rank appends what it measured to its own file, about once a second, as lines of JSON. Times are
-those of the monotonic clock, which all processes of a host share. What the host and the device
-draw is sampled once a second from the first step on, by a thread.
+A rank appends its measurements to its own file, about once a second, as lines of JSON. Times are
+those of the monotonic clock, which all processes of a host share. A thread samples the energy of
+host and device once a second from the first step on.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""First steps that are written one by one, so that it is known after which of them a rank hangs."""
+"""Number of first steps that are written one by one, to show after which of them a rank hangs."""
 _MOST_DEPTH = 4
-"""Of nested batches, in which a tensor is looked for."""
+"""Depth to which nested batches are searched for a tensor."""
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes what it measured."""
+    """The file of a rank's measurements."""
     return folder / f"rank-{rank}.jsonl"
 
 
 class Row(NamedTuple):
-    """One step of one rank; since the step before, where nothing else is said."""
+    """One step of one rank; figures are since the end of the previous step."""
 
     end: float
     device_s: float | None
-    """By the device's clock; None on a CPU."""
+    """Seconds by the device's clock; None on a CPU."""
     wait_s: float
-    """Waiting for the training loader."""
+    """Seconds of waiting for the training loader."""
     samples: int | None
     tokens: int | None
     evaluates: bool
-    """Another loader was read, or batches were read without gradients."""
+    """Whether another loader was read, or batches were read without gradients."""
     idle_s: float
-    """Until the training loader was first asked."""
+    """Seconds until the first request to the training loader."""
 
 
 Own = tuple[int | None, int | None, float, bool, float]
-"""Samples, tokens, wait, whether it evaluates, and idle seconds of a Row."""
+"""samples, tokens, wait_s, evaluates and idle_s of a Row."""
 
 
 class _Read:
-    """What was read of one loader since the last step."""
+    """What was read from one loader since the last step."""
 
     def __init__(self, began: float) -> None:
         self.began = began
         self.length: int | None = None
-        """Batches of a pass over the loader, where an epoch began and it is known."""
+        """Batches of a pass over the loader, if an epoch has begun and the number is known."""
         self.batches = 0
         self.samples: int | None = 0
         self.tokens: int | None = 0
@@ -82,7 +82,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class Recorder:
-    """The steps of this process: one entry of each list a step."""
+    """Records the steps of this process, in lists with one entry per step."""
 
     def __init__(self, file: Path, check: int = 0, power: bool = False) -> None:
         self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
@@ -91,26 +91,26 @@ class Recorder:
         self._flushed = time.perf_counter()
         self._optimizer: Any = None
         self._other: Any = None
-        """An optimiser that stepped after the last step of the first."""
+        """An optimiser that has stepped since the last step of `_optimizer`."""
         self._depth = 0
         self._marked = False
         self._train: int | None = None
         self._batches: dict[int, _Read] = {}
-        """By loader."""
+        """What was read, by loader."""
         self._ended = time.perf_counter()
         self._events: list[Any] = []
         self._steps = 0
         self._hash: int | None = 0
-        """Of the samples that were read since the last step; None where they have no tensors."""
+        """Hash of the samples that were read since the last step; None if they have no tensors."""
         self._pass_samples: int | None = None
         self._sharded = False
         self._loss: float | None = None
         self.on_step: Callable[[int], None] | None = None
         """Called with the number of each step, from 1, at its end."""
         self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
-        """The context in which a batch is asked for."""
+        """The context in which a batch is requested."""
         self.marks: dict[str, float] = {}
-        """Name of a moment -> when it was."""
+        """Name of a moment -> its time."""
 
     @property
     def on_device(self) -> bool:
@@ -128,7 +128,7 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """An optimiser has stepped. A wrapper's step holds that of the optimiser inside."""
+        """Handle an optimiser's step. A wrapper's step contains that of the wrapped optimiser."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -138,7 +138,7 @@ class Recorder:
             if optimizer is not self._other:
                 self._other = optimizer
                 return
-            # the first one no longer steps: Horovod's broadcast of its state steps it once
+            # the first optimiser no longer steps: Horovod steps it once to broadcast its state
             self._optimizer = optimizer
             if self._steps == 1:
                 self.marks["first_step"] = time.perf_counter()
@@ -148,7 +148,7 @@ class Recorder:
         self._end_step(self._own_samples())
 
     def marked(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
-        """The script itself says that a step has ended."""
+        """Handle the end of a step that the script itself has marked."""
         if not self._marked:
             self._marked = True
             self._rows.clear()
@@ -162,11 +162,12 @@ class Recorder:
         self._end_step(given)
 
     def began_epoch(self, loader: int, began: float, length: int | None) -> None:
-        """The script has asked for a loader's iterator; `length`: batches of a pass, if known."""
+        """Handle the beginning of a pass over a loader; `length`: its batches, if known."""
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """What was read of a loader since the last step, now longer, and the time now."""
+        """What was read from a loader since the last step, after adding the wait since `began`;
+        also the current time."""
         now = time.perf_counter()
         read = self._batches.get(loader)
         if read is None:
@@ -175,7 +176,7 @@ class Recorder:
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """The script has taken a batch."""
+        """Count a batch that the script has taken."""
         import torch
 
         read, now = self._read(loader, began)
@@ -189,18 +190,18 @@ class Recorder:
             self._hash = _sum(self._hash, samples_hash(batch))
 
     def backward(self, loss: Any) -> None:
-        """A backward pass begins; only where parameters are compared."""
+        """Keep the loss of a backward pass; called only if parameters are compared."""
         if self._steps < self._check and loss.numel() == 1:
             self._loss = (self._loss or 0.0) + float(loss.detach())
 
-    # Of a step.
+    # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """DeepSpeed steps its inner optimiser once for each group of parameters."""
+        """Whether the step is counted already: DeepSpeed steps once per group of parameters."""
         return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
-        """Of the training loader since the last step."""
+        """What was read from the training loader since the last step."""
         read, self._batches = self._batches, {}
         if self._train not in read:
             found = [k for k, each in read.items() if each.batches and not each.without_gradients]
@@ -208,7 +209,7 @@ class Recorder:
                 self._train = found[-1]
             elif self._train is None:
                 return None, None, 0.0, False, 0.0
-            else:  # a loader that reads ahead has given the batch of this step before
+            else:  # a loader that reads ahead has delivered this step's batch earlier
                 return 0, 0, sum(each.wait_s for each in read.values()), bool(read), 0.0
         evaluates = any(
             each.without_gradients or (key != self._train and each.batches > 1)
@@ -239,7 +240,7 @@ class Recorder:
             self.on_step(self._steps)
 
     def _describe(self) -> None:
-        """At the first step: what is trained."""
+        """Write what is trained, at the first step."""
         import torch
 
         tensors = self._tensors()
@@ -270,7 +271,7 @@ class Recorder:
         self._meter.begin()
 
     def _counters(self) -> dict[str, Any]:
-        """Which counters of energy this rank reads, and why not others."""
+        """Which energy counters this rank reads, and why it does not read others."""
         meter = self._meter
         if meter is None:
             return {}
@@ -281,12 +282,12 @@ class Recorder:
         return [tensor for group in groups for tensor in group["params"]]
 
     def _rates(self) -> list[float]:
-        """Learning rates of the groups of parameters."""
+        """Learning rates of the parameter groups."""
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return [float(group["lr"]) for group in groups if "lr" in group]
 
     def _checked(self) -> dict[str, Any]:
-        """Digests of the parameters of this rank after a step, and of its random state."""
+        """Digests of this rank's parameters after a step, and of its random state."""
         import torch
 
         loss, self._loss = self._loss, None
@@ -304,7 +305,7 @@ class Recorder:
     # The file.
 
     def flush(self) -> None:
-        """Append the steps so far; on a GPU those that it has ended."""
+        """Append the steps so far to the file; on a GPU, those that it has completed."""
         self._flushed = time.perf_counter()
         rows, self._rows = self._rows, []
         if self._events:
@@ -318,7 +319,7 @@ class Recorder:
             self._write({"kind": "power", "at": at, **asdict(reading)})
 
     def _on_device(self, most: int) -> list[float]:
-        """Seconds between events that the device has passed, which are then forgotten."""
+        """Seconds between events that the device has passed; the events are then removed."""
         seconds: list[float] = []
         while len(self._events) > 1 and len(seconds) < most and self._events[1].query():
             seconds.append(self._events[0].elapsed_time(self._events[1]) / 1e3)
@@ -326,7 +327,7 @@ class Recorder:
         return seconds
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
-        """The script has ended, with this exception if any, maybe as another rank was lost."""
+        """Handle the end of the script: its exception, and whether another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
         if len(self._events) > 1 and error is None:
@@ -347,7 +348,7 @@ class Recorder:
         )
 
     def add(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Append a line of some other kind: what the file begins with, or a profile."""
+        """Append a line of another kind, such as the file's head or a profile."""
         self._write({"kind": kind, **content})
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -364,8 +365,8 @@ def _event() -> Any:
 
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
-    """Samples of a batch, by the first axis of its first tensor, and tokens, where it has
-    `input_ids`; None where there is no tensor."""
+    """Samples of a batch, from the first axis of its first tensor, and tokens, from `input_ids`;
+    None where there is no such tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -387,8 +388,7 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the bits of all tensors in a value, in hexadecimal digits; of a shard where a
-    tensor is one."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts if sharded."""
     import torch
 
     found = hashlib.sha256()
@@ -397,24 +397,24 @@ def digest(value: Any) -> str:
             continue
         own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
-        if hasattr(own, "__tensor_flatten__"):  # of several tensors, such as a quantised one
+        if hasattr(own, "__tensor_flatten__"):  # made of several tensors, such as a quantised one
             names, _ = own.__tensor_flatten__()
             found.update(digest([getattr(own, name) for name in names]).encode())
             continue
         found.update(f"{own.dtype}{tuple(own.shape)}".encode())
-        # not by way of NumPy, without which torch works
+        # without NumPy, which torch does not require
         if own.numel():
             found.update((ctypes.c_char * own.nbytes).from_address(own.data_ptr()))
     return found.hexdigest()
 
 
 _HASH_DIGITS = 8
-"""Hexadecimal: sums of so few bits are exact in any reader of JSON."""
+"""Hexadecimal digits of a sample's hash: sums of 32-bit numbers are exact in any JSON reader."""
 
 
 def samples_hash(batch: Any) -> int | None:
-    """The sum of hashes of a batch's samples, which is the same in any order and division into
-    batches. None where a batch has no tensors of samples."""
+    """The sum of the hashes of a batch's samples, independent of their order and of their division
+    into batches. None if no tensor of the batch has one entry per sample."""
     import torch
 
     number = counted(batch)[0]
@@ -431,26 +431,26 @@ def _has_loaded(module: str) -> bool:
 
 
 def _are_shards(tensors: Sequence[Any]) -> bool:
-    """Whether a rank holds a part of them alone: FSDP, and ZeRO's flat partitions."""
+    """Whether this rank holds only a part of the tensors, as with FSDP and ZeRO's partitions."""
     if any(each.is_shard() for t in tensors for each in getattr(t, "placements", ())):
         return True
     if _has_loaded("deepspeed"):
         return True
-    # of FSDP1 the optimiser has flat views of shards, which look like any other flat tensor
+    # FSDP1's optimiser has flat views of shards, which look like any other flat tensor
     if any(tensor.dim() != 1 for tensor in tensors):
         return False
     return any(type(each).__name__ == "FullyShardedDataParallel" for each in _modules())
 
 
 def _count(tensors: Sequence[Any], shards: bool) -> int | None:
-    """Trained numbers; None where a rank sees a part of them only."""
+    """Number of trainable parameters; None if this rank has only a part of them."""
     if not tensors or (shards and not all(hasattr(t, "placements") for t in tensors)):
         return None
     return sum(int(tensor.numel()) for tensor in tensors)
 
 
 def _modules() -> list[Any]:
-    """All modules of this process."""
+    """All torch modules of this process."""
     import gc
 
     import torch
@@ -459,7 +459,7 @@ def _modules() -> list[Any]:
 
 
 def _layers_that_differ() -> list[str]:
-    """Kinds of layers in training whose results depend on how a batch is divided among ranks."""
+    """Classes of layers in training mode whose results depend on a batch's split among ranks."""
     from torch import nn
 
     kinds = (
@@ -471,7 +471,7 @@ def _layers_that_differ() -> list[str]:
 
 
 def _names(tensors: Sequence[Any]) -> list[str]:
-    """Of parameters in the modules that no other module holds; a number where there is none."""
+    """Names of parameters in the outermost modules; a number for a parameter without a name."""
     modules = _modules()
     inside = {id(child) for module in modules for child in module.children()}
     names = {
@@ -491,7 +491,7 @@ def _described(error: BaseException | None) -> str:
 
 
 def status_bytes(name: str) -> int:
-    """proc(5): VmRSS, the resident memory, or VmHWM, the largest so far."""
+    """Bytes of VmRSS, the resident memory, or of VmHWM, its peak (proc(5)); 0 if not found."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -505,13 +505,13 @@ def _peak_device_bytes() -> int:
 
 
 def _timed_iterator(recorder: Recorder, iterate: Callable[..., Any]) -> Callable[..., Any]:
-    """DataLoader.__iter__, whose batches are counted."""
+    """Wrap DataLoader.__iter__ to count its batches."""
 
     @functools.wraps(iterate)
     def begin(loader: Any) -> Any:
         began = time.perf_counter()
         iterator = iterate(loader)
-        if isinstance(iterator, _Counted):  # a subclass that calls the class above it
+        if isinstance(iterator, _Counted):  # a subclass that calls its parent's __iter__
             return iterator
         key = id(loader)
         recorder.began_epoch(key, began, _length(loader))
@@ -522,11 +522,11 @@ def _timed_iterator(recorder: Recorder, iterate: Callable[..., Any]) -> Callable
 
 
 def _length(loader: Any) -> int | None:
-    """Batches of a pass; None where that is not known."""
+    """Batches of a pass; None if the number is not known."""
     import torch
 
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return None  # once asked for its length, torch warns of more samples than that
+        return None  # once len() was called, torch warns of samples beyond it
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
@@ -534,7 +534,7 @@ def _length(loader: Any) -> int | None:
 
 
 class _Counted:
-    """An iterator whose items are counted; all else is the iterator's own."""
+    """An iterator whose items are counted; all else is passed to the wrapped iterator."""
 
     def __init__(self, iterator: Any, recorder: Recorder, key: int, known: bool) -> None:
         self._own, self._recorder, self._key, self._known = iterator, recorder, key, known
@@ -557,7 +557,7 @@ class _Counted:
 
 
 def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensor.backward, whose loss is kept for the comparison of the first steps."""
+    """Wrap Tensor.backward to keep the loss for the comparison of the first steps."""
 
     @functools.wraps(backward)
     def observed(loss: Any, *words: Any, **options: Any) -> Any:
@@ -569,7 +569,7 @@ def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Call
 
 @contextmanager
 def observe(recorder: Recorder) -> Iterator[None]:
-    """Have the recorder called in this process, within the context."""
+    """Install the recorder's hooks in this process, within the context."""
     import torch
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
@@ -599,7 +599,7 @@ def observe(recorder: Recorder) -> Iterator[None]:
 
 
 def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:
-    """init_process_group, which a phase of the start is measured of."""
+    """Wrap init_process_group to measure this phase of the start."""
 
     @functools.wraps(form)
     def timed(*words: Any, **options: Any) -> Any:

@@ -19,11 +19,11 @@ from torch.profiler import ProfilerActivity, profile
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
-"""Sorted and disjoint, none of them empty, no two of them touching."""
+"""Sorted, disjoint, not empty and not adjacent."""
 
 
 def union(*sets: Iterable[Interval]) -> Intervals:
-    """What any of the intervals covers; they may come in any order and overlap."""
+    """The time that any of the intervals covers; they may overlap, in any order."""
     merged: Intervals = []
     for begin, end in sorted(chain.from_iterable(sets)):
         if end <= begin:
@@ -37,7 +37,7 @@ def union(*sets: Iterable[Interval]) -> Intervals:
 
 
 def minus(whole: Intervals, *others: Intervals) -> Intervals:
-    """What `whole` covers and none of the others does."""
+    """The part of `whole` that no other set covers."""
     taken = union(*others)
     left: Intervals = []
     place = 0
@@ -56,7 +56,7 @@ def minus(whole: Intervals, *others: Intervals) -> Intervals:
 
 
 def within(whole: Intervals, window: Interval) -> Intervals:
-    """The part that lies in the window."""
+    """The part of `whole` in the window."""
     first, last = window
     cut = [(max(begin, first), min(end, last)) for begin, end in whole]
     return [(begin, end) for begin, end in cut if begin < end]
@@ -75,14 +75,13 @@ STEP = "raysuite::step"
 
 CALL = re.compile(r"^_?c10d\w*::")
 IN_FLIGHT = re.compile(r"^gloo:")
-"""Of torch.distributed on the host: the call of a collective, and its life in Gloo's threads."""
+"""torch.distributed's events on the host: a collective's call, and its work in Gloo's threads."""
 
 OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
-Autograd's own events contain whatever a hook does, communication included: only the operators
-within them count. `torch::` are autograd's accumulation and DDP's reducer, whose operators
-count as well.
+Autograd's own events contain all that a hook does, communication included, so only the operators
+inside them count. The same holds for `torch::`: autograd's accumulation and DDP's reducer.
 """
 
 KERNELS = {
@@ -94,12 +93,12 @@ KERNELS = {
     ),
     "other": re.compile(""),
 }
-"""Class of a GPU's kernels and copies -> what their names hold; the first that fits counts.
-Copies between host and device are loading, copies within the device are other."""
+"""Class of a GPU's kernels and copies -> pattern of their names; the first match counts. Copies
+between host and device are loading, copies within the device are other."""
 
 
 class Event(NamedTuple):
-    """What a profiler saw; times in ns since 1970."""
+    """An event of a profiler; times in ns since 1970."""
 
     name: str
     begin: int
@@ -126,10 +125,9 @@ class Parts:
 def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
     """The parts of the one WINDOW among the events.
 
-    `mark` is what an engine calls its own communication. `timeline` is when collectives were
-    under way by a framework's own record, in the clock of the events. Where a GPU's
-    kernels are recorded, they count and not their callers on the host, so that nothing counts
-    twice.
+    `mark` is the name of an engine's events for its own communication. `timeline` has the intervals
+    of collectives from a framework's own record, in the clock of the events. If a GPU's kernels are
+    recorded, they count instead of the calls on the host, so that nothing counts twice.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -144,7 +142,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     marked = _spans(host, lambda event: event.name == mark)
     sources = {"torch.distributed": collectives, "timeline": timeline or [], "waits": marked}
     if kernels:
-        # the host runs ahead of the device: its calls count where there is no kernel
+        # the host runs ahead of the device: its calls count only without communication kernels
         computes = union(kernels["convolution_gemm"], kernels["other"])
         loads = union(waits, kernels["loading"])
         if kernels["communication"]:
@@ -174,7 +172,7 @@ def _spans(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Interval
 
 
 def _kernels(events: Sequence[Event]) -> dict[str, Intervals]:
-    """By class; empty where nothing ran on a GPU."""
+    """Intervals by class; empty if nothing ran on a GPU."""
     found: dict[str, list[Event]] = {name: [] for name in KERNELS}
     for event in events:
         kind = next(name for name, pattern in KERNELS.items() if pattern.search(event.name))
@@ -188,39 +186,39 @@ def _kernels(events: Sequence[Event]) -> dict[str, Intervals]:
 
 
 class Profiler:
-    """Profiles this thread, autograd's, the process groups' and the device."""
+    """Profiles this thread, the threads of autograd and of process groups, and the device."""
 
     def __init__(self, device: torch.device) -> None:
-        # Kineto writes on stderr when it starts and stops, and that there is no GPU
+        # otherwise Kineto writes to stderr when it starts and stops, and if there is no GPU
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # neither shapes nor stacks: recording them takes more time than the operators
+        # no shapes and stacks: recording them takes more time than the operators
         self._profile = profile(activities=activities)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Profile; to start and to end it takes seconds on a GPU."""
+        """Profile within the context; beginning and ending take seconds on a GPU."""
         with self._profile:
             yield
 
     def events(self) -> list[Event]:
-        """All that was seen, in ns since 1970."""
-        # the public list makes a tree of them, which takes minutes where there are many
+        """All recorded events, in ns since 1970."""
+        # the public list makes a tree of the events, which takes minutes for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []
         for event in results.events():
             on_device = event.device_type().name != "CPU"
             if on_device and event.is_user_annotation():
-                continue  # the host's marks, drawn beside the kernels: not one of them
+                continue  # a mark of the host, copied to the device's track: not a kernel
             begin = event.start_ns()
             end = begin + event.duration_ns()
             events.append(Event(event.name(), begin, end, event.start_thread_id(), on_device))
         return events
 
     def write_trace(self, file: Path) -> None:
-        """Chrome's trace format, gzipped (`.json.gz`), which ui.perfetto.dev opens."""
+        """Write Chrome's trace format, gzipped (`.json.gz`), which ui.perfetto.dev opens."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(str(file))
 
@@ -228,15 +226,15 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""From when all ranks are ready to when the result is there; what is nested in them is their
-parts."""
+"""Phases from the moment when all ranks are ready until the result is there; phases nested in them
+are parts of them."""
 
 
 def horovod_collectives(file: Path) -> Intervals:
-    """When the collectives of a timeline were under way, in ns since 1970.
+    """The intervals of the collectives in a timeline, in ns since 1970.
 
     The timeline shows each tensor as a process with nested phases: `B` begins one, `E` ends the
-    innermost. A truncated file is read up to its end; with one rank there is nothing in it.
+    innermost. A truncated file is read up to its end; with one rank the timeline is empty.
     """
     events = _events(file.read_text())
     start = next(

@@ -1,7 +1,7 @@
 """Which CPUs are next to which GPU and memory, by Linux's sysfs, and the share of each worker.
 
 (Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
-has the same for CUDA alone, behind torch's own launcher.)
+does the same for CUDA only, and only in torch's own launcher.)
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Core:
 
     cpus: tuple[int, ...]
     node: int
-    """Its memory node."""
+    """The core's memory (NUMA) node."""
     socket: int
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The usable cores of a host, by memory node, and how far the nodes are from each other."""
+    """The usable cores of a host, by memory node, and the distances between the nodes."""
 
     cores: tuple[Core, ...]
     distances: dict[int, list[int]]
-    """Of each memory node from all, in the order of their numbers, as the firmware gives them."""
+    """Distances from each memory node to all, in the order of their numbers, by the firmware."""
 
     @property
     def nodes(self) -> list[int]:
@@ -51,7 +51,8 @@ class Topology:
 
 
 def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Topology:
-    """The cores that this process may use, or `usable`; without sysfs all are of one node."""
+    """The cores that this process may use, or those of the CPUs `usable`; without sysfs, all cores
+    are in one node."""
     usable = os.sched_getaffinity(0) if usable is None else usable
     node_of, distances = dict.fromkeys(usable, 0), {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):
@@ -69,18 +70,17 @@ def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Top
 
 
 def gpu_node(pci: str, sys: Path = SYS) -> int | None:
-    """The memory node of a GPU, by its PCI address such as 0000:03:00.0; None where the kernel
-    knows none."""
+    """The memory node of a GPU, by its PCI address such as 0000:03:00.0; None if not known."""
     number = int(_text(sys / "bus/pci/devices" / pci.lower() / "numa_node") or -1)
     return number if number >= 0 else None
 
 
 def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) -> list[list[int]]:
-    """CPUs of each of this host's workers; empty lists where there is less than a core for each.
+    """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
 
     `near` are the memory nodes of the workers' GPUs. The cores of a GPU's socket are split by
-    memory node: a node without a GPU goes to the nearest that has one. Without GPUs, or where a
-    node is not known, all cores are split evenly.
+    memory node: a node without a GPU goes to the nearest that has one. Without GPUs, or if a node
+    is not known, all cores are split evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):
@@ -119,9 +119,9 @@ def bound_cpus(
     near: Sequence[int | None],
     topology: Topology,
 ) -> list[int]:
-    """The CPUs of worker `index` of this host; empty where it is not bound.
+    """The CPUs of worker `index` of this host; empty if the worker is not bound.
 
-    `auto` binds only where there are several memory nodes. Raises UserError for a list of CPUs that
+    `auto` binds only on hosts with several memory nodes. Raises UserError for a list of CPUs that
     is missing, or not usable here.
     """
     if binding == "none" or (binding == "auto" and len(topology.nodes) < 2):
@@ -143,8 +143,8 @@ def bound_cpus(
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Bind every thread of this process, and those that it starts. Memory that a thread is the
-    first to write is then on its own node (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
+    """Bind every thread of this process, and all that it starts later. Memory is then on the node
+    of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.sched_setaffinity(int(thread), cpus)
@@ -160,7 +160,7 @@ def read_cpus(text: str) -> list[int]:
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
-    """The same the other way round."""
+    """CPUs in the kernel's notation: 0, 1, 2, 8 -> `0-2,8`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:

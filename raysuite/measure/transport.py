@@ -1,4 +1,4 @@
-"""What carries the exchange between ranks: TCP by an interface, or what NCCL chose."""
+"""The transport between ranks: TCP on an interface, or the transport that NCCL has chosen."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 import psutil
 
 INFINIBAND = Path("/sys/class/infiniband")
-"""Devices, their ports' state and link layer (kernel.org, Documentation/ABI/stable/
-sysfs-class-infiniband)."""
+"""InfiniBand devices, with the state and link layer of their ports (kernel.org,
+Documentation/ABI/stable/sysfs-class-infiniband)."""
 SLINGSHOT = Path("/sys/class/cxi")
 """Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Ports at which ranks find each other: no gradient passes there."""
+"""Variables with the ports at which ranks find each other; no gradients pass there."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
 _DEVICE = re.compile(r"\d+(\(\d+\))?")
 
 Connection = tuple[str, int, str, int]
-"""Own address and port, the other's."""
+"""Local address and port, remote address and port."""
 
 
 class Transport:
     """The transports of connections that this process's ranks open after this object is made.
 
-    NCCL's choice is read from its log, kept in memory; where the user sets NCCL_DEBUG, the log is
-    the user's, and the choice is not read.
+    NCCL's choice is read from its log, kept in memory. If the user sets NCCL_DEBUG, the log is the
+    user's, and the choice is not read.
     """
 
     def __init__(self, on_gpu: bool) -> None:
@@ -37,19 +37,19 @@ class Transport:
         self._start = os.lseek(self._log, 0, os.SEEK_END) if self._log is not None else 0
 
     def names(self) -> list[str]:
-        """Such as "TCP, eth0", "TCP, this host", "NCCL, NET/IB/GDRDMA"."""
+        """Names of the transports, such as "TCP, eth0", "TCP, this host", "NCCL, NET/IB/GDRDMA"."""
         return sorted({*tcp_names(connections() - self._before), *self._nccl()})
 
     def _nccl(self) -> set[str]:
         if self._log is None:
             return set()
         size = os.fstat(self._log).st_size
-        start = self._start if size >= self._start else 0  # of an earlier NCCL of this process
+        start = self._start if size >= self._start else 0  # shorter: NCCL has begun a new log
         return nccl_names(os.pread(self._log, size - start, start).decode(errors="replace"))
 
 
 def connections() -> set[Connection]:
-    """This process's TCP connections, except those to stores; none where they cannot be read."""
+    """This process's TCP connections, except those to stores; empty if they cannot be read."""
     stores = {int(os.environ.get(name) or 0) for name in _STORES}
     with contextlib.suppress(psutil.Error, OSError):
         return {
@@ -61,7 +61,7 @@ def connections() -> set[Connection]:
 
 
 def tcp_names(found: set[Connection]) -> set[str]:
-    """By the interface of the own address; "this host" where the other address is one of it too."""
+    """Names with the interface of the local address, or "this host" if both addresses are local."""
     interfaces = {
         _plain(address.address.partition("%")[0]): name
         for name, addresses in psutil.net_if_addrs().items()
@@ -75,8 +75,8 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """Of the lines on which NCCL (INFO, INIT) logs how it connects two ranks; the numbers of
-    devices are left out."""
+    """Names from the lines on which NCCL (INFO, INIT) logs how it connects two ranks, without the
+    numbers of devices."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {
@@ -85,7 +85,7 @@ def nccl_names(log: str) -> set[str]:
 
 
 def infiniband(root: Path = INFINIBAND) -> list[str]:
-    """This host's InfiniBand devices with an active port; RoCE is Ethernet."""
+    """This host's InfiniBand devices with an active port; RoCE counts as Ethernet."""
     return sorted(
         {
             port.parent.parent.name
@@ -96,11 +96,11 @@ def infiniband(root: Path = INFINIBAND) -> list[str]:
 
 
 _log: int | None = None
-"""NCCL reads its environment once a process, and keeps its log open."""
+"""NCCL's log: one per process, as NCCL reads its environment once and keeps the log open."""
 
 
 def _nccl_log() -> int | None:
-    """A file in memory into which NCCL logs how it connects; None where the user has a log."""
+    """A file in memory into which NCCL logs how it connects; None if the user sets NCCL_DEBUG."""
     global _log
     if _log is None and "NCCL_DEBUG" not in os.environ:
         _log = os.memfd_create("nccl")

@@ -1,4 +1,4 @@
-"""MLflow, written from the journals: while they are written, or later."""
+"""Journals -> MLflow, during the runs or later."""
 
 from raysuite.track.sync import SyncSummary, prepare, sync
 

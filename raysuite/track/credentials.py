@@ -1,8 +1,8 @@
 """User and password for a cluster's MLflow server: read from a file, sent to that server only.
 
-MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` where
-MLFLOW_TRACKING_AUTH is raysuite: in every process of a cluster, and wherever
-`raysuite cluster env` was evaluated. No variable, argument or address then holds the password.
+MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
+MLFLOW_TRACKING_AUTH is raysuite, as in every process of a cluster, and after `raysuite cluster env`
+was evaluated. So no variable, argument or address contains the password.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER_VARIABLE = "RAYSUITE_CLUSTER"
 
 
 def read_told(folder: str, name: str) -> dict[str, Any]:
-    """The content of a cluster's file; empty where it is not there."""
+    """The content of a JSON file in a cluster's folder; empty if there is no such file."""
     try:
         found: dict[str, Any] = json.loads((Path(folder) / name).read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -31,7 +31,7 @@ def read_told(folder: str, name: str) -> dict[str, Any]:
 
 
 class ClusterCredentials:
-    """MLflow's protocol of a request_auth_provider: a name, and what authenticates requests."""
+    """A request_auth_provider by MLflow's protocol: its name, and what authenticates requests."""
 
     def get_name(self) -> str:
         return NAME
@@ -41,9 +41,9 @@ class ClusterCredentials:
 
 
 class BasicAuth:
-    """Adds user and password to requests to the server in `folder`/head.json, and to no others.
+    """Add user and password to requests to the server in `folder`/head.json, and to no others.
 
-    The files are read for each request: a head that was started again has another address.
+    The files are read for each request, as a restarted head has another address.
     """
 
     def __init__(self, folder: str) -> None:

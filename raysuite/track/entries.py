@@ -1,11 +1,11 @@
-"""Records -> what MLflow keeps: metrics, params and tags, as plain data.
+"""Records -> MLflow's metrics, params and tags, as plain data.
 
-Everything follows from the Records, timestamps included: a replay gives identical rows, and
+All of it is derived from the Records, timestamps included: a replay gives identical rows, and
 MLflow's database keeps identical rows once.
 
 Metrics of the n-th optimiser step have step n, those of the n-th epoch have step n, both counted
-from 1, and those of the whole run have step 0. Metrics of one group are adjacent in MLflow's
-pages, which group by what comes before the slash.
+from 1, and those of the whole run have step 0. Metrics of one group are adjacent in MLflow's pages,
+which group by the text before the slash.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DECIDED = (
     "repeat",
     "seed",
 )
-"""What a plan decides beyond its spec."""
+"""Keys of a plan that are logged in addition to its spec."""
 
 
 SOURCE = {
@@ -49,7 +49,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that are no run's own."""
+"""Keys of a spec that concern many runs."""
 
 
 class Point(NamedTuple):
@@ -65,8 +65,8 @@ def epoch_points(
 ) -> Iterator[Point]:
     """The metrics of one epoch and of each of its steps.
 
-    A Record has the time of the epoch's end: its steps are spread evenly over its training time.
-    `with_speed` is False where the gate has not passed, and no throughput may be reported.
+    A Record has the time of the epoch's end; the times of its steps are spread evenly over its
+    training time. `with_speed` is False if the gate has not passed: then no throughput is reported.
     """
     begin = epoch.time - epoch.validation_seconds - epoch.seconds
     each = epoch.seconds / max(1, len(epoch.losses))
@@ -74,14 +74,14 @@ def epoch_points(
         when, step = milliseconds(begin + each * place), epoch.first_step + place
         yield Point("step/loss", loss, when, step)
         yield Point("step/learning_rate", rate, when, step)
-    # of classification as ever: top-5 is a figure of the run alone
+    # classification logs only its primary metric by epoch; top-5 is logged for the whole run
     shown = [task.primary] if task == CLASSIFICATION else [each.name for each in task.metrics]
     learnt = {
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
         **{f"val_{name}": epoch.validation[name] for name in shown if name in epoch.validation},
     }
-    # what a script learns is not known
+    # a script's epochs have no losses
     figures: dict[str, float] = learnt if epoch.losses else {}
     figures["elapsed_seconds"] = epoch.elapsed_seconds
     if with_speed:
@@ -97,8 +97,7 @@ def epoch_points(
 
 
 def run_points(run: RunFigures) -> Iterator[Point]:
-    """All metrics of a run that are final: those of its epochs and, once it has finished, its
-    derived figures."""
+    """A run's final metrics: those of its epochs and, once it has finished, of the whole run."""
     for epoch in final_epochs(run):
         yield from epoch_points(epoch, run.may_tell_speed, run.task)
     if run.status != "finished" or run.end is None:
@@ -114,14 +113,14 @@ def run_points(run: RunFigures) -> Iterator[Point]:
 
 
 def _starts(run: RunFigures) -> Iterator[tuple[str, float]]:
-    """`start/PHASE/NODE` of a script."""
+    """Seconds of each phase of a script's start on each node, as `start/PHASE/NODE`."""
     for host, phases in run.script.starts_by_host.items() if run.script else ():
         for phase, seconds in phases.items():
             yield f"start/{mlflow_key(phase)}/{mlflow_key(host)}", seconds
 
 
 def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
-    """Precision, recall and F1 of each class, of up to 100, and the mean recall."""
+    """The mean recall and, for up to 100 classes, precision, recall and F1 of each class."""
     found = end.classes if isinstance(end, RunFinished) else None
     if found is None:
         return
@@ -135,8 +134,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run; of one under way, those that are trained again only where a checkpoint
-    is lost: one covers them, and was whole before a later epoch ended."""
+    """The epochs of a run. While it is under way, only those that a complete checkpoint covers, as
+    they are repeated only if it is lost. A checkpoint is complete once a later epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
@@ -145,30 +144,30 @@ def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
 
 
 def history_of(epochs: Sequence[EpochFinished]) -> str:
-    """`N DIGEST` of so many epochs: other where one of them was trained again."""
+    """`N DIGEST` of N epochs; the digest changes if one of them is trained again."""
     times = ",".join(str(milliseconds(epoch.time)) for epoch in epochs)
     return f"{len(epochs)} {hashlib.sha256(times.encode()).hexdigest()[:16]}"
 
 
 def continues(run: RunFigures, history: str) -> bool:
-    """Whether the run's epochs begin with those of `history`, which `history_of` made."""
+    """Whether the run's first epochs are those of `history`, which `history_of` made."""
     return history_of(run.epochs[: int(history.partition(" ")[0])]) == history
 
 
 def run_params(plan: Plan) -> dict[str, str]:
-    """The resolved spec, flattened to dotted keys, and what the plan decided as `plan.KEY`."""
+    """The resolved spec, flattened to dotted keys, and the values of DECIDED as `plan.KEY`."""
     spec = {key: value for key, value in plan["spec"].items() if key not in _OF_MANY}
     decided = {f"plan.{key}": plan[key] for key in DECIDED if key in plan}
     return param_values({**dict(flatten(spec)), **decided})
 
 
 def param_values(flat: Mapping[str, Any]) -> dict[str, str]:
-    """Keys and values as MLflow takes them for params."""
+    """Keys and values in the form that MLflow accepts for params."""
     return {mlflow_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
 
 
 def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
-    """Tags by which a run is found again, and the environment that it ran in."""
+    """Tags that identify a run, and tags with its status and its environment."""
     tags = {
         "raysuite.kind": "run",
         "raysuite.results": results_id,
@@ -201,7 +200,7 @@ def shared_params(plans: Sequence[Plan]) -> dict[str, str]:
 
 
 def row_points(rows: Sequence[Row]) -> Iterator[Point]:
-    """What a report states of each variant: `throughput/VARIANT`, speed-up and efficiency."""
+    """The report's figures of each variant: `throughput/VARIANT`, speed-up and efficiency."""
     for row in rows:
         ends = [milliseconds(run.end.time) for run in row.runs if run.end]
         name = variant_key(row.name)
@@ -213,7 +212,7 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def mlflow_status(run: RunFigures) -> str:
-    """The run's status in MLflow's words; a run that was stopped is resumed as the same one."""
+    """The run's status for MLflow; a stopped run continues as the same MLflow run."""
     if run.status in ("finished", "pruned"):  # the tag raysuite.status distinguishes them
         return "FINISHED"
     if run.status == "stopped":
@@ -225,7 +224,7 @@ def mlflow_status(run: RunFigures) -> str:
 
 
 def title(run: RunFigures) -> str:
-    """What MLflow calls the run."""
+    """The run's name in MLflow."""
     return _cut(run_name(run.plan), MOST_KEY)
 
 
@@ -240,7 +239,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested blocks as dotted keys; nothing where there is no value."""
+    """Nested blocks as dotted keys with values; empty values are left out."""
     for key, value in block.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -249,11 +248,11 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def mlflow_key(name: str) -> str:
-    """A key, or the part of one after a slash, for any text; different texts have different keys.
+    """A key, or one part of a key with slashes, for any text; different texts have different keys.
 
-    MLflow takes letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses what
-    a path would resolve to something else. Text that it takes stays as it is; any other text gets
-    a digest at its end, and so does one that has the form of a digest there.
+    MLflow accepts letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses a
+    key that differs from its normalised path. An accepted text stays as it is. Any other text gets
+    a digest at its end, and so does a text that already ends like one.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name
@@ -262,7 +261,7 @@ def mlflow_key(name: str) -> str:
 
 
 _MOST_PART = 200
-"""Characters: with what is before it, a key has MOST_KEY at most."""
+"""Characters of one part, so that a key has at most MOST_KEY with the text before the part."""
 _DIGITS = 16
 _PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
 _DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")
@@ -270,7 +269,7 @@ _REFUSED = re.compile(r"\A\.+|[^\w\-. ]")
 
 
 def variant_key(name: str) -> str:
-    """`ddp · native · 2 workers` -> `ddp native 2 workers`, where that can be nothing else."""
+    """`ddp · native · 2 workers` -> `ddp native 2 workers`; if ambiguous, a key with a digest."""
     *parts, last = name.split(" · ")
     return mlflow_key(name if any(" " in part for part in parts) else " ".join([*parts, last]))
 

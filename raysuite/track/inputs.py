@@ -1,4 +1,4 @@
-"""A run's data set as MLflow's inputs: what it was trained on, and what it was validated on."""
+"""A run's data set as MLflow's dataset inputs, one for training and one for validation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
 CONTEXTS = {"train": "training", "val": "validation"}
-"""Split -> what MLflow calls its use."""
+"""Split -> its use, in MLflow's terms."""
 
 _DIGEST = 8
-"""Hex digits, as MLflow's own digests have them."""
+"""Number of hex digits, as in MLflow's own digests."""
 _OF_THE_SET = ("name", "format", "path", "root", "image_size", "channels", "classes", "bad_samples")
 
 
@@ -49,20 +49,19 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
 
 
 def dataset_digest(plan: Plan, split: str) -> str:
-    """Eight hex digits over the plan's facts of a split."""
+    """Eight hex digits of a hash over a split's description in the plan."""
     data = {key: plan["spec"]["data"].get(key) for key in _OF_THE_SET}
     told = json.dumps([data, plan["dataset"], split], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:_DIGEST]
 
 
 def dataset_name(plan: Plan, split: str) -> str:
-    """`digits-val`."""
+    """A split's name in MLflow, such as `digits-val`."""
     return f"{plan['spec']['data']['name']}-{split}".replace(":", ".")
 
 
 def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """MLflow's type of source, and where the set comes from; without options, which may contain
-    secrets."""
+    """MLflow's type of source, and the data set's origin, without options: they may be secret."""
     place = data.get("path") or data.get("root")
     if place:
         return "local", {"uri": without_password(str(place))}
@@ -70,7 +69,7 @@ def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _schema(facts: dict[str, Any]) -> str:
-    """MLflow's description of inputs and targets; empty for the user's own, of any kind."""
+    """MLflow's description of inputs and targets; empty for a user's own inputs, which vary."""
     if facts.get("inputs"):
         return ""
     size = facts["image_size"]

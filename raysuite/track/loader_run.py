@@ -23,9 +23,10 @@ EXPERIMENT = "loaders"
 
 
 def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = None) -> str:
-    """Write a comparison and the files of its folder into MLflow; why it could not, or "".
+    """Write a comparison and the files of its folder into MLflow; return the error, or "".
 
-    Params are the plan, tags the environment; each timing is a step of its candidate's metric.
+    The plan becomes params, the environment becomes tags, and each timing is a step of its
+    candidate's metric.
     """
     uri = tracking_address(tracking_uri)
     try:
@@ -44,7 +45,7 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
                 if file.is_file():
                     store.client.log_artifact(run_id, str(file))
             store.finish(run_id, "FINISHED" if bench.complete else "KILLED", None)
-    except Exception as error:  # whatever a store throws, what was measured is on disk
+    except Exception as error:  # a store may raise anything; the figures are on disk
         return f"MLflow at {without_password(uri)} could not be written: {one_line(error)}"
     return ""
 

@@ -1,8 +1,8 @@
-"""The points that MLflow has, as files of other loggers below the results folder.
+"""MLflow's points of each run, as files of other loggers in the results folder.
 
-A run is written whole, in place of what was there, where its journal has grown since. To add a
-logger: its function, its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py, and,
-where it brings a package, its part in raysuite/parts.py.
+A run whose journal has grown is written completely, in place of its earlier files. To add a logger,
+add its function, its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it
+needs a package, its part in raysuite/parts.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 
 _MARK = "written"
-"""File beside a run's: the digest of what was written."""
+"""File in a logger's folder for a run: the digest of what was written."""
 
 
 class Logged(NamedTuple):
-    """One run, as a logger is given it."""
+    """One run, as a logger gets it."""
 
     run_id: str
     name: str
@@ -43,7 +43,7 @@ class Logged(NamedTuple):
 
     @property
     def finals(self) -> dict[str, float]:
-        """What is of the whole run: the points of step 0."""
+        """Values of the whole run: the points with step 0."""
         return {point.key: point.value for point in self.points if point.step == 0}
 
     @property
@@ -56,7 +56,7 @@ class LoggerSummary:
     name: str
     folder: Path
     written: int = 0
-    """Runs that were new, or had grown."""
+    """Number of runs that were new, or had grown."""
     error: str = ""
     """Why nothing was written; empty if all went well."""
 
@@ -72,9 +72,9 @@ class LoggerSummary:
 
 
 def write_logger(results: Results, name: str) -> LoggerSummary:
-    """Write the runs of a results folder that have begun for the logger of that name.
+    """Write the runs of a results folder that have begun, by the logger `name`.
 
-    Nothing is raised where that fails: the summary has the reason.
+    If that fails, nothing is raised: the summary has the reason.
     """
     folder = results.folder / name
     if not installed(name):
@@ -83,7 +83,7 @@ def write_logger(results: Results, name: str) -> LoggerSummary:
         with locked(results.folder):
             runs = _logged(results)
             written = sum(_replace(LOGGERS[name], run, folder / run.run_id) for run in runs)
-    except Exception as error:  # whatever a logger raises, what was measured is on disk
+    except Exception as error:  # a logger may raise anything; the figures are on disk
         return LoggerSummary(name, folder, error=one_line(error))
     return LoggerSummary(name, folder, written)
 
@@ -113,7 +113,7 @@ def _logged(results: Results) -> list[Logged]:
 
 
 def _replace(write: Callable[[Logged, Path], None], run: Logged, folder: Path) -> bool:
-    """Write a run; False where it is there as it is."""
+    """Write a run; return False if its files are up to date."""
     mark = folder / _MARK
     if mark.is_file() and mark.read_text("ascii") == run.digest:
         return False
@@ -129,7 +129,7 @@ def _replace(write: Callable[[Logged, Path], None], run: Logged, folder: Path) -
 
 
 def _tensorboard(run: Logged, folder: Path) -> None:
-    """Scalars, and the run's params with its final figures as its row of the tab HPARAMS."""
+    """Write scalars, and params with the final values as the run's row in the tab HPARAMS."""
     from torch.utils.tensorboard import SummaryWriter
 
     writing: Any = SummaryWriter  # has no types
@@ -142,7 +142,7 @@ def _tensorboard(run: Logged, folder: Path) -> None:
 
 
 def _wandb(run: Logged, folder: Path) -> None:
-    """An offline run; its charts have the optimiser step or the epoch as their axis."""
+    """Write an offline run; the optimiser step or the epoch is the axis of its charts."""
     import wandb
 
     settings = wandb.Settings(

@@ -1,4 +1,4 @@
-"""A trained network into MLflow's model registry, as a graph that holds no code."""
+"""Register a trained network in MLflow's model registry, as a graph without Python code."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest difference of the graph's outputs from the network's, over the largest of these."""
+"""Largest difference between the graph's and the network's outputs, over the network's largest."""
 
 
 class Network(NamedTuple):
-    """A torch module for inference, with what shows how it is used."""
+    """A torch module for inference, with an example of its use."""
 
     module: Any
-    """[b, channels, size, size] uint8 -> [b, classes] fp32; or of another task's tensors."""
+    """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
     example: NDArray[Any]
-    """At least two samples: a graph that is traced with one accepts one only."""
+    """At least two input samples: a graph that is traced with one accepts only one."""
     outputs: NDArray[Any]
-    """The module's for them."""
+    """The module's outputs for `example`."""
     classes: list[str]
-    """Names by logit; empty where they are not known."""
+    """Class names in the order of the logits; empty if they are not known."""
     takes: str = "pixels, 0 to 255"
     gives: str = "logits"
 
     @property
     def description(self) -> str:
-        """Of the registered model."""
+        """The description of the registered model."""
         return (
             f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
             "anew."
@@ -65,12 +65,12 @@ class Network(NamedTuple):
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
-    """Write an MLflow model: flavours pytorch and python_function, on any device's host.
+    """Write an MLflow model with the flavours pytorch and python_function, for hosts with any
+    device.
 
-    The graph is torch.export's: loading it imports none of the user's code and unpickles nothing
-    but tensors. Beside it: the resolved spec and the plan.
-    Raises UserError where the network cannot be traced, RaysuiteError where the graph computes
-    something else than the network.
+    The graph is torch.export's: loading it imports no code of the user and unpickles only tensors.
+    The resolved spec and the plan are written next to it. Raises UserError if the network cannot be
+    traced, and RaysuiteError if the graph's outputs differ from the network's.
     """
     import mlflow.pyfunc
     import mlflow.pytorch
@@ -90,14 +90,14 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
             pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             serialization_format="pt2",
         )
-    except Exception as error:  # a network may be anything, and so may what its tracing raises
+    except Exception as error:  # tracing a user's network may raise anything
         first = next(iter(str(error).splitlines()), "")
         raise UserError(
             f"{plan['spec']['model']['name']} cannot be exported as a graph: "
             f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
             "of its input (docs.pytorch.org: torch.export)"
         ) from error
-    # MLflow would load it on a GPU where there is one, and refuse this one, which is a CPU's
+    # on a host with a GPU, MLflow would load the graph there and refuse it, as it is for CPUs
     described.flavors["python_function"]["config"]["device"] = "cpu"
     described.save(str(folder / "MLmodel"))
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
@@ -112,7 +112,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
 
 
 def identify(folder: Path, model_id: str, run_id: str, location: str) -> None:
-    """Write into an exported model which of MLflow's models it is."""
+    """Write a model's id, its run and its place in MLflow into the exported model."""
     from mlflow.models import Model
 
     model = Model.load(str(folder / "MLmodel"))
@@ -133,9 +133,9 @@ def _signature(network: Network) -> Any:
 
 
 WEIGHTS = "model.pt"
-"""The trained state, beside the run's journal."""
+"""File with the trained weights, in the folder of the run's journal."""
 MODEL = "model"
-"""What MLflow calls the model of a run."""
+"""The name of a run's model in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,9 @@ class Registration:
     name: str = ""
     version: str = ""
     new: bool = False
-    """Whether this version was made now; False if it was there."""
+    """Whether this call made the version; False if the version existed."""
     error: str = ""
-    """Why there is none; empty if all went well."""
+    """Why there is no version; empty if all went well."""
 
     @property
     def ok(self) -> bool:
@@ -157,7 +157,7 @@ class Registration:
 
     @property
     def uri(self) -> str:
-        """What MLflow's commands take."""
+        """The model's URI for MLflow's commands."""
         return f"models:/{self.name}/{self.version}"
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class Registration:
 
 
 def weights_of(results: Results, run_id: str) -> Path:
-    """Where a run keeps its trained weights; the file is there once the run has finished."""
+    """The file with a run's trained weights, which exists once the run has finished."""
     return results.journal_file(run_id).with_name(WEIGHTS)
 
 
@@ -180,13 +180,12 @@ def register(
     tracking_uri: str | None = None,
     experiment: str | None = None,
 ) -> Registration:
-    """Make a version of the registered model `name` (default: the spec's name) of a run's network.
+    """Register a run's network as a version of the model `name` (default: the spec's name).
 
-    The run itself is written to MLflow too, unless it is there. The same weights of the same run
-    are registered once, however often this is called. An unreachable or broken store raises
-    nothing: the Registration has the reason.
-    Raises UserError where the network cannot be exported, for a name that cannot be,
-    and where the experiment was deleted in MLflow.
+    The run itself is written to MLflow too, if need be. The same weights of the same run are
+    registered once, however often this is called. If the store is unreachable or broken, nothing is
+    raised: the Registration has the reason. Raises UserError if the network cannot be exported, if
+    the name is invalid, and if the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
         raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")
@@ -212,14 +211,14 @@ def register(
                 version = _write(store, child, run, file, about, tags)
         except UserError:
             raise
-        except Exception as error:  # whatever a store throws, the trained weights are on disk
+        except Exception as error:  # a store may raise anything; the weights are on disk
             return Registration(shown, run_id, error=one_line(error))
     return Registration(shown, run.name, wanted, version, new=True)
 
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """MLflow resolves `models:/ID` at its default store, whatever store its client has."""
+    """Make `uri` MLflow's default store, in which it resolves `models:/ID` for every client."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:
@@ -230,7 +229,7 @@ def _default_store(uri: str) -> Iterator[None]:
 
 
 def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
-    """Identifies one trained network, and what is known of it."""
+    """Tags that identify one trained network, with its gate result and its primary metric."""
     tags = {
         "raysuite.results": results_id,
         "raysuite.run_id": run.run_id,
@@ -244,7 +243,7 @@ def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
 
 
 def _version_with(client: MlflowClient, name: str, tags: Mapping[str, str]) -> str:
-    """The version that holds these weights of this run; "" where there is none."""
+    """The registered version with these weights of this run; "" if there is none."""
     same = ("raysuite.results", "raysuite.run_id", "raysuite.weights")
     filters = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in same)
     found = client.search_model_versions(filters)
@@ -259,8 +258,8 @@ def _write(
     about: tuple[str, str],
     tags: dict[str, str],
 ) -> str:
-    """The model of `folder` as an output of its run, and as a version of the registered model that
-    `about` names and describes."""
+    """Write the model in `folder` as an output of its run, and as a version of a registered model,
+    whose name and description are `about`."""
     from mlflow.entities import LoggedModelOutput
     from mlflow.exceptions import MlflowException
 
@@ -291,7 +290,7 @@ def _write(
 
 
 def _log_primary(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
-    """The primary metric of these weights, tied to the model and to the data that it is of."""
+    """Log the primary metric of these weights for the model and its validation set."""
     from mlflow.entities import Metric
 
     last = run.epochs[-1] if run.epochs else None

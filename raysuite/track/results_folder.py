@@ -19,10 +19,10 @@ PATIENCE = 60.0
 
 
 def results_id(folder: Path) -> str:
-    """32 hex digits that name this folder's results, wherever the folder is moved to.
+    """32 hex digits that identify this folder's results, wherever the folder is moved to.
 
-    They are written into the folder on the first call. Where it cannot be written to, they follow
-    from the plan and the folder's name.
+    The first call writes them into the folder. If it cannot, they are a hash of the plan and the
+    folder's name.
     """
     file = folder / ID_FILE
     if not file.exists():
@@ -30,7 +30,7 @@ def results_id(folder: Path) -> str:
         try:
             part.write_text(uuid.uuid4().hex + "\n", "ascii")
             try:
-                os.link(part, file)  # unlike a rename, it keeps what another process put there
+                os.link(part, file)  # unlike a rename, this keeps another process's file
             except FileExistsError:
                 pass
             finally:
@@ -44,16 +44,16 @@ def results_id(folder: Path) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Held by one process at a time; a folder that cannot hold a lock goes without.
+    """Lock a folder against other processes; continue without a lock if it cannot be locked.
 
-    Raises TimeoutError if another process holds it for longer than PATIENCE.
+    Raises TimeoutError if another process holds the lock for longer than PATIENCE.
     """
     lock = FileLock(folder / ".sync.lock")
     try:
         lock.acquire(PATIENCE)
     except Timeout as error:
         raise TimeoutError("another process is still writing this folder to MLflow") from error
-    except (OSError, NotImplementedError):  # cannot be written to, or a file system without locks
+    except (OSError, NotImplementedError):  # no write access, or no locks in the file system
         pass
     try:
         yield

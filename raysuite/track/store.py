@@ -27,9 +27,9 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 _DEFAULTS = {
     # MLflow sends usage telemetry by default; a benchmark on a closed machine must not.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # It would print addresses on stdout, between our records.
+    # MLflow would print addresses to stdout, between the lines of raysuite.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # By its own defaults it tries a dead server for minutes.
+    # By default, MLflow tries a dead server for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
@@ -37,7 +37,7 @@ _DEFAULTS = {
 _LEVELS = {
     "mlflow": logging.WARNING,
     "alembic": logging.WARNING,
-    # advice on pip, which an environment of uv's does not have
+    # no advice on pip, which an environment made by uv does not have
     "mlflow.utils": logging.ERROR,
 }
 
@@ -62,11 +62,11 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def refuse_unwritable(uri: str) -> None:
-    """Raise OSError where a SQLite store or its folder cannot be written: MLflow would try to
-    migrate its tables there for minutes."""
+    """Raise OSError if an SQLite store or its folder cannot be written: MLflow would otherwise try
+    to migrate the store's tables for minutes."""
     file = _sqlite_file(uri)
     if file is not None:
-        with tempfile.TemporaryFile(dir=file.parent):  # root may write whatever the mode
+        with tempfile.TemporaryFile(dir=file.parent):  # a test write: modes do not restrict root
             pass
         if file.exists():
             with file.open("r+b"):
@@ -74,19 +74,19 @@ def refuse_unwritable(uri: str) -> None:
 
 
 def without_password(uri: str) -> str:
-    """The URI as it may be shown."""
+    """The URI for display, without user and password."""
     return re.sub(r"(?<=://)[^/\s]*@", "", uri)
 
 
 VIEW = "mlflow.sharedViewState."
-"""Tag of an experiment, followed by a key: a view of its runs, as MLflow's pages share it."""
+"""Prefix of tags of an experiment: VIEW + key is a view of its runs, shared by MLflow's pages."""
 
 
 def runs_page(uri: str) -> str:
-    """MLflow's page of the runs of the experiment that changed last, below its pages' address: the
-    table of its newest results folder, where it has one.
+    """The page of the experiment that changed last, relative to MLflow's address: the table of its
+    newest results folder, if there is one.
 
-    MLflow 3 opens an experiment on an overview for language models, which is empty here.
+    By default, MLflow 3 opens an experiment with an overview for language models, empty here.
     """
     with quiet():
         from mlflow import MlflowClient
@@ -108,13 +108,13 @@ def runs_page(uri: str) -> str:
 
 
 def experiments_page() -> str:
-    """MLflow's list of experiments, below its pages' address."""
+    """The page of all experiments, relative to MLflow's address."""
     return f"#/experiments?{_TRAINING}"
 
 
 def view_page(experiment_id: str, view: str) -> str:
-    """MLflow's page of an experiment's runs, below its pages' address, by the view of that key; as
-    MLflow shows it where that is empty."""
+    """The page of an experiment's runs, relative to MLflow's address, in the view with the key
+    `view`, or in MLflow's own view if `view` is empty."""
     shown = f"&viewStateShareKey={view}" if view else ""
     return f"#/experiments/{experiment_id}/runs?{_TRAINING}{shown}"
 
@@ -132,7 +132,7 @@ class Store:
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
         self.refused: list[str] = []
-        """Why values were not taken; the others of their requests were."""
+        """Errors of the values that MLflow refused; the rest of their requests was accepted."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""
@@ -151,7 +151,7 @@ class Store:
                 return found
 
     def create(self, name: str, begin: int | None, tags: Mapping[str, str]) -> Run:
-        """A new run; its tags come with it, so that it is found again whatever happens next."""
+        """Create a run together with its tags, so that it can be found after a crash."""
         return self.client.create_run(
             self.experiment_id, start_time=begin, tags=dict(tags), run_name=name
         )
@@ -163,7 +163,7 @@ class Store:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Metrics, params and tags, in as few requests as MLflow allows."""
+        """Log metrics, params and tags, in as few requests as MLflow allows."""
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
@@ -172,7 +172,7 @@ class Store:
         for kind, entries, most in (
             ("params", named, MOST_PARAMS),
             ("metrics", metrics, MOST_METRICS),
-            ("tags", marks, MOST_PARAMS),  # last: one of them states that all is there
+            ("tags", marks, MOST_PARAMS),  # last: one tag marks the run as complete
         ):
             for start in range(0, len(entries), most):
                 self._send(run_id, kind, entries[start : start + most])
@@ -193,18 +193,18 @@ class Store:
             self._send(run_id, kind, entries[half:])
 
     def log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
-        """The data sets of a run."""
+        """Log the data sets of a run."""
         if not inputs:
             return
         from mlflow.exceptions import MlflowException
 
         try:
             self.client.log_inputs(run_id, inputs)
-        except MlflowException:  # MLflow looks a data set up, then adds it: another may be between
+        except MlflowException:  # another process added the data set after MLflow's look-up
             self.client.log_inputs(run_id, inputs)
 
     def remove_others(self, run: Run, pattern: str, names: Container[str]) -> None:
-        """Remove the artifacts of a run that `pattern` fits, but for those called `names`."""
+        """Remove the artifacts of a run that match `pattern`, except those in `names`."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         there = get_artifact_repository(run.info.artifact_uri, self.client.tracking_uri)
@@ -264,7 +264,7 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """A folder beside an SQLite file; a server, or another database, has its own place."""
+    """The URI of a folder next to an SQLite file; None lets MLflow choose for any other store."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

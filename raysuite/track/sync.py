@@ -1,4 +1,4 @@
-"""Journals -> MLflow, any number of times: what is there already is not written again."""
+"""Journals -> MLflow, any number of times: runs that are up to date are not written again."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from raysuite.track.results_folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
-# A cluster is up before its MLflow server answers: the first to send something waits for it.
+# A cluster is up before its MLflow server answers: the first process to send something waits.
 
 LONGEST_S = 120.0
 _LOOK_EACH_S = 0.5
 
 
 def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
-    """Wait while the server at `address` is still starting, by RAYSUITE_CLUSTER/head.json.
+    """Wait while the server at `address` is still starting, according to
+    RAYSUITE_CLUSTER/head.json.
 
-    Returns at once for any other server, and without an answer after `longest_s` seconds.
+    Returns at once for any other server, and after `longest_s` seconds in any case.
     """
     folder = os.environ.get(FOLDER_VARIABLE, "")
     deadline = time.monotonic() + longest_s
@@ -45,13 +46,13 @@ class SyncSummary:
     """The tracking store, without any password."""
     experiment: str
     written: int = 0
-    """Runs that were new, or had grown."""
+    """Number of runs that were new, or had grown."""
     unchanged: int = 0
-    """Runs that were there already, or have nothing to write yet."""
+    """Number of runs that were up to date, or have nothing to write yet."""
     error: str = ""
-    """Why it stopped; empty if all went well."""
+    """Why the sync stopped, or what was refused; empty if all went well."""
     page: str = ""
-    """Where MLflow shows what was written as a table, below its pages' address."""
+    """The page with the table of the runs, relative to MLflow's address."""
 
     @property
     def ok(self) -> bool:
@@ -59,7 +60,7 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """Where MLflow shows what was written, or how; "" where nothing is."""
+        """Where or how to see the written runs in MLflow; "" if there are none."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):
@@ -85,13 +86,13 @@ def sync(
 ) -> SyncSummary:
     """Replay the journals of a results folder into MLflow.
 
-    One parent run for the folder, one run nested under it for each journal. It may be called at
+    The folder becomes a parent run, and each journal a run nested under it. `sync` may be called at
     any time, any number of times, after a crash, and by several processes at once. The store is
-    `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the
-    experiment is the spec's name unless another is given. `status` sets the parent run's status
-    while its nested runs are incomplete: RUNNING while more may begin, KILLED after a stop.
+    `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the experiment
+    is the spec's name unless another is given. `status` sets the parent run's status while its
+    nested runs are incomplete: RUNNING while more may begin, KILLED after a stop.
 
-    A store that is unreachable or broken, or whose experiment was deleted, raises nothing: the
+    If the store is unreachable or broken, or the experiment was deleted, nothing is raised: the
     summary has the reason.
     """
     uri = tracking_address(tracking_uri)
@@ -110,7 +111,7 @@ def sync(
                     unchanged += 1
             upload.write_parent(status)
             page = upload.page()
-    except Exception as error:  # whatever a store throws, no training may fail by it
+    except Exception as error:  # a store may raise anything, which must not fail a training
         return SyncSummary(shown, name, written, unchanged, one_line(error))
     refused = upload.store.refused
     why = f"{len(refused)} values were refused, such as {refused[0]}" if refused else ""
@@ -118,10 +119,10 @@ def sync(
 
 
 def prepare(tracking_uri: str | None = None) -> None:
-    """Open the store once, in a thread beside the training: creating a database takes seconds.
+    """Open the store once, in a thread during the training: creating a database takes seconds.
 
-    A cluster's server that is still starting is waited for. Raises nothing: what is wrong with
-    the store is reported by `sync`.
+    Waits for a cluster's server that is still starting. Raises nothing: `sync` reports what is
+    wrong with the store.
     """
     try:
         with quiet():

@@ -1,4 +1,4 @@
-"""One results folder into one store: a parent run, and a run nested under it for each journal."""
+"""Write a results folder into a store: a parent run, and a run nested under it for each journal."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _values(sample: SystemSample) -> Iterator[tuple[str, float]]:
             yield f"{told}power_usage_watts", gpu.watts
 
 
-# A sweep's Records -> what MLflow keeps of it beyond its runs, as plain data.
+# A sweep's Records -> the params, tags and points of the sweep itself, as plain data.
 
 BEST = "raysuite.best"
 """Tag of the best trial, or of all trials on the Pareto front; no other trial has it."""
@@ -100,18 +100,18 @@ TRIAL = "raysuite.trial"
 """Tag of a trial's run: its number."""
 
 Search = Mapping[str, Any]
-"""What `Results.search` reads."""
+"""The content of search.json, from `Results.search`."""
 
 
 def _metric(goal: Goal, task: TaskFacts) -> str:
-    """The name of a goal as a metric."""
+    """The metric's name for a goal."""
     if goal in QUALITY:
         return task.primary
     return f"{task.unit}_per_second" if goal == "throughput" else f"{goal}_seconds"
 
 
 def sweep_params(search: Search) -> dict[str, str]:
-    """What was searched and how; each key of the space as `space.KEY`."""
+    """Params: what was searched and how, with each key of the space as `space.KEY`."""
     asked = dict(search["search"])
     space = {f"space.{key}": _told(about) for key, about in asked.pop("space").items()}
     asked.pop("goal", None)
@@ -120,7 +120,7 @@ def sweep_params(search: Search) -> dict[str, str]:
 
 
 def sweep_tags(search: Search, trials: Sequence[TrialFigures]) -> dict[str, str]:
-    """How many trials ended, and which are the best."""
+    """Tags: the goals, how many trials ended, and which are the best."""
     winners = sorted(trial.number for trial in trials if trial.run_id in best_runs(search, trials))
     return {
         "raysuite.sweep.goals": ", ".join(wanted_goals(search["search"])),
@@ -139,8 +139,8 @@ def best_runs(search: Search, trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Point]:
-    """The best value so far of each goal, step n being the n-th trial that ended and did not fail:
-    one that failed may be made again."""
+    """The best value so far of each goal. Step n is the n-th trial that ended without failing: a
+    failed trial may be run again."""
     ended = [(end.time, each) for each in trials if each.counts and (end := each.figures.end)]
     ended.sort(key=lambda each: (each[0], each[1].number))
     for goal in wanted_goals(search["search"]):
@@ -152,13 +152,13 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Without those that ended while they were read: one read before may have ended earlier, and
-    the n-th that ended is to be the same one in every sync."""
+    """The trials without those that ended after `now`, while journals were read. An earlier end may
+    not have been read, and the n-th ended trial must be the same in every sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
 def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
-    """The trials of one sweep as a table: goals and searched keys as columns, the best first."""
+    """A view of a sweep's trials as a table: goals and searched keys as columns, the best first."""
     goals = wanted_goals(search["search"])
     metrics = [f"metrics.`goal/{_metric(goal, task)}`" for goal in goals]
     params = [f"params.`{key}`" for key in param_values(search["search"]["space"])]
@@ -169,13 +169,13 @@ def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
 SPEED_UP = "run/speed_up"
 AGAINST_BEST = "run/against_best"
 RATIOS = {SPEED_UP: "speed_up", AGAINST_BEST: "to_best"}
-"""Metrics of a run that are ratios of its row."""
+"""Metric of a run -> the ratio's attribute in the run's row."""
 
 
 def runs_view(plans: Sequence[Plan], results_id: str) -> str:
-    """The runs of a suite as a table: throughput, speed-up (or, where all have as many workers, the
-    ratio to the best), the primary metric, what was compared and the gate as columns, the highest
-    throughput first."""
+    """A view of a suite's runs as a table, the highest throughput first. Columns: throughput,
+    speed-up (the ratio to the best if all have equally many workers), primary metric, compared
+    keys, gate, status."""
     spec, task = plans[0]["spec"], task_of(plans[0])
     rate = f"metrics.`run/{task.unit}_per_second`"
     compared = dict.fromkeys(("strategy", "loader", *plans[0]["label"]))
@@ -197,10 +197,10 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """The id of each ended run of rows with a speed-up or a ratio to the best, and that as a point.
+    """Each ended run's id, with its row's speed-up or ratio to the best as a point.
 
-    Each has the time of the last end of all runs: of several points MLflow shows the latest, and a
-    ratio changes with the runs of its baseline.
+    All points have the time at which the last run ended: MLflow shows the latest of several points,
+    and a ratio changes with the runs of its baseline.
     """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
@@ -212,7 +212,7 @@ def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
 
 
 def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequence[str]) -> str:
-    """A view of the runs of one kind in a results folder, in the order of `key`."""
+    """A view of the runs of one kind in a results folder, sorted by `key`."""
     view = {
         "searchFilter": f"tags.`raysuite.results` = '{results_id}' "
         f"and tags.`raysuite.kind` = '{kind}'",
@@ -224,7 +224,7 @@ def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequen
 
 
 def trial_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """A trial's values under the very keys that are searched; a block by its name."""
+    """A trial's values as params with the searched keys; a block is given by its name."""
     return param_values(
         {key: block_name(each) if isinstance(each, dict) else each for key, each in values.items()}
     )
@@ -245,14 +245,14 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
 
 
 def points_of(search: Search | None, trial: TrialFigures, folder: Path) -> list[Point]:
-    """All points of a run whose journal is in `folder`: of a sweep's trial its goals first, since
-    MLflow's comparisons begin with the first metric."""
+    """All points of a run whose journal is in `folder`. A trial's goals come first, since MLflow's
+    comparisons begin with the first metric."""
     goals = trial_points(search, trial) if search else ()
     return [*goals, *run_points(trial.figures), *system_points(folder)]
 
 
 def trial_tags(trial: TrialFigures) -> dict[str, str]:
-    """Its number; of a population, whose weights it took, and what it has now."""
+    """Tags of a trial: its number and, with PBT, its current values and its PBT steps."""
     tags = {"raysuite.kind": "trial", TRIAL: str(trial.number)}
     if trial.turns:
         tags["raysuite.pbt.values"] = json.dumps(trial.values_now)
@@ -269,16 +269,16 @@ FILES = (
     *(f"rows.{suffix}" for suffix in ("csv", "md", "tex", "json")),
 )
 PLOT_SUFFIXES = (".pdf", ".png", ".svg")
-"""Pictures, which MLflow shows by itself."""
+"""Formats of plots that MLflow displays."""
 REPORT = "raysuite.report"
-"""Tag of the parent run: the path of its report, below the address of MLflow's pages."""
+"""Tag of the parent run: the page of its report, relative to MLflow's address."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: `history_of` the epochs whose metrics it has, or gets."""
+"""Tag of a run: `history_of` of the epochs whose metrics are written, or are about to be."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
 ParentStatus = Literal["RUNNING", "KILLED"]
-"""Of a folder whose runs continue, or were stopped, whether or not those that are known ended."""
+"""Status of a folder whose runs continue, or were stopped, even if all known runs have ended."""
 
 
 class Upload:
@@ -292,7 +292,7 @@ class Upload:
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
-        for run in store.runs_of(self.id):  # the oldest counts, should there ever be two
+        for run in store.runs_of(self.id):  # if there are ever two, the oldest counts
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
 
     def figures(self, run_id: str) -> RunFigures:
@@ -300,7 +300,7 @@ class Upload:
         return self._trial(run_id).figures
 
     def _trial(self, run_id: str) -> TrialFigures:
-        """Its figures as a trial of a sweep."""
+        """The figures of a run as a trial of a sweep."""
         if run_id not in self._read:
             if run_id not in self._plans:  # plans are added while a sweep continues
                 self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
@@ -334,8 +334,8 @@ class Upload:
         return self.known[run.run_id]
 
     def _continued(self, run: RunFigures) -> Run:
-        """The MLflow run of one run, made anew where it holds epochs that were trained again since:
-        MLflow removes no metric of a run."""
+        """The MLflow run of one run, deleted and made again if it has epochs that were trained
+        again since: MLflow cannot remove a metric of a run."""
         child = self.child(run)
         if continues(run, child.data.tags.get(HISTORY, history_of(()))):
             return child
@@ -344,13 +344,13 @@ class Upload:
         return self.child(run)
 
     def write_run(self, run_id: str) -> bool:
-        """Write a run whole; False if there was nothing new. Writing it twice changes nothing."""
+        """Write a complete run; return False if nothing is new. A second call changes nothing."""
         journal = self.results.journal_file(run_id)
-        # before reading: what is appended meanwhile is for the next time
+        # before reading: what is appended meanwhile is written by the next sync
         mark = digest(journal, *system_files(journal.parent).values())
         if run_id in self.known and self.known[run_id].data.tags.get(MARK) == mark:
             return False
-        self._read.pop(run_id, None)  # all that the mark covers is to be written
+        self._read.pop(run_id, None)  # read again: all that the mark covers must be written
         trial = self._trial(run_id)
         run = trial.figures
         if run.started is None and run.end is None:
@@ -367,7 +367,7 @@ class Upload:
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
-        # before its points: where they are sent in part, it is known of which epochs
+        # before the points: if only some of them arrive, their epochs are known
         history = history_of(final_epochs(run))
         if child.data.tags.get(HISTORY) != history:
             self.store.log(mlflow_id, tags={HISTORY: history})
@@ -380,8 +380,8 @@ class Upload:
         return True
 
     def write_parent(self, status: ParentStatus | None = None) -> None:
-        """Write what belongs to the whole folder: its files, its plots and how it ended, which its
-        runs show unless `status` is given."""
+        """Write what belongs to the whole folder: its files, its plots and its status, which
+        follows from its runs unless `status` is given."""
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
@@ -397,7 +397,7 @@ class Upload:
         mlflow_id = parent.info.run_id
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
-        # until all have ended, figures of variants may change with every repeat
+        # figures of variants may change with every repeat until all runs have ended
         journals = [self.results.journal_file(run.run_id) for run in runs if all(lasts)]
         mark = digest(*files, *plots, *journals)
         if parent.data.tags.get(MARK) != mark:
@@ -420,8 +420,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
-        """What all runs of a folder share: params, data set and commit; and of a suite, its
-        figures."""
+        """Write what a folder's runs share (params, data set, commit) and a suite's figures."""
         had = parent.data.params
         plans = [run.plan for run in runs]
         shared = {key: text for key, text in shared_params(plans).items() if key not in had}
@@ -439,14 +438,14 @@ class Upload:
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
-        """The ratios of each variant, at each of its runs: a column of the table."""
+        """Write each variant's ratios to its runs: a column in MLflow's table."""
         for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
             if child is not None and child.data.metrics.get(point.key) != point.value:
                 self.store.log(child.info.run_id, [point])
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
-        """What a sweep's own run shows of all trials; only the best of them are tagged."""
+        """Write a sweep's points, params and tags to its own run, and tag its best trials."""
         parent = self.parent()
         mlflow_id, client = parent.info.run_id, self.store.client
         tags = sweep_tags(search, trials)
@@ -454,7 +453,7 @@ class Upload:
             had = parent.data.params
             params = {key: text for key, text in sweep_params(search).items() if key not in had}
             self.store.log(mlflow_id, list(sweep_points(search, trials)), params)
-            self.store.log(mlflow_id, tags=tags)  # last: all of it is there then
+            self.store.log(mlflow_id, tags=tags)  # last: they mark the rest as written
         winners = best_runs(search, trials)
         for run_id, run in self.known.items():
             if run_id in winners and BEST not in run.data.tags:
@@ -463,8 +462,8 @@ class Upload:
                 client.delete_tag(run.info.run_id, BEST)
 
     def _remove_replaced(self, trials: list[TrialFigures]) -> None:
-        """Delete the runs of trials whose number is another plan's by now: a search for a batch
-        that failed was made again, and its plan has another id since it is decided."""
+        """Delete the runs of trials whose number now belongs to another plan: when a failed batch
+        search is repeated and succeeds, the trial's plan gets another id."""
         ids = {str(trial.number): trial.run_id for trial in trials}
         for run_id, run in [*self.known.items()]:
             if ids.get(run.data.tags.get(TRIAL, ""), run_id) != run_id:
@@ -472,14 +471,14 @@ class Upload:
                 del self.known[run_id]
 
     def page(self) -> str:
-        """Where MLflow shows the runs, or a sweep's trials, as a table, below its pages' address;
-        "" where there are no runs, or the view is too long."""
+        """The page with a table of the runs, or of a sweep's trials, relative to MLflow's address;
+        "" if there are no runs, or if the view is too long."""
         view = self._table
         return view_page(self.store.experiment_id, self.id) if view else ""
 
     @cached_property
     def _table(self) -> str:
-        """The view of `page`."""
+        """The view that `page` shows."""
         plans = [] if self.search else self.results.plans()
         if self.search:
             view = trials_view(self.search, self._task, self.id)
@@ -499,8 +498,8 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """The status of the whole from its runs; of a sweep that has not decided all of its trials,
-    none of them under way, that it was stopped."""
+    """The status of the folder from its runs. KILLED for a sweep that still has trials to choose,
+    but none under way."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"
@@ -511,9 +510,9 @@ def _overall(runs: list[RunFigures], whole: bool) -> str:
 
 
 def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
-    """Tags of the parent run: the path of the report, and the description that MLflow shows on the
-    run's page. It links to the report and to the table of trials, and contains the table of results
-    if that is short enough."""
+    """Tags of the parent run: the page of the report, and the description on the run's page in
+    MLflow. The description links to the report and to the table of trials or runs, and contains the
+    table of results if that is short enough."""
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}
     trials = parent.data.tags.get("raysuite.kind") == "sweep"
