@@ -1,7 +1,8 @@
-"""Shortcuts through parts of Ray that are not public: this file alone imports them.
+"""Shortcuts through private parts of Ray, which only this file imports.
 
-All is done without them too, more slowly, where SHORTCUTS=0 is set, and one by one, with a warning,
-where a version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py tells which are there).
+Everything also works without them, more slowly: all are off with SHORTCUTS=0, and a single one is
+off, with a warning, if the version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py shows
+which exist).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from ray.train.v2.api.exceptions import TrainingFailedError
 
 SHORTCUTS = "RAYSUITE_RAY_SHORTCUTS"
-"""Environment variable: 0 leaves all of them out."""
+"""Environment variable: 0 turns all shortcuts off."""
 _DIFFERS = (ImportError, AttributeError, TypeError)
-"""What a part of Ray raises that is gone, or is called otherwise."""
+"""The errors raised if a part of Ray is missing, or has another interface."""
 _Target = tuple[Any, str, Any]
 _differing: set[str] = set()
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class UnavailableError(Exception):
 
 
 def enabled() -> bool:
-    """Whether they are used where this version of Ray has what they need."""
+    """Whether shortcuts are used, as far as this version of Ray supports them."""
     return os.environ.get(SHORTCUTS, "1") != "0"
 
 
@@ -50,7 +51,7 @@ def _leave_out(what: str, error: BaseException) -> None:
 
 @contextmanager
 def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[None]:
-    """Have attributes of Ray's modules and classes other values within the context."""
+    """Replace attributes of Ray's modules and classes within the context."""
     before: list[_Target] = []
     try:
         if _usable(what):
@@ -72,17 +73,17 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[N
 
 
 class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray in a process group of its own, which ends with all of its children at once:
-    Ray waits a second for each process that was sent SIGTERM."""
+    """A process of Ray in its own process group, which ends at once, with all of its children: Ray
+    would wait a second for each process after SIGTERM."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, process_group=0, **options)
 
     def terminate(self) -> None:
-        """End it and its children, of which some have process groups of their own."""
+        """End the process and its children, some of which have their own process groups."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other meanwhile
+            process.suspend()  # so that it starts no other process meanwhile
             for each in (*process.children(recursive=True), process):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -108,17 +109,17 @@ def _fewest() -> list[_Target]:
 
 @contextmanager
 def fewest_processes() -> Iterator[None]:
-    """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
-    which it waits for also where there is none, and of its agent what a Ray without the dashboard's
-    packages has (no HTTP server); and the others as _RayProcess."""
+    """Start Ray without its autoscaler, its log monitor and its dashboard server, for which it
+    waits even if there is none. The dashboard's agent starts as if the dashboard's packages were
+    missing (without an HTTP server). All other processes are started as _RayProcess."""
     with _replaced("Ray with the fewest processes", _fewest):
         yield
 
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have Ray's Python look its node up, once it has started a raylet, by `wrap` of its function,
-    which is given the GCS's address and the node's id."""
+    """Replace the function by which Ray's Python finds its node after the start of a raylet, by
+    `wrap` of that function. Its arguments are the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -130,8 +131,8 @@ def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ite
 
 
 def reread_environment() -> None:
-    """Have a Ray that is imported already read the variables of its token again: it has read them
-    at its import."""
+    """Make an imported Ray read the environment variables of its token again, which it otherwise
+    reads only on import."""
     what = "another token in one process"
     if "ray" not in sys.modules or not _usable(what):
         return
@@ -149,8 +150,8 @@ def reread_environment() -> None:
 
 @contextmanager
 def single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to a Ray that is imported already: it has read that at its import, and
-    its driver would look for the GCS at an address on which it does not listen."""
+    """Apply LOOPBACK_ONLY to an imported Ray, which has read it only on import. Otherwise its
+    driver would look for the GCS at an address on which the GCS does not listen."""
 
     def targets() -> list[_Target]:
         constants = sys.modules.get("ray._private.ray_constants")
@@ -161,10 +162,6 @@ def single_machine() -> Iterator[None]:
 
 
 # Ray Train's controller in the driver.
-#
-# Ray Train V2 starts its controller and five helpers (for data sets, preemptions, placement groups,
-# reports and resources) as actors, each a process that imports Ray. Here the controller runs in the
-# thread that calls, and the helpers, which raysuite does not need, are left out.
 
 _CONTROLLER = "Ray Train's controller in the driver"
 
@@ -172,8 +169,8 @@ _CONTROLLER = "Ray Train's controller in the driver"
 def fit_in_driver(
     work: Callable[[dict[str, Any]], None], settings: Mapping[str, Any], poll: Callable[[], None]
 ) -> TrainingFailedError | None:
-    """Fit a DataParallelTrainer with these settings, and call `poll` about twice a second, whose
-    exceptions end the workers and are raised; what training failed with, if it did.
+    """Fit a DataParallelTrainer with these settings; return the error that ended training, or None.
+    `poll` is called about twice per second; its exceptions end the workers and are raised.
 
     Raises UnavailableError, before any work is done.
     """
@@ -217,7 +214,8 @@ def _trainer(poll: Callable[[], None]) -> Any:
             await super()._run_control_loop_iteration()
 
     class Fixed(FixedScalingPolicy):
-        """Always as many workers. Ray's own also registers them with an actor of Ray Data's."""
+        """Always the same number of workers. Ray's own class also registers them with an actor of
+        Ray Data."""
 
         def _maybe_send_resource_request(self) -> None:
             pass
@@ -246,7 +244,7 @@ def _trainer(poll: Callable[[], None]) -> Any:
 
 
 class _NoActor:
-    """Replaces Ray's SynchronizationActor, which is needed by `ray.train.report` only."""
+    """Replaces Ray's SynchronizationActor, which only `ray.train.report` needs."""
 
     @classmethod
     def options(cls, **_: Any) -> type[_NoActor]:
@@ -269,8 +267,9 @@ def _worker_group() -> Any:
 
     class WorkerGroup(worker_group.WorkerGroup):
         def _start(self) -> None:
-            """As Ray's, which forgets a group whose backend could not start, as where a node is
-            lost then: its workers would keep their processors, and no other group could start."""
+            """Like Ray's method, but end a group whose backend could not start, for example because
+            a node was lost meanwhile. Ray would forget its workers: they would keep their CPUs, and
+            no other group could start."""
             with _replaced(_CONTROLLER, no_actor):
                 try:
                     super()._start()
@@ -291,7 +290,8 @@ def _worker_group() -> Any:
         def _init_train_context_on_workers(
             self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
         ) -> None:
-            """As Ray's, which asks for the actor that the controller is: here it is none."""
+            """Like Ray's method, but without the controller's actor: here the controller is not an
+            actor."""
             ray.get(
                 [
                     worker.actor.init_train_context.remote(
@@ -309,7 +309,7 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Without Ray Train's own variables, so that workers may be processes that wait."""
+            """Without Ray Train's own variables, so that waiting worker processes can be reused."""
             return custom_runtime_env
 
     return WorkerGroup
