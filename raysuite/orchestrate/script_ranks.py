@@ -135,7 +135,7 @@ def _send(store: Store, rank: int, part: Any) -> None:
     packed = zlib.compress(json.dumps(part).encode())
     pieces = [packed[place : place + _CHUNK] for place in range(0, len(packed), _CHUNK)]
     for number, piece in enumerate(pieces):
-        store.set(f"part/{rank}/{number}", piece)  # type: ignore[arg-type] # it accepts bytes too
+        store.set(f"part/{rank}/{number}", piece)  # type: ignore[arg-type]  # it accepts bytes too
     store.set(f"sent/{rank}", json.dumps(len(pieces)))
 
 
