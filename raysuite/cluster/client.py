@@ -455,8 +455,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether a cluster's files show that it has ended. Only for a local job, which may be on
-    another host: SLURM may start a job again."""
+    """Whether a cluster that is a process of one host has recorded its end. False for SLURM, which
+    may start a job again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 

@@ -85,8 +85,9 @@ class ClusterFolder:
 
     @property
     def ending(self) -> Path:
-        """Exists from the signal that ends the head's agent until the next agent starts: SLURM
-        sends the same signal to all processes of a job, including drivers of suites."""
+        """Exists from the signal that ends the head's agent until the next agent starts. SLURM
+        sends the signal to all processes of a job; by this file, drivers of suites detect that the
+        cluster ends."""
         return self.path / "ending"
 
     @property
@@ -99,7 +100,8 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """The cluster's request. Raises UserError if no cluster was ever started in this folder."""
+        """The arguments of `cluster up`. Raises UserError if no cluster was ever started in this
+        folder."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(

@@ -76,7 +76,7 @@ def _lines(file: str) -> list[str]:
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
-    """The launcher's words for each host. The words in {line} are quoted for a shell, the others
+    """The launcher's command line for each host. {line} is quoted for a shell, all other arguments
     are not."""
     assert isinstance(cluster.site, HostsSite)
     found = []

@@ -11,10 +11,11 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The words that run `command` on a node, in the site's image or with its own `launch`.
+    """The command line for `command` on a node, in the site's image or with the site's own
+    `launch`.
 
-    `folders` must be visible inside the image. The words are not quoted for a shell: a caller that
-    writes them into a script quotes them. Raises UserError for a value that the engine would
+    `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
+    that writes them into a script quotes them. Raises UserError for a value that the engine would
     interpret.
     """
     if site.image is None and not site.launch:

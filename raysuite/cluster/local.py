@@ -77,7 +77,7 @@ class LocalBackend:
 
 
 def this_host() -> str:
-    """This host's name without its domain, which can change with the network."""
+    """This host's name without the domain, which can depend on the network."""
     return platform.node().partition(".")[0]
 
 

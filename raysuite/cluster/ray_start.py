@@ -4,7 +4,7 @@ On each node, Ray starts two agents as Python programs. If they are read from a 
 system, or the node is busy, they start slowly, and Ray gives up: its raylet after 15 s without the
 file in which an agent writes its port (ray#65983), its Python after 30 s without the raylet. No
 setting changes these two timeouts; ENVIRONMENT extends the others. Without the private shortcuts, a
-start has 30 s; the files of late agents are written then too.
+start has only 30 s, but the files of late agents are still written.
 
 As a program: the `ray` command with this longer time.
 """
@@ -38,7 +38,7 @@ _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
 """The values that the dashboard's agent writes itself if Ray runs without a dashboard."""
 _SOCKET = "sockets/raylet"
-"""Made by a raylet after it has read all ports, before it registers."""
+"""The raylet's socket, which it makes after it has read all ports, before it registers."""
 _STEP_S = 0.05
 _EACH_S = 12.0
 """Seconds after the previous port at which the port of a late agent is written for it. The raylet

@@ -122,7 +122,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
-    """(one line, whole text) of the lowest rank's error."""
+    """One line and the whole text of the lowest rank's error."""
     rank = min(errors)
     error = errors[rank]
     if isinstance(error, BrokenRunError):

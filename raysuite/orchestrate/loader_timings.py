@@ -83,7 +83,7 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """An upper limit for loaders: libjpeg-turbo only decodes all pixels of so many images.
+    """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
 
     Files are read before. Pixels are not cropped, resized or kept. Pillow decodes images that are
     not JPEGs.

@@ -120,7 +120,7 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         if not installed(name):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
-    if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts
+    if plan.device == "gpu" and driver_version():  # without a driver, GPUs are elsewhere
         found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
 

@@ -57,9 +57,9 @@ def best_run(results: Results) -> tuple[str, str]:
     """The id of the best run that kept its weights: in a sweep by the first goal, otherwise by the
     primary metric after the last epoch.
 
-    A trial that was ended early keeps no weights. If the best trial of a sweep was, the second
-    value is a note about it; otherwise it is empty. Raises UserError if no run kept its weights, if
-    none of these has a value, or if their tasks or data sets differ.
+    A trial that was ended early keeps no weights. If a sweep's best trial was ended early, the
+    second value is a note about that; otherwise it is empty. Raises UserError if no run kept its
+    weights, if none of these has a value, or if their tasks or data sets differ.
     """
     search = results.search()
     if search is not None:

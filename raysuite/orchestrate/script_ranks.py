@@ -164,8 +164,8 @@ class _Watch:
         return self._store.get("over").decode() if self._store.check(["over"]) else ""
 
     def until_ended(self, process: subprocess.Popen[bytes], file: Path) -> bool:
-        """Wait for the end of this rank, which writes `file`, and request it if all ranks have to
-        end. Return whether the rank ended by itself."""
+        """Wait until this rank, which writes `file`, has ended; request its end if all ranks have
+        to end. Return whether it ended by itself."""
         while process.poll() is None:
             time.sleep(_POLL_S)
             if self._is_over(file.stat().st_size if file.exists() else 0):

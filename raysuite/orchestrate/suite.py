@@ -98,7 +98,7 @@ def planned(results: Results) -> list[RunPlan]:
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Let failed runs start from the beginning; old journals are kept beside the new ones, which
     begin with the result of a batch search, if any."""
-    from raysuite.train.checkpoint import remove_checkpoint  # and torch
+    from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
         records = results.records(plan.run_id)
@@ -191,7 +191,7 @@ def _measure_nodes(folder: Path, listener: Listener) -> None:
     """Measure and record every node before the runs, and report slow ones."""
     from ray.exceptions import RayError
 
-    from raysuite.orchestrate.node_check import check_nodes  # and torch
+    from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
 
     try:
         rows = check_nodes(folder, _MEASURING_S)

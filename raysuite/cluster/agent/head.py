@@ -172,7 +172,8 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 # killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds from the head's first answer: on a busy node its job server starts much later."""
+"""Seconds, from the head's first answer, in which a suite must be submitted: on a busy node the job
+server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
 """Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""

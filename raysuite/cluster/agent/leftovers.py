@@ -25,8 +25,8 @@ def clear_away(
 
     MLflow's database in the folder may be newer than the copy in the cluster's folder: on the head
     it is copied there first, if its server had answered. A running agent is left alone, and so is a
-    folder that is not the agent's: /tmp may have been emptied since, and another user can know the
-    path.
+    folder that is not the agent's: /tmp may have been emptied since, and another user may have made
+    a folder with this path.
     """
     wrong = []
     left = folder.left_nodes()

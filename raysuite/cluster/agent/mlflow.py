@@ -185,8 +185,8 @@ def _damage(database: Path) -> str:
 def _copy(source: Path, target: Path, generations: int = 0) -> None:
     """Copy a database, mode 0600; `target` is replaced only by a complete copy.
 
-    The previous copy is kept as TARGET.1 and so on, if the last of these is old enough. Raises
-    sqlite3.DatabaseError if the copy is damaged.
+    Previous copies are kept as TARGET.1 (the newest) and so on, but not more often than every
+    _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     # Created here, because sqlite would use the umask. The copy is a single file, as no process

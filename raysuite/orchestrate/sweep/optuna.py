@@ -114,7 +114,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 
 
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
-    """A trial's objective for a goal; None if it contains no information.
+    """A trial's objective for a goal; None if the trial contains no information.
 
     `longest` is `longest_s` of all trials.
 

@@ -117,7 +117,7 @@ class Population:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _checkpoint(self, run_id: str, journals: Journals, epochs: int) -> Path | None:
-        """The complete checkpoint of a run after so many epochs; None if there is none."""
+        """The complete checkpoint of a run after `epochs` epochs; None if there is none."""
         took = _took(turns_of(journals[run_id]))
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
@@ -136,7 +136,7 @@ def _behind(records: Sequence[Record]) -> int:
 
 
 def _stands(records: Sequence[Record], epochs: int) -> bool:
-    """Whether a run has trained exactly so many epochs."""
+    """Whether a run has trained exactly `epochs` epochs."""
     last = records[-1] if records else None
     judged = isinstance(last, RunJudged) and last.epoch + 1 == epochs
     return judged or held_after(records) == epochs

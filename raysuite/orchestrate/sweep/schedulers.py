@@ -37,7 +37,7 @@ from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler got them. The later of two trials' epochs may come first."""
+scheduler got them. This is not always the order of time."""
 _ORDER_BEFORE = "heard.jsonl"
 """The file's name in results of earlier versions."""
 
@@ -53,8 +53,8 @@ class TuneTrial:
 
 
 def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
-    """Ray Tune's scheduler for a sweep whose trials have at most so many epochs; None if the sweep
-    has no scheduler."""
+    """Ray Tune's scheduler for a sweep whose trials have at most `most_epochs` epochs; None if the
+    sweep has no scheduler."""
     options = search.scheduler
     common: dict[str, Any] = {"time_attr": "epochs", "metric": "value", "mode": "max"}
     if options.name == "asha":

@@ -236,7 +236,7 @@ class TrialSource(Searcher):
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
-        """Whether this cluster can make the run; if not, that is recorded."""
+        """Whether this cluster can execute the run; if not, that is recorded."""
         wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
