@@ -54,7 +54,8 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Each as SRC:DST: with only SRC, docker and podman would create a new, empty volume."""
+    """The site's binds and `folders`, as SRC:DST. With only SRC, docker and podman would create a
+    new, empty volume."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

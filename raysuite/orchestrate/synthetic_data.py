@@ -33,9 +33,9 @@ def make_on_nodes(
     order of node names.
 
     `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. No CPUs are
-    reserved with Ray: on a node that trains, the task would wait without any message. `count` is
-    called with 1 for each finished node. On a shared file system the first node writes the set, and
-    the others wait and find it complete.
+    reserved with Ray: on a node that trains, the task would otherwise wait without any message.
+    `count` is called with 1 for each finished node. On a shared file system the first node writes
+    the set, and the others wait and find it complete.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
             return opened.end_of(plan.run_id) if opened else None
 
         left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
-        # on each rank: torchrun ends a rank that waits for rank 0 only late
+        # on each rank: torchrun would end ranks that wait for rank 0 only after a delay
         trial_batch.check(left, document)
         words = sys.argv[1:] if arguments is None else arguments
         results = opened or begin(document, parent, words)

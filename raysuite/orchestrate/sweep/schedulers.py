@@ -37,7 +37,7 @@ from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler got them. This is not always the order of time."""
+scheduler got them. It can differ from the order of these times."""
 _ORDER_BEFORE = "heard.jsonl"
 """The file's name in results of earlier versions."""
 
