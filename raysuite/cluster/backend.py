@@ -42,7 +42,7 @@ class Backend(Protocol):
         """The states of the jobs, one per cluster, from one query for all."""
 
     def end(self, cluster: Cluster) -> None:
-        """Request the agents to end."""
+        """Request the end of the agents."""
 
     def kill(self, cluster: Cluster) -> None:
         """Kill the processes that did not end on request."""

@@ -2,11 +2,11 @@
 
 On each node, Ray starts two agents as Python programs. If they are read from a busy shared file
 system, or the node is busy, they start slowly, and Ray gives up: its raylet after 15 s without the
-file in which an agent writes its port (ray#65983), its Python after 30 s without the raylet. No
-setting changes these two timeouts; ENVIRONMENT extends the others. Without the private shortcuts, a
-start has only 30 s, but the files of late agents are still written.
+file in which an agent writes its port (ray#65983), and its Python code after 30 s without the
+raylet. No setting changes these two timeouts; ENVIRONMENT extends the others. Without the private
+shortcuts, a start has only 30 s, but the files of late agents are still written.
 
-As a program: the `ray` command with this longer time.
+As a program: the `ray` command with these longer timeouts.
 """
 
 from __future__ import annotations

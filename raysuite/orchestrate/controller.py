@@ -27,7 +27,7 @@ from raysuite.train.out_of_memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):
-    """A rank's exception as text: an exception class of the user's may not survive pickling."""
+    """A rank's exception as text: a user's own exception class may not survive pickling."""
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ class JobServer:
             time.sleep(_PAUSE_S)
 
     def cancel(self, name: str, patience_s: float) -> Job:
-        """Request the job to end, and wait for that, for at most `patience_s` seconds."""
+        """Request the end of a job, and wait for it, for at most `patience_s` seconds."""
         if not self.job(name).ended_already:
             with self._named_errors():
                 self._client.stop_job(name)

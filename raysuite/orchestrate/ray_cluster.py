@@ -202,7 +202,7 @@ class Capacity:
         return len(self.each)
 
     def holds(self, cpus: int, gpu: bool) -> int:
-        """Number of workers that fit, with `cpus` CPUs and, if `gpu`, a GPU each, all on the same
+        """Number of workers that fit; each needs `cpus` CPUs and, if `gpu`, a GPU on a single
         node."""
         return sum(
             min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))

@@ -141,14 +141,14 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Request the workers of these results to stop; None, before the first run, requests
-    nothing."""
+    """Write a request to stop for the workers of these results; None, before the first run: no
+    request."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
 
 
 def request_prune(results: Path, run_id: str, prune: Prune) -> None:
-    """Request the workers of one run of a sweep to end it."""
+    """Write a request to the workers of one run of a sweep to end it for good."""
     with _writing:
         found = _read(results) or {}
         _write(results, {**found, _PRUNED: {**found.get(_PRUNED, {}), run_id: asdict(prune)}})

@@ -1,8 +1,8 @@
 """Optuna, through its ask-and-tell interface.
 
 The study is rebuilt for each suggestion from the trials' results. Its random state depends only on
-the sweep's seed and the trial's number, so that a resumed sweep continues as without the
-interruption.
+the sweep's seed and the trial's number, so that a resumed sweep continues as if it had not been
+interrupted.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     main = trial.figures.task.main
     if main.unit == "share":
         return longest * (2.0 - (reached if main.higher_is_better else 1.0 - reached))
-    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # also from 1 to 2
+    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # factor from 1 to 2
 
 
 Values = dict[str, Any]

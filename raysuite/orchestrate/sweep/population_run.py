@@ -2,7 +2,7 @@
 interval, then resumed from their own checkpoints or from those of better trials.
 
 The journals contain its whole state. No trial continues before each PBT step is written and each
-checkpoint to be taken is copied. So after a killed driver, the next one makes the same decisions.
+checkpoint to be taken is copied. So a driver that replaces a killed one makes the same decisions.
 """
 
 from __future__ import annotations
