@@ -50,7 +50,7 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """Hosts of the allocation (if unknown, hosts with a state file) that Ray does not count as
+    """Hosts of the allocation, or else hosts with a state file, that Ray does not count as
     alive."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
@@ -85,7 +85,7 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""Seconds within which the batch script may restart a failed node: it waits 30 s after a failed
+"""Seconds in which the batch script may restart a failed node: it waits 30 s after a failed
 step."""
 
 
@@ -109,7 +109,7 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         """`seconds`: the limit, from the start of the cluster's allocation."""
         self.running_since = 0.0
-        """Time at which the allocation was first seen running, in seconds since 1970; 0 while it
+        """Time at which the allocation was first seen running, seconds since 1970; 0 while it
         waits."""
         self._seconds = seconds
         self._failed_since = 0.0
@@ -260,8 +260,7 @@ class Watch:
     and sites block users who call it in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: maximum seconds between the first two queries. The interval doubles with each
-        query."""
+        """`first_s`: maximum seconds between the first two queries; later intervals double."""
         self._cluster, self._backend = cluster, backend_of(cluster)
         self._first_s, self._most_s = self._backend.ask_s
         if first_s is not None:
@@ -309,8 +308,7 @@ class Status:
 
     @property
     def wanted(self) -> int:
-        """Number of nodes to wait for: those of the allocation, if known, or the smallest number
-        requested."""
+        """Number of nodes to wait for: those of the allocation, if known, or else the minimum."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -475,8 +473,7 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds for a busy head to answer; one that cannot be reached, for example from a laptop, never
-will."""
+"""Seconds for a busy head to answer; an unreachable one, as from a laptop, never will."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0

@@ -74,8 +74,8 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """Exists once the head's agent has ended or was killed; the batch script and other nodes
-        check it."""
+        """Exists once the head's agent has ended or was killed; the batch script and nodes check
+        it."""
         return self.path / "over"
 
     @property
@@ -100,7 +100,7 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """The arguments of `cluster up`. Raises UserError if no cluster was ever started in this
+        """The arguments of `cluster up`. Raises UserError if there was no cluster in this
         folder."""
         found = self._read("cluster.json", Cluster)
         if found is None:

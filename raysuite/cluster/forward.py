@@ -49,13 +49,11 @@ class Connection:
         self._socket, self._child, self._said = socket, child, said
 
     def run(self, script: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a POSIX shell script on the login node. The script is passed on standard input, never
-        as an argument."""
+        """Run a POSIX shell script on the login node; it is passed as input, not as an argument."""
         return self._ssh("-T", "--", self.login, "sh", "-s", script=script)
 
     def forward(self, ends: Mapping[int, str]) -> None:
-        """Forward each local loopback port to its HOST:PORT. Raises UserError with ssh's
-        message."""
+        """Forward each local port to its HOST:PORT. Raises UserError with ssh's message."""
         words = [word for port, end in ends.items() for word in ("-L", f"127.0.0.1:{port}:{end}")]
         done = self._ssh("-O", "forward", *words, "--", self.login)
         if done.returncode != 0:

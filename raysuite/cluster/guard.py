@@ -1,5 +1,4 @@
-"""Run a command so that no process of it remains: `python -m raysuite.cluster.guard FOLDER --
-WORDS`.
+"""Run a command and leave no process of it: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
 
 The guard is a process between a caller and the command. It reads its standard input, a pipe from
 the caller. A number there requests the command's end: SIGTERM, and SIGKILL after that many seconds.

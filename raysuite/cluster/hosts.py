@@ -1,5 +1,4 @@
-"""Run a cluster on the hosts of an existing allocation: read their list, and start an agent on
-each.
+"""Run a cluster on the hosts of an existing allocation: read the list, start an agent on each.
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
 cluster with its site's launcher. It does the work of SLURM's batch script: it restarts all agents
@@ -76,8 +75,7 @@ def _lines(file: str) -> list[str]:
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
-    """The launcher's command line for each host. {line} is quoted for a shell, all other arguments
-    are not."""
+    """The launcher's command line for each host; only {line} is quoted for a shell."""
     assert isinstance(cluster.site, HostsSite)
     found = []
     for number, (host, index) in enumerate(zip(cluster.hosts, cluster.host_indices, strict=True)):
@@ -177,8 +175,7 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """Check the launcher, the list, and whether some of its hosts can access the folder of
-    clusters."""
+    """Check the launcher, the list, and whether some hosts can access the folder of clusters."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")

@@ -11,8 +11,7 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The command line for `command` on a node, in the site's image or with the site's own
-    `launch`.
+    """The command line for `command` on a node, in the site's image or with its own `launch`.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
     that writes them into a script quotes them. Raises UserError for a value that the engine would
@@ -24,8 +23,7 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
 
 
 def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
-    """Options of srun that run a step in the site's image; empty if a program on the node enters
-    it."""
+    """Options of srun to run a step in the site's image; empty if a program on the node does it."""
     step = ENGINES[site.engine].step
     if site.image is None or site.launch or not step:
         return ()
@@ -54,8 +52,7 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """The site's binds and `folders`, as SRC:DST. With only SRC, docker and podman would create a
-    new, empty volume."""
+    """Binds for the site and `folders`, as SRC:DST; SRC alone would be a new volume for docker."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

@@ -40,11 +40,9 @@ _OF_OTHERS = (
     *("MLFLOW_TRACKING_", "MLFLOW_AUTH_", "MLFLOW_BASIC_AUTH_"),
     *("MLFLOW_SERVER_", "MLFLOW_STATIC_PREFIX"),
 )
-"""Prefixes of variables for clients and other servers, which are removed: this server has its own
-password."""
+"""Prefixes of variables for clients and other servers, which this server must not inherit."""
 _PASSWORDS_KEPT_S = 300
-"""Seconds for which a correct password is cached: each check takes a tenth of a second of
-hashing."""
+"""Seconds for which a correct password is cached: a check hashes for a tenth of a second."""
 
 
 def words(address: str, port: int, artifacts: Path) -> list[str]:
@@ -107,8 +105,7 @@ def answers(url: str, pid: int) -> bool:
 
 
 def authorize() -> Authorization | Response:
-    """Identify the sender of a request, or refuse it; MLflow calls this in the server for each
-    request.
+    """Identify the sender of a request, or refuse it; MLflow's server calls this for each request.
 
     A browser that opens `/?token=PASSWORD` gets a cookie and a page that loads the address without
     the password. A redirect would not work: the browser would not send the cookie, because a file

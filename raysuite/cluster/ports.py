@@ -41,8 +41,7 @@ class Ports:
 
     @property
     def guards(self) -> range:
-        """Ports bound by the agent so that no other process takes part of the block. Ray does not
-        use them."""
+        """Ports bound by the agent to reserve the block for itself; Ray does not use them."""
         step = LOWEST + (self.first - GRID) // STEP
         return range(step, step + self.size // STEP)
 
@@ -107,8 +106,7 @@ def free_port() -> int:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port for a server that binds it later. Within the context no other raysuite process gets
-    it.
+    """A port for a server to bind later; within the context no other raysuite process gets it.
 
     Raises NoPortsError.
     """
@@ -124,8 +122,7 @@ def block_size(cpus: int) -> int:
 
 
 def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
-    """A free block of ports, and the sockets that guard it. The block is reserved while the sockets
-    are open.
+    """A free block of ports, and the sockets that guard it: open sockets reserve the block.
 
     The search starts at a position that depends on `seed`, so that clusters that start at the same
     time try different blocks. Raises NoPortsError.
@@ -139,8 +136,7 @@ def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
-    """First ports of all blocks outside the ephemeral range, starting at a position given by
-    `seed`."""
+    """First ports of all blocks outside the ephemeral range, from a position given by `seed`."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
     # If the ephemeral range overlaps all blocks, all are tried: only bind(2) then shows free ports.
@@ -158,8 +154,7 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def _guards(block: Ports) -> ExitStack | None:
-    """Bind the guards of a block on all interfaces, if each port of the block can be bound; else
-    None."""
+    """Bind a block's guards on all interfaces, if all its ports can be bound; else return None."""
     with ExitStack() as held:
         try:
             for port in block.guards:

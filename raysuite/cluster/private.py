@@ -20,8 +20,8 @@ MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _WRITTEN_S = 10.0
-"""Seconds for which Ray's workers, which end with their raylet, may still write into an abandoned
-folder."""
+"""Seconds for which Ray's workers may still write into an abandoned folder, until their raylet
+ends."""
 
 
 def make_folder(path: Path) -> Path:

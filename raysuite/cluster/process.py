@@ -18,13 +18,11 @@ import psutil
 _SAME_START_S = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 19
-"""Index of starttime, field 22 of /proc/PID/stat, counted from the third field
-(proc_pid_stat(5))."""
+"""Index of starttime, /proc/PID/stat's field 22, from the third field on (proc_pid_stat(5))."""
 
 
 def birth_of(pid: int) -> str:
-    """An id that differs from later processes with the same pid: the host's boot and the start's
-    tick.
+    """An id that no later process with this pid has: the host's boot and the start's tick.
 
     Unlike psutil's `create_time`, it does not change with the system clock. Empty without /proc,
     and if the process has ended.
@@ -72,8 +70,7 @@ _DIES_S = 10.0
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that outlived an ended node, and wait until they are gone. Return their
-    ids.
+    """Kill the processes that outlived an ended node, wait until they are gone; return their ids.
 
     Some end by themselves meanwhile: Ray's workers end with their raylet.
     """
@@ -94,8 +91,7 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 
 
 def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """This user's processes that were started with this value of a variable, whatever process
-    started them."""
+    """This user's processes that were started with this value of a variable, by any process."""
     found = []
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():

@@ -214,8 +214,8 @@ def _trainer(poll: Callable[[], None]) -> Any:
             await super()._run_control_loop_iteration()
 
     class Fixed(FixedScalingPolicy):
-        """Always the same number of workers. Ray's own class also registers them with an actor of
-        Ray Data."""
+        """Always the same number of workers. Ray's class also registers them with Ray Data's
+        actor."""
 
         def _maybe_send_resource_request(self) -> None:
             pass
@@ -290,8 +290,7 @@ def _worker_group() -> Any:
         def _init_train_context_on_workers(
             self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
         ) -> None:
-            """Like Ray's method, but without the controller's actor: here the controller is not an
-            actor."""
+            """Like Ray's method, but without the controller's actor, which does not exist here."""
             ray.get(
                 [
                     worker.actor.init_train_context.remote(

@@ -46,7 +46,7 @@ waits 15 s for each port in turn, last for the runtime environments' agent."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
-MESSAGE`."""
+TEXT`."""
 _LONGEST = 300
 
 
@@ -62,8 +62,7 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
 
     def patient(find: Callable[..., Any]) -> Callable[[str, str], Any]:
         def find_patiently(gcs: str, node_id: str) -> Any:
-            """Called by Ray's Python after it has started the raylet; retry `find` until there is
-            an answer."""
+            """Called by Ray's Python after the raylet's start; retry `find` until it answers."""
             session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
             socket = session / _SOCKET
             _write_ports(session, node_id, agent_ports)
@@ -145,8 +144,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def reason(temp: Path) -> str:
-    """The reason why a Ray node with the folder `temp` did not start, in one line; empty if no log
-    has one.
+    """Why a Ray node with the folder `temp` did not start, in one line; empty if no log has a
+    reason.
 
     C++ programs log their error before the stack trace, Python programs after it.
     """

@@ -63,8 +63,7 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum number of characters: the paths of Ray's sockets are about 65 longer, and limited to
-107."""
+"""Maximum length: the paths of Ray's sockets are about 65 longer, and limited to 107 characters."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -124,8 +123,7 @@ def _shared(folder: Path) -> Finding:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system of `path`, which may not exist yet: ext4, nfs4, gpfs, lustre,
-    ..."""
+    """The type of the file system of `path`, which may not exist yet: ext4, nfs4, lustre, ..."""
     while not path.exists():
         path = path.parent
     device = path.stat().st_dev
@@ -188,8 +186,7 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check how the image is entered: by a program, or by an option that a SLURM plugin adds to
-    srun."""
+    """Check how the image is entered: by a program, or by a SLURM plugin's option of srun."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]

@@ -197,8 +197,7 @@ class Job:
     working_folder: str
     """The folder in which the cluster's jobs start."""
     command: tuple[str, ...]
-    """The command that runs once on each node: the agent, in an image or not, with its
-    arguments."""
+    """The command to run once on each node: the agent, in an image or not, with its arguments."""
 
 
 def render(job: Job) -> str:
@@ -399,8 +398,7 @@ def accounts() -> tuple[set[str], set[str]]:
 
 
 def megabytes(memory: str) -> int:
-    """Convert memory in SLURM's notation to megabytes; a number without a letter is in
-    megabytes."""
+    """Memory in SLURM's notation -> megabytes; a number without a letter is in megabytes."""
     number, letter = re.fullmatch(r"([0-9]+)([KMGT]?)", memory.upper()).groups()  # type: ignore[union-attr]
     return int(int(number) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[letter])
 
@@ -441,8 +439,7 @@ _ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "TIMEOUT"),
 )
-"""A job in any other state, including states of newer SLURM versions, is alive until SLURM no
-longer lists it."""
+"""A job in any other state, even an unknown one, is alive until SLURM no longer lists it."""
 
 
 class SlurmBackend:

@@ -11,8 +11,7 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the next agent on the host identifies the
-folder."""
+"""A file in a node's temporary folder, by which the next agent on the host identifies it."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -38,8 +37,7 @@ class Cluster(File):
     hosts: tuple[str, ...] = ()
     """Hosts of a site of kind hosts, the head first."""
     host_indices: tuple[int, ...] = ()
-    """Position, from 0, of each host in the scheduler's list, which may name a host several
-    times."""
+    """Index of each host in the scheduler's list, which may name a host several times."""
     job: str = ""
     """SLURM's job id, or the process id of a local agent; empty until known."""
     slurm_cluster: str = ""
@@ -57,14 +55,12 @@ class Cluster(File):
 
     @property
     def is_process(self) -> bool:
-        """Whether the cluster's job is a process on one host: other hosts cannot see whether it
-        runs."""
+        """Whether the cluster's job is a process, which other hosts cannot see."""
         return self.backend != "slurm"
 
 
 class Head(File):
-    """head.json: the cluster's addresses, written at each start, before and after its servers
-    answer.
+    """head.json: the cluster's addresses, written before its servers answer, and after.
 
     The URLs are for clients, which may be on another network than the nodes.
     """
@@ -111,8 +107,7 @@ class Node(File):
     temp: str = ""
     """The node's temporary folder."""
     nonce: str = ""
-    """The content of the file NONCE in that folder; another user's folder of the same name lacks
-    it."""
+    """The content of the file NONCE in that folder; a folder of another user lacks it."""
     began: float = 0.0
     """Start time of the agent's process."""
     birth: str = ""

@@ -227,8 +227,7 @@ def is_to_be_resumed(error: BaseException) -> bool:
 
 
 def _has_lost_its_driver(results: Path) -> bool:
-    """Whether the last driver was killed or failed on this host, and the results folder can be
-    written.
+    """Whether the last driver was killed or failed on this host, and the folder can be written.
 
     The lock is not tried: a driver that takes it at that moment would be refused.
     """

@@ -45,8 +45,7 @@ LOOPBACK_ONLY = {
 }
 
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
-"""Environment variable with Ray Client's URL: RAY_ADDRESS is the dashboard's, for `ray job
-submit`."""
+"""Environment variable with Ray Client's URL; RAY_ADDRESS is the dashboard's, for jobs."""
 
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
@@ -57,7 +56,7 @@ _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
     """`variables` combined with those of a site. A site's folders in PATH and LD_LIBRARY_PATH
-    come before the existing ones, which may be an image's. If they are already there, nothing
+    come before the existing ones, which may be an image's. If they are already first, nothing
     changes."""
     merged = {**variables, **site}
     for name in _LISTS:

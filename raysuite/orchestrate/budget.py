@@ -16,17 +16,14 @@ from raysuite.records.names import variant_key, variant_name
 FILE, DECLINED = "budget.json", "declined.txt"
 MOST_REPEATS = 30
 WIDTH = 0.05
-"""Largest half width of a 95 % interval of the throughput, relative to the mean, at which repeats
-stop."""
+"""Half width of the throughput's 95 % interval, relative to the mean, at which repeats stop."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Factor on the longest run of the same variant so far, to estimate the next one: runs are never
-interrupted."""
+"""Factor on the variant's longest run so far, to predict the next: runs are never interrupted."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
-    """Set the deadline, in seconds since 1970; runs that would end later are not started. None: no
-    limit."""
+    """Set a deadline, in seconds since 1970, or None: runs that would end later are not started."""
     for file in (FILE, DECLINED):
         (results.folder / file).unlink(missing_ok=True)
     if deadline is not None:

@@ -50,13 +50,11 @@ class Nodes(Protocol):
     """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of dead nodes on which the last workers ran; `patient`: wait until a death
-        would be detected."""
+        """The hosts of the workers' dead nodes; `patient`: wait until a death would be detected."""
 
 
 class FailureRecorder:
-    """Writes RunFailed for a run that raised an exception, or whose workers died more often than
-    its retries.
+    """Writes RunFailed for a run that raised an exception, or has no retries left for dead workers.
 
     A group's runs are executed in order, so the first that has not ended is the current one.
     """
@@ -136,7 +134,7 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
 
 _POLL_S = 1.0
 _VERDICT_S = 40.0
-"""Seconds to wait: Ray considers a silent node dead after about 25 s (its gcs_server's health
+"""Seconds to wait: Ray considers a silent node dead after about 25 s (gcs_server's health
 checks)."""
 
 
@@ -160,8 +158,7 @@ class NodeKeeper:
     """Waits until the cluster can hold the workers, and records their nodes. With a `deadline`, in
     seconds since 1970, the workers are ended then.
 
-    Without a NodeKeeper, Ray Train would request the workers' resources ten times, for a minute
-    each.
+    Ray Train alone would request the workers' resources ten times, for a minute each.
     """
 
     def __init__(
@@ -220,8 +217,7 @@ class NodeKeeper:
             raise DeadlineError("the workers took longer than they may")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of dead nodes on which the last workers ran; `patient`: wait until Ray would
-        detect a death."""
+        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

@@ -1,5 +1,4 @@
-"""Record runs whose workers ended without a result, with the reason known to their group's
-driver."""
+"""Record runs whose workers ended without a result, with the reason that the driver knows."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ def decide(
     below `root`, where workers can write, until it has ended. `deadline`: time at which it must
     end, in seconds since 1970.
 
-    Raises NothingFitsError, DeadlineError, and RunError if a model or strategy fails for another
-    reason.
+    Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """
     wishes: dict[str, RunPlan] = {}
     for plan in plans:
@@ -83,8 +82,8 @@ def decide(
 def _search(
     group: Sequence[RunPlan], folder: Path, nodes: int, listener: Listener, deadline: float | None
 ) -> Stop | None:
-    """Search for the batch sizes of plans that share workers; return the request that ended the
-    search, if any."""
+    """Search for the batch sizes of plans that share workers; return a request that ended the
+    search."""
     results = Results(folder)
     stopping.request_stop(folder, None)
     reported = {plan.run_id: 0 for plan in group}
@@ -127,8 +126,8 @@ def _has_next(plan: RunPlan, folder: Path) -> bool:
 
 
 def _once(plan: RunPlan) -> RunPlan:
-    """The plan without retries, so that workers are not restarted at a size that did not fit, and
-    without a profile."""
+    """The plan without a profile and without retries: a size that did not fit is not tried
+    again."""
     resources = plan.spec.resources.model_copy(update={"retries": 0})
     measure = plan.spec.measure.model_copy(update={"profile": "off"})
     spec = plan.spec.model_copy(update={"resources": resources, "measure": measure})

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Environment variable with the network interface between nodes; `raysuite cluster up` sets it on
-all nodes."""
+"""Environment variable with the network interface between nodes; `cluster up` sets it on all
+nodes."""
 
 CHECKPOINTS = "checkpoints"
 """A folder in the results folder, with a folder for each run, and for each segment of a sweep."""
@@ -38,8 +38,7 @@ class Segment:
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"
-"""The function that each worker runs, with the plans as plain data, the results folder and the
-user's working folder."""
+"""The function that each worker runs, with the arguments from `work_config`."""
 
 
 def make_trainer(

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _PATIENCE_S = 60.0
-"""Seconds for which a job server may not answer while a job is followed: a head may be
-restarting."""
+"""Seconds for which the server of a followed job may not answer: a head may be restarting."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
 """The job server's message if the head's agent has not reported yet."""
@@ -47,8 +46,7 @@ class Job:
 
     @property
     def code(self) -> int:
-        """Exit code for a program that waited for the job: the command's own, or 1 if it has
-        none."""
+        """Exit code for a program that waited for the job: the command's own, or else 1."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1
@@ -66,8 +64,7 @@ class JobServer:
             self._client = self._connect()
 
     def submit(self, entrypoint: str) -> str:
-        """Run a shell command on the cluster's head, in the cluster's working folder; return the
-        job's id."""
+        """Run a shell command on the cluster's head, in its working folder; return the job's id."""
         name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         deadline = time.monotonic() + _PATIENCE_S
         with self._named_errors():

@@ -97,8 +97,7 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run that is ended because of `ending` has no end in its journal: it is resumed from its
-    beginning.
+    A run ended by `ending` has no end in its journal: it is resumed from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -127,7 +126,7 @@ class Ended:
     code: int = 0
     """0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, not 0; seconds from the launch to its end), for ranks that ended by
+    """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
     themselves."""
     stalled: bool = False
     """Whether the run was ended because no rank took a step any more."""
@@ -160,8 +159,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of an ended run into its journal, and the ends of its outputs into
-    files."""
+    """Write the Records of an ended run into its journal, and its outputs' ends into files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):
@@ -327,8 +325,7 @@ def _exit(code: int) -> str:
 
 @contextmanager
 def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
-    """Make the pipes, and keep the end of what is written to each of them and to an additional
-    pipe.
+    """Make the pipes; keep the end of what is written to each and to an additional pipe.
 
     Yields the contents by descriptor, in the order of the pipes, the additional one last; and the
     descriptor for writing to the additional pipe. Large output neither fills a disk nor blocks a

@@ -48,8 +48,7 @@ _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
 def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
-    """Run one rank of a plan's script, until all ranks have ended. Each worker with a rank calls
-    it.
+    """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
 
     `place`: torchrun's variables of this rank. `node`: the id of its node. `store`: for this run
     only. A run that was asked to stop has no end in its journal: it is resumed from its beginning.

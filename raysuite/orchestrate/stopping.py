@@ -63,8 +63,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; a request of the cluster has priority over a simultaneous
-        signal."""
+        """The first request to stop; the cluster's has priority over a simultaneous signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
@@ -141,7 +140,7 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Write a request to stop for the workers of these results; None, before the first run: no
+    """Write a stop request for the workers of these results; None, before the first run: no
     request."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))

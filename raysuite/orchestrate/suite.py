@@ -34,8 +34,7 @@ PATIENCE_S = 10.0
 """Seconds that the head may take to end after the first of its processes."""
 _CONNECT_S = 3.0
 _MEASURING_S = 120.0
-"""Time limit in seconds for each of the two parts of the nodes' check, which usually take some
-seconds."""
+"""Time limit in seconds for each of the two parts of the nodes' check, which take some seconds."""
 
 
 def check_head() -> None:
@@ -122,8 +121,7 @@ class Listener:
     say: Callable[[str], None] = lambda line: None
     """Called with a line of text, for example on nodes that are lost or join."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or the replacement of a run whose node did not
-    return."""
+    """Called with a new run: a sweep's trial, or the replacement for a run with a lost node."""
 
 
 def run(
@@ -133,8 +131,7 @@ def run(
     listener: Listener,
     on_ray: bool = True,
 ) -> Stop | None:
-    """Run what has not finished yet; return the request that stopped the suite before its end, if
-    any.
+    """Run what has not finished yet; return the request that stopped the suite early, if any.
 
     If a group's workers cannot be kept alive, its unfinished runs are recorded as lost, and the
     next group continues. `nodes`: number of nodes at the beginning. Scripts do not need Ray: if not

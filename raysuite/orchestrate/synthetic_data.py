@@ -29,8 +29,7 @@ def make_on_nodes(
     force: bool,
     count: Callable[[int], None],
 ) -> list[NodeEnd]:
-    """Make the set on every node of the cluster that this process has joined; return results in
-    order of node names.
+    """Make the set on every node of the joined cluster; return results in order of node names.
 
     `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. No CPUs are
     reserved with Ray: on a node that trains, the task would otherwise wait without any message.

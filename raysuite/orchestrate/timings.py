@@ -1,5 +1,4 @@
-"""The wall time of a command by phase: measured during the command, stored in timings.json,
-printed."""
+"""The wall time of a command by phase: measured while it runs, stored in timings.json, printed."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """To check the user's own network: one plan per strategy. Empty: only the small network is
+    """To check the user's network: one plan per strategy. Empty: only the small network is
     checked."""
 
 

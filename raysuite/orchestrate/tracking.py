@@ -1,5 +1,4 @@
-"""Send records to MLflow during `raysuite run` and `raysuite sweep`, from the journals: an outage
-does no harm."""
+"""Send records from the journals to MLflow during runs and sweeps: an outage does no harm."""
 
 from __future__ import annotations
 
@@ -16,10 +15,9 @@ if TYPE_CHECKING:
     from raysuite.track.upload import ParentStatus
 
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
-"""Seconds after which records are first sent during runs, and the minimum seconds between two
-transfers."""
+"""Seconds after which records are first sent during runs, and minimum seconds between transfers."""
 _REST = 20.0
-"""Pause after sending during runs, as a multiple of its duration: sending takes at most 5 % of the
+"""Pause after sending during runs, relative to its duration: sending takes at most 5 % of the
 time."""
 _PATIENCE_S = 60.0
 """Time limit for MLflow in seconds, before the first run and again after the last."""
@@ -123,8 +121,8 @@ class Tracking:
         self._is_shown = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network. If that is not possible, the reason is printed; it is
-        not a failure."""
+        """Register a sweep's best network; the reason for having none is printed, without
+        failing."""
         from raysuite.track.sync import one_line
 
         if self._preparing.is_alive():

@@ -52,8 +52,7 @@ from raysuite.train.world import is_peer_loss, torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    It is called again on new workers after some ran out of memory, and continues after the tried
-    sizes.
+    It is called again on new workers after some ran out of memory; tried sizes are skipped.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -82,8 +81,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Whether to search, decided on rank 0. A model that raised an error of its own would raise it
-    again."""
+    """Whether to search, on rank 0. A model that raised another error would raise it again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -96,8 +94,7 @@ _SHARED_S = 10.0
 
 
 Report = Callable[[EpochFinished], None]
-"""Called on rank 0 with each epoch, after it is written to the journal and before its
-checkpoint."""
+"""Called on rank 0 with each epoch, once it is in the journal, before its checkpoint is written."""
 
 
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:
@@ -176,8 +173,7 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's place in a plan, which is also set as torchrun's variables; None if it has
-    none.
+    """This worker's place in a plan, also set as torchrun's variables; None if it has none.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -210,8 +206,8 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Whether to run the plan, and from which checkpoint; called on rank 0, which writes the
-    journals."""
+    """Whether to run the plan, and from which checkpoint; rank 0, which writes the journals,
+    decides."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):

@@ -61,8 +61,7 @@ from raysuite.train.world import is_peer_loss, world_from_environment
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
-    """The plan with the batch size that its ranks find by trial; with `resume`, the search
-    continues.
+    """The plan with the batch size that its ranks find by trial; `resume` continues a search.
 
     All ranks must call it. Raises RunError if no size fits, and if a rank runs out of memory in a
     complete step: the next start with `resume` then tries smaller sizes.
@@ -265,8 +264,7 @@ def _print(plan: RunPlan, record: Record) -> None:
 
 
 _ENDING_S = 10.0
-"""Seconds to wait for the reason of a failed rank, which first leaves its group and then writes
-it."""
+"""Seconds to wait for a failed rank's reason, which it writes after it has left its group."""
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:

@@ -86,8 +86,7 @@ def _next_of_all(
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
-    """The next size to try. Sizes that would not fit into a host's memory are recorded as not
-    fitting."""
+    """The next size to try; sizes too large for a host's memory are recorded as not fitting."""
     while True:
         tried = file.read()
         wanted = search_of(plan, tried).next()

@@ -55,8 +55,7 @@ class SoFar(BaseModel):
     weights: list[float] = Field(default_factory=list)
     """Weight of each step in the loss, if the targets alone determine it."""
     other_cores: list[float] = Field(default_factory=list)
-    """Cores that other programs used, per worker; for an epoch in several attempts, in the last
-    one."""
+    """Cores used by other programs, per worker; for several attempts, in the last one."""
 
 
 class LoopState(BaseModel):
@@ -151,8 +150,8 @@ def places(folder: Path) -> tuple[Path, Path]:
 
 
 def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, comm: Comm) -> None:
-    """Let `save` write a checkpoint, and replace the older one at `folder` by it. All ranks must
-    call it.
+    """Let `save` write a checkpoint, and replace `folder`'s older one by it. All ranks must call
+    it.
 
     If a rank dies meanwhile, the older checkpoint is unchanged.
     """
@@ -202,8 +201,7 @@ def _partial(folder: Path) -> Path:
 
 
 def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
-    """Write each rank's random state and buffers, for a checkpoint within an epoch. All ranks must
-    call it."""
+    """Write each rank's random state and buffers within an epoch. All ranks must call it."""
     buffers = {name: value.cpu() for name, value in _buffers(models)}
     state = {"draws": draws(world.device), "buffers": buffers}
     torch.save(state, _rank_file(folder, world.rank))
@@ -212,8 +210,7 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor] | None:
     """Restore the buffers that `save_rank` wrote, and return the rank's random state.
 
-    A rank without a file (the number of ranks has grown) takes the buffers of rank 0, and returns
-    None.
+    A rank without a file (there were fewer ranks) takes rank 0's buffers, and returns None.
     """
     own = _rank_file(folder, world.rank)
     state = read_state(own if own.exists() else _rank_file(folder, 0))

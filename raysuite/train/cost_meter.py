@@ -95,8 +95,7 @@ class EpochPower:
             self._reading = self._meter.end()
 
     def use(self, comm: Comm) -> PowerUse | None:
-        """The epoch's readings of all workers; None if no worker has a meter. All ranks must call
-        it."""
+        """All workers' readings of the epoch; None if there are none. All ranks must call it."""
         if self._meter is None:
             return None
         mine, meter = self._reading, self._meter
@@ -127,8 +126,7 @@ def _known(values: list[float]) -> list[float | None]:
 
 
 def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
-    """The cost of one image of `plan`, and the peak rate of the workers' device. All ranks must
-    call it."""
+    """The cost of one image of `plan`, and the workers' peak rate. All ranks must call it."""
     device = _device(world, comm)
     known = peak(device, plan.spec.training.precision, torch.backends.cudnn.allow_tf32)
     cost, message = None, ""

@@ -51,8 +51,8 @@ class Evaluation:
         return found
 
     def by_class(self) -> list[dict[str, Any]]:
-        """For each class its samples, precision, recall and F1 score, by scikit-learn; undefined
-        scores are None."""
+        """For each class, samples, and scikit-learn's precision, recall and F1 (None if
+        undefined)."""
         from sklearn.metrics import precision_recall_fscore_support
 
         found = precision_recall_fscore_support(
@@ -96,8 +96,7 @@ def evaluate(
     device: torch.device,
     advance: Advance = lambda samples: None,
 ) -> Evaluation:
-    """Predict every sample of `split` of the plan's data set in fp32, with the model state in
-    `weights`.
+    """Predict every sample of the plan's `split` in fp32, with the model state in `weights`.
 
     `advance` is called with the number of samples of each batch. Raises UserError if the weights do
     not match the model, and DataError for an image that cannot be read.

@@ -62,8 +62,7 @@ class TrainingLoop:
         self.step = 0
         self.time_to_accuracy: float | None = None
         self.best: float | None = None
-        """For early stopping: the best value of the monitored metric so far; `best_epoch` is its
-        epoch."""
+        """For early stopping: the metric's best value so far; `best_epoch` is its epoch."""
         self.best_epoch = 0
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
@@ -82,8 +81,7 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.task = make_task(plan.spec.task, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
-        """Split -> [samples], True for samples left out on all ranks; set before the first
-        epoch."""
+        """Split -> [samples], True for samples left out; set before the first epoch."""
         last, options = plan.memory_format == "channels_last", plan.spec.loader
         train = self.engine.takes_images
         self.train_loader = make_loader(self.prepared, "train", options, world.device, last, train)
@@ -234,8 +232,7 @@ class TrainingLoop:
         return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
-        """Call at the start of an epoch, before its first sample is read; `when` is monotonic
-        time."""
+        """Call before an epoch's first sample is read; `when` is monotonic time."""
         if self._began is None:
             self._began = when
 
@@ -266,8 +263,7 @@ class TrainingLoop:
         return list(steps), self.step_units(epoch)
 
     def step_units(self, epoch: int) -> list[int]:
-        """Number of throughput units (images or tokens) in each step of an epoch, over all
-        ranks."""
+        """Throughput units (images or tokens) in each step of an epoch, over all ranks."""
         if self.task.unit == "tokens":
             return [round(weight) for weight in self._step_weights(epoch)]
         order, skipped = self._order_of(epoch), self.skipped.get("train")
@@ -315,8 +311,7 @@ class TrainingLoop:
         return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
-        """Take one optimiser step, and return the summed loss of this rank's samples, on the
-        device."""
+        """Take one optimiser step; return the summed loss of this rank's samples, on the device."""
         with layers_named(self.engine.model, self.world):
             loss = self.engine.step(micro_batches, rate)
         if self.average is not None:
@@ -347,8 +342,7 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint into a folder, one for all ranks or each rank's own. All ranks must
-        call it."""
+        """Write a checkpoint into a folder, common or each rank's own. All ranks must call it."""
         self.engine.save(folder)
         if self.average is not None:
             self.engine.complete(self.average.model)
@@ -439,8 +433,7 @@ def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.flo
 def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | None]:
     """Take the remaining steps of the loop's epoch, until the end or a request to stop.
 
-    Return the finished part of the epoch, the same on all ranks, and the request. All ranks must
-    call it.
+    Return the finished part, the same on all ranks, and the request. All ranks must call it.
     """
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)
@@ -584,8 +577,7 @@ def validate(
     skipped: NDArray[np.bool_] | None,
     watch: Watch,
 ) -> Validated | EndRequest:
-    """Validate on all ranks, over every validation sample except `skipped`, unless a stop is
-    requested meanwhile.
+    """Validate on all ranks, over all samples except `skipped`, unless a stop is requested.
 
     Uses the averaged weights if there is an `average`. All ranks must call it.
     """

@@ -38,8 +38,7 @@ _SETTLING_STEPS = 2
 """Profiled steps before the measured ones: the first calls under a profiler are slower."""
 
 _AHEAD_STEPS = 4
-"""Steps requested from the loader beyond the measured ones, so that it loads ahead as in
-training."""
+"""Steps that the loader gets beyond the measured ones, so that it loads ahead as in training."""
 
 _UNSEEN = (
     "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
@@ -163,8 +162,7 @@ def _seen_by_nsys() -> Iterator[None]:
 
 
 def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals on all ranks: only rank 0 has any. The ranks' clocks are treated as
-    equal."""
+    """Rank 0's intervals, the only ones, on all ranks; the ranks' clocks are treated as equal."""
     rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
     most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
     if most == 0:

@@ -1,5 +1,5 @@
-"""A trained network for use elsewhere: pixels in, logits out; for other tasks inputs and
-outputs."""
+"""A trained network for use elsewhere: pixels in, logits out; inputs and outputs for other
+tasks."""
 
 from __future__ import annotations
 

@@ -98,8 +98,7 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """Time at which the process will be ended, in seconds since 1970; None if there is no such
-    time."""
+    """Time at which the process will be ended, in seconds since 1970; None if it will not."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,7 @@ _RANDOM_PASSES = 8
 
 
 _KEYS = ("model.weights", "task", "data.name")
-"""Keys that a message of `_network` may begin with, as the key to change; otherwise it is the
-model."""
+"""Keys to change with which a message of `_network` may begin; otherwise it is the model."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "
@@ -136,8 +135,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
-    """The reason why this plan's network cannot be divided into its stages, by key; empty if it
-    can."""
+    """The reason why this plan's network cannot be divided into stages, by key; empty if it can."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.partition import stage_sizes
 
@@ -339,8 +337,7 @@ def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
 
 @cache
 def _unread(data: str, facts: DatasetFacts) -> str:
-    """The reason why the first image of a split cannot be read; empty if those of both splits
-    can."""
+    """The reason why the first image of a split cannot be read; empty if both can."""
     options = DataOptions.model_validate_json(data)
     if options.name == "digits":  # made from scikit-learn's data
         return ""

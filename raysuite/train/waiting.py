@@ -1,5 +1,4 @@
-"""Name each rank's layer if a collective fails: ranks that use different layers wait for each
-other."""
+"""Name each rank's layer if a collective fails: ranks in different layers wait for each other."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ _RESTARTS, _WITHIN_S = 5, 600.0
 """Number of restarts without delay within that many seconds; the next one waits _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""Seconds from a start to the first answer, on a busy node. A slower server is reported, but not
-given up."""
+"""Seconds from a start to the first answer, on a busy node; a slower server is reported, and waited
+for."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
 """Bytes at the end of the server's output that are searched for its last error."""
@@ -41,8 +41,8 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """Keeps one MLflow server running as long as the head runs. The cluster continues without it if
-    it fails."""
+    """Keeps one MLflow server running while the head runs. If it fails, the cluster continues
+    without it."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file that the server's output goes to."""
@@ -81,7 +81,7 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check and restart the server, and copy its database. Return whether `answers` or `error`
+        """Check and restart the server, copy its database; return whether `answers` or `error`
         changed."""
         now = time.monotonic()
         if self.error and now > self._again:
@@ -93,7 +93,7 @@ class MlflowKeeper:
         return self._seen != before
 
     def save(self) -> None:
-        """Copy the database to the cluster's folder. An error, such as a full disk, is only
+        """Copy the database to the cluster's folder; an error, as from a full disk, is only
         logged."""
         if not self._answered:
             return
@@ -151,8 +151,7 @@ class MlflowKeeper:
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 
     def _end(self) -> str:
-        """End what is left of the server. Return how it ended, with the last error in its
-        output."""
+        """End the rest of the server; return how it ended, with the last error in its output."""
         why = self._children.how_ended(self.server.NAME)
         self._children.end(self.server.NAME, 5.0)
         try:
@@ -253,8 +252,7 @@ class Resuming:
 
 
 _COUNT_EACH_S = 2.0
-"""Seconds between two counts of the nodes; until all nodes have joined, they are counted at every
-check."""
+"""Seconds between two counts of the nodes; until all have joined, every check counts them."""
 _WARNING_S = 60.0
 """Seconds between the warning and the end, if the site does not set them."""
 

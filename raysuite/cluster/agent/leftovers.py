@@ -20,13 +20,13 @@ from raysuite.spec.site import LocalSite
 def clear_away(
     folder: ClusterFolder, cluster: Cluster, place: Place, tell: Callable[[str], None]
 ) -> list[str]:
-    """End the agent's processes and remove its temporary folder. Return a line for each unexpected
+    """End the agent's processes, remove its temporary folder; return a line for each unexpected
     finding.
 
     MLflow's database in the folder may be newer than the copy in the cluster's folder: on the head
     it is copied there first, if its server had answered. A running agent is left alone, and so is a
     folder that is not the agent's: /tmp may have been emptied since, and another user may have made
-    a folder with this path.
+    this folder.
     """
     wrong = []
     left = folder.left_nodes()

@@ -28,17 +28,16 @@ _GENERATIONS = 3
 _GENERATION_S = 3600.0
 """Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file next to the database, written when the server first answers: the database is then
+"""A file next to the database, written at the server's first answer: the database is then
 complete."""
 _NICENESS = 10
-"""A lower priority than that of Ray and its workers: the server must not slow their start or a
-measured run."""
+"""Lower priority than Ray and its workers: the server must not slow their start or a measured
+run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """The command line, environment and files of the server, which `children` starts as
-    `mlflow`."""
+    """Command line, environment and files of the server, which `children` starts as `mlflow`."""
 
     NAME = "mlflow"
 
@@ -68,8 +67,7 @@ class MlflowServer:
         return ["nice", "-n", str(_NICENESS), *made]
 
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Restore the database to this node, write the password's file, and return the server's
-        environment."""
+        """Restore the database here, write the password's file, return the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
@@ -82,15 +80,13 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable, for the next agent if this one is
-        killed."""
+        """Write a file that marks the database as usable for the next agent, after a kill."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
         """Copy the database consistently to the cluster's folder, while the server runs.
 
-        Raises sqlite3.DatabaseError for a damaged database: the earlier copies then stay as they
-        are.
+        Raises sqlite3.DatabaseError for a damaged database; the copies are then unchanged.
         """
         source = self._own / DATABASE
         if self._options.backend == "sqlite" and source.exists():

@@ -1,4 +1,4 @@
-"""A node of the cluster: its environment, its Ray, and the main loop of all nodes except the
+"""A node of the cluster: its environment, its Ray, and the main loop of nodes other than the
 head."""
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ class ThisNode:
         return not self.signals.ended
 
     def end_ray(self) -> str:
-        """End Ray. Return why it had ended before, from Ray's logs or from the last line it
-        printed."""
+        """End Ray. Return why it had ended before, from its logs or from its last printed line."""
         self.children.end(RAY, _RAY_END_S)
         printed = self.folder.log_of(self.place.host).read_text("utf-8", "replace").splitlines()
         return ray_start.reason(self.temp / "r") or (printed or ["it printed nothing"])[-1]
@@ -213,8 +212,7 @@ _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
 """Number of consecutive refused connections after which Ray's head has certainly ended."""
 _NEW_HEAD_S = 20.0
-"""Seconds within which a new head must answer; otherwise the head's agent is considered dead
-too."""
+"""Seconds within which a new head must answer; otherwise its agent is considered dead too."""
 
 
 class WorkerNode:
@@ -316,8 +314,7 @@ _LOOK_EACH_S = 1.0
 
 
 class Signals:
-    """Handles SIGTERM, SIGINT, SIGHUP and a file as requests to end; SIGUSR1 is an early
-    warning."""
+    """Handles SIGTERM, SIGINT, SIGHUP and a file as requests to end, and SIGUSR1 as a warning."""
 
     def __init__(self, end: Path) -> None:
         """`end` is a file that exists once the end has been requested."""

@@ -39,7 +39,7 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """This process's place, from SLURM's or its launcher's variables, or alone in a local
+    """This process's place: from SLURM's or its launcher's variables, or that of a local
     cluster."""
     if isinstance(site, LocalSite):
         return Place(
@@ -148,8 +148,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
 
 
 def client_address(site: Site, address: str) -> str:
-    """The address by which clients reach this node, the head, whose address for the nodes is
-    `address`."""
+    """The address of this node, the head, for clients; `address` is its address for the nodes."""
     if site.client_interface is None:
         return address
     return _on(site.client_interface, own_addresses(), "client_interface")

@@ -74,8 +74,7 @@ def answers(address: str, port: int, timeout_s: float = 2.0) -> bool:
 
 
 def refuses(address: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether the host is up but no program listens; a host that does not respond does not
-    count."""
+    """Whether the host is up but no program listens; False for a host that does not respond."""
     try:
         socket.create_connection((address, port), timeout_s).close()
     except ConnectionRefusedError:

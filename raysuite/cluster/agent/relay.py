@@ -1,5 +1,5 @@
-"""Make the head's servers available to clients at a second address, on a network that the nodes do
-not use."""
+"""Forward the head's servers to a second address, for clients on a network that nodes do not
+use."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _short(value: float) -> float:
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Training time in seconds of the longest trial that counts, an upper limit of any time to the
+    """Training time of the longest trial that counts, in seconds: a bound of times to the
     target."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
@@ -147,8 +147,7 @@ class OptunaAlgorithm:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The sampler's suggestion after these trials; None if all requested trials have been
-        made."""
+        """The sampler's suggestion after these trials; None if no further trial is requested."""
         if len(trials) >= (self._search.trials or 0):
             return None
         number = len(trials) + len(left_out)

@@ -163,8 +163,8 @@ def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
 
 
 def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's checkpoint. It changes with taken weights, so that earlier checkpoints
-    are ignored."""
+    """The name of a run's checkpoint; it changes with taken weights, to ignore earlier
+    checkpoints."""
     return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 

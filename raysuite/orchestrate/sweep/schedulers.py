@@ -77,8 +77,7 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
 
 
 class JournaledScheduler(FIFOScheduler):
-    """Passes each epoch to the scheduler once, and asks the workers of runs that are to end to
-    stop."""
+    """Passes each epoch to the scheduler once, and asks workers to stop runs that are to end."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
         super().__init__()
@@ -103,8 +102,8 @@ class JournaledScheduler(FIFOScheduler):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass on the journals' epochs: first those passed on before, in their earlier order, then
-        the rest."""
+        """Pass on the journals' epochs: first those passed on before, in the same order, then the
+        rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
@@ -173,8 +172,7 @@ class JournaledScheduler(FIFOScheduler):
         Journal(self._results.journal_file(run_id)).write(record)
 
     def _value(self, epoch: EpochFinished, task: TaskFacts) -> tuple[float | None, int]:
-        """The value by which runs are compared at the same epoch, and a sign that makes higher
-        values better.
+        """The value by which runs are compared at one epoch, and a sign: with it, higher is better.
 
         With a time to the target as the goal, the primary metric is compared. None if the whole
         epoch was warm-up: the first later epoch with a value is used.
@@ -205,8 +203,7 @@ def _read(file: Path) -> Iterator[_EpochKey]:
 
 @contextmanager
 def _numpy_seeded(*seed: int) -> Iterator[None]:
-    """Seed numpy's global state within the context, for Ray Tune's schedulers, and restore it
-    afterwards."""
+    """Seed numpy's global state, for Ray Tune's schedulers, and restore it after the context."""
     before = np.random.get_state()
     np.random.seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
     try:

@@ -1,5 +1,4 @@
-"""Search algorithms: choose the next trial's values, in advance or from earlier trials'
-objectives."""
+"""Search algorithms: choose the next trial's values, in advance or from earlier objectives."""
 
 from __future__ import annotations
 

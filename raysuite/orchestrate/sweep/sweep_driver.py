@@ -1,5 +1,4 @@
-"""The driver of a sweep: Ray Tune in its own thread, and the listener's callbacks in the calling
-one."""
+"""The driver of a sweep: Ray Tune in its own thread, the listener's callbacks in the caller's."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""Seconds for which workers without a trial keep their resources, for which another trial may be
-waiting."""
+"""Seconds for which idle workers keep their resources: another trial may be waiting for these."""
 _POLL_S = 0.1
 """Seconds between two queries of the Mailbox, which is in this process."""
 
@@ -145,15 +144,13 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """The address at which new workers find their jobs, and the number of the current job,
-        their first."""
+        """The address at which new workers find jobs, and the current job's number, their first."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
 
 _ENDING_S = 30.0
-"""Seconds that Ray Train may take to end workers after the deadline, before its process is
-ended."""
+"""Seconds that Ray Train may take to end workers after the deadline; then its process is ended."""
 
 
 class Request(BaseModel):
@@ -185,8 +182,7 @@ class Setting:
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
-    """Carry out `config["request"]`, a Request as JSON, and report each epoch as a line of its
-    journal.
+    """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
 
     The run's end is recorded when this returns; no exception is raised for a failed run.
     """
@@ -258,8 +254,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record an end for a run without one, unless it was asked to stop, or waits for other
-    trials."""
+    """Record an end for a run without one, unless it was stopped or waits for other trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

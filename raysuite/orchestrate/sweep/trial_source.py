@@ -1,5 +1,4 @@
-"""Ray Tune's search algorithm: suggests the next trial's plan as soon as the cluster can hold
-it."""
+"""Ray Tune's search algorithm: suggests the next trial's plan once the cluster can hold it."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ class TrialSource(Searcher):
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
         """Trials that wait at an interval for the others of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
-        """Whether all trials of the population have been chosen, as is the case after its first PBT
-        step."""
+        """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
@@ -159,8 +157,7 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Called when a trial reports: take its plan after a batch search. Epochs are for the
-        scheduler."""
+        """Take the plan of a trial after its batch search; epochs are for the scheduler."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -173,8 +170,7 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called when a trial's actor has ended. If it died, its run is repeated, or recorded as
-        lost."""
+        """Called when a trial's actor ends; a dead one's run is repeated, or recorded as lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
@@ -212,15 +208,13 @@ class TrialSource(Searcher):
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
     def _nodes(self) -> Sequence[Node]:
-        """The resources of each node. They are read from Ray only every few seconds, although calls
-        are more frequent."""
+        """The resources of each node, read from Ray only every few seconds."""
         if time.monotonic() > self._read_at + _READ_EACH_S:
             self._read_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether the next trial should not be chosen yet, so that it can use results of running
-        ones."""
+        """Whether to choose the next trial later, so that it can use results of running ones."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -245,7 +239,7 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan. Infeasible ones are reported, and recorded if they have a
+        """The next feasible plan; infeasible ones are reported, and recorded if they have a
         plan."""
         if self._all_decided:
             return None
