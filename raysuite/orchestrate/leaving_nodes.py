@@ -62,8 +62,8 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
     """Report nodes that leave or join a cluster that had `nodes` nodes at the beginning.
 
-    Ray is queried in a thread, because it does not answer while its head is lost. With a single
-    node it is not queried.
+    Ray is queried in a thread, as it does not answer without a head; with one node it is not
+    queried.
     """
     ended = threading.Event()
 

@@ -85,8 +85,7 @@ class Limit:
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
     """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
 
-    Files are read before. Pixels are not cropped, resized or kept. Pillow decodes images that are
-    not JPEGs.
+    Files are read before; pixels are not cropped, resized or kept. Pillow decodes other formats.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
@@ -96,8 +95,8 @@ def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) 
 
 
 def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
-    """An upper limit for loaders: reading the bytes only; from the page cache, if they were read
-    before."""
+    """An upper limit for loaders: reading the bytes only; from the page cache, after a first
+    pass."""
     order = permutation(prepared.samples(split), _SEED, 0).tolist()
     source = open_source(prepared, split)
     return Limit(source.read, order, threads, source.close)
@@ -116,8 +115,7 @@ loaded ahead at the start are used up."""
 _HELD = 3
 """Images that the decoding limit repeats, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches that a loader is asked for at a time: epochs of small sets are
-joined."""
+"""Minimum number of batches per request to a loader: epochs of small sets are joined."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +127,7 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Each trial has its own order of samples, so that its images are not in memory from an earlier
-    trial."""
+    """Each trial has its own order, so that its images are not in memory from an earlier one."""
 
 
 def timed(trial: Trial) -> Timing:

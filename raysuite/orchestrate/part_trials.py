@@ -211,7 +211,7 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library, which fails with a different build of
+    """Call an operator of torchvision's compiled library, which fails with another build of
     torch."""
     import torch as t
     import torchvision as tv

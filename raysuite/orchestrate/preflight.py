@@ -87,8 +87,7 @@ def _raise_what_was_found(
 
 
 def lacking(plan: RunPlan) -> list[Mistake]:
-    """A plan's requirements that are missing on this machine: imports, optional parts, files,
-    tools."""
+    """A plan's missing requirements on this machine: imports, optional parts, files, tools."""
     spec = plan.spec
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
@@ -128,8 +127,7 @@ def lacking(plan: RunPlan) -> list[Mistake]:
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
     """Raise one SpecError with everything that prevents the plans.
 
-    Without a document, mistakes have no file and line. Whether models can be imported is checked by
-    the dry batch.
+    Without a document, mistakes have no file and line. The dry batch checks the import of models.
     """
     _raise_all(
         _mistakes(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)
@@ -149,8 +147,7 @@ def check_here(
     """Raise one SpecError with everything that prevents the plans on this machine, without Ray; if
     `deep`, with a dry batch.
 
-    The number of workers is not checked if the plans run `elsewhere`, or if RAY_ADDRESS names a
-    cluster.
+    The number of workers is not checked with `elsewhere`, or if RAY_ADDRESS names a cluster.
     """
     tried = [each for each in plans if deep or ":" in each.spec.model.name]
     with dry_batch(tried, document, batches=deep) as check_models:

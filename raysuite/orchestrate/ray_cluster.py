@@ -202,8 +202,7 @@ class Capacity:
         return len(self.each)
 
     def holds(self, cpus: int, gpu: bool) -> int:
-        """Number of workers that fit; each needs `cpus` CPUs and, if `gpu`, a GPU on a single
-        node."""
+        """Number of workers that fit, each with `cpus` CPUs and, if `gpu`, a GPU on one node."""
         return sum(
             min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
             for node in self.each
@@ -212,8 +211,7 @@ class Capacity:
 
 @contextmanager
 def ending(joined: ExitStack) -> Iterator[None]:
-    """Leave the cluster that `joined` holds, in a thread, in parallel with the work of this
-    context.
+    """Leave the cluster that `joined` holds, in a thread, in parallel with this context.
 
     Releasing one of Ray's references while Ray shuts down would end the process: garbage is
     collected before, and not during the shutdown.
@@ -340,8 +338,8 @@ def _initialize(**options: Any) -> None:
 def interrupted_afterwards() -> Iterator[None]:
     """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
 
-    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or a process of Ray
-    without a parent.
+    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or a Ray process
+    alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

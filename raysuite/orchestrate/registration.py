@@ -24,8 +24,7 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, if it kept no weights, or if its network cannot be
-    exported.
+    Raises UserError if there is no such run, or it kept no weights or cannot be exported.
     """
     from raysuite.track.model_registry import Network, register  # on use: MLflow and torch
     from raysuite.train.served import example, outputs, served
@@ -75,7 +74,7 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The best run by the primary metric (the first of equals); None if the values are not
+    """The best run by the primary metric, the first of equals; None if values are not
     comparable."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
