@@ -338,8 +338,8 @@ def _initialize(**options: Any) -> None:
 def interrupted_afterwards() -> Iterator[None]:
     """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
 
-    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or a Ray process
-    alone.
+    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or an orphaned Ray
+    process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -24,7 +24,7 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, or it kept no weights or cannot be exported.
+    Raises UserError if there is no such run, it kept no weights, or its network is not exportable.
     """
     from raysuite.track.model_registry import Network, register  # on use: MLflow and torch
     from raysuite.train.served import example, outputs, served
