@@ -171,7 +171,7 @@ def _kept(results: Results) -> list[RunFigures]:
 def chosen_run(results: Results, run: str | None, best: bool) -> tuple[str, str]:
     """The run for the options `--run` and `--best`, and the note of `best_run`.
 
-    Raises UserError if both are given, and like `best_run` and `only_run`.
+    Raises UserError if both are given, and for the reasons of `best_run` and `only_run`.
     """
     if run is not None and best:
         raise UserError("--run and --best name a run each; give one of them")

@@ -264,7 +264,7 @@ def _print(plan: RunPlan, record: Record) -> None:
 
 
 _ENDING_S = 10.0
-"""Seconds to wait for a failed rank's reason, which it writes after it has left its group."""
+"""Seconds to wait for a failed rank to write its reason, after it has left its group."""
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
