@@ -11,12 +11,12 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Cluster
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
-"""`unknown`: SLURM did not answer, or it is a local cluster of another host."""
+"""`unknown`: SLURM did not answer, or the cluster is a local one on another host."""
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What is known of the allocation, or of the local agent."""
+    """The known state of the allocation, or of the local agent."""
 
     phase: JobPhase
     state: str = ""
@@ -25,26 +25,26 @@ class JobState:
     """SLURM's reason for waiting, such as Priority or Resources."""
     hosts: tuple[str, ...] = ()
     nodes: int = 0
-    """Of the allocation, where it is known."""
+    """Number of nodes in the allocation; 0 if unknown."""
 
 
 class Backend(Protocol):
     """Starts, watches and ends the agents of clusters."""
 
     ask_s: tuple[float, float]
-    """Seconds between two questions for a state, at first and at most, where one waits long."""
+    """Seconds between two queries of a state: at first, and at most after a long wait."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
-        """Start `command` once on each node; the cluster with its job's id."""
+        """Start `command` once on each node; return the cluster with its job's id."""
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        """The states of the jobs; a list as long as `clusters`, from one query for all."""
+        """The states of the jobs, one per cluster, from one query for all."""
 
     def end(self, cluster: Cluster) -> None:
-        """Ask the agents to end."""
+        """Request the end of the agents."""
 
     def kill(self, cluster: Cluster) -> None:
-        """Kill what did not end when requested."""
+        """Kill the processes that did not end on request."""
 
 
 class State(StrEnum):
@@ -52,13 +52,13 @@ class State(StrEnum):
 
     WORKS = "works"
     UNSURE = "unsure"
-    """It cannot be known from here; the cluster's start will show it."""
+    """The check is not possible from this host; the cluster's start will show the result."""
     WRONG = "wrong"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check of a site: its subject, its result, and how to fix it where it is wrong."""
+    """One check of a site: its subject, its result, and for a failed check how to fix it."""
 
     what: str
     state: State
@@ -67,15 +67,15 @@ class Finding:
 
 
 def works(what: str, note: str = "") -> Finding:
-    """The check passed."""
+    """A check that passed."""
     return Finding(what, State.WORKS, note)
 
 
 def unsure(what: str, note: str, fix: str = "") -> Finding:
-    """It cannot be known from here."""
+    """A check that is not possible from this host."""
     return Finding(what, State.UNSURE, note, fix)
 
 
 def wrong(what: str, note: str, fix: str) -> Finding:
-    """A cluster cannot start with this."""
+    """A check that failed: a cluster cannot start."""
     return Finding(what, State.WRONG, note, fix)

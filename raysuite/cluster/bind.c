@@ -1,12 +1,12 @@
-/* Whatever would listen on every interface listens on one.
+/* Makes sockets that would listen on every interface listen on one address.
  *
  * Loaded by LD_PRELOAD into Ray's processes and their workers. bind(2) of a TCP socket to the
- * wildcard address goes to RAYSUITE_BIND instead, a dotted IPv4 address; so does listen(2) of a
- * socket that was never bound. Addresses chosen on purpose, UDP and Unix sockets stay as they are.
- * A socket for IPv6 alone, which has no IPv4 address, is bound to IPv6's loopback.
+ * wildcard address binds it to RAYSUITE_BIND instead, a dotted IPv4 address; so does listen(2) of
+ * an unbound socket. Explicit addresses, UDP and Unix sockets are left unchanged. An IPv6-only
+ * socket, which cannot have an IPv4 address, is bound to IPv6's loopback.
  *
- * Calls go to the kernel directly, not through dlsym: then nothing newer than glibc 2.2.5 is needed,
- * and what a login node compiled loads in any image.
+ * Kernel calls are made directly, not through dlsym: the library then needs only glibc 2.2.5, and
+ * one that was compiled on a login node can be loaded in any image.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -43,12 +43,12 @@ static int is_wildcard(const struct sockaddr *address, socklen_t length)
     return 0;
 }
 
-/* The same port at the chosen address; -1 and errno where RAYSUITE_BIND is no address. */
+/* Bind to the same port at the chosen address; -1 and errno if RAYSUITE_BIND is not an address. */
 static int bind_to_chosen(int fd, const struct sockaddr *address, const char *chosen)
 {
     struct in_addr four;
     if (inet_pton(AF_INET, chosen, &four) != 1) {
-        errno = EADDRNOTAVAIL; /* rather nowhere than everywhere */
+        errno = EADDRNOTAVAIL; /* better not to listen at all than on every interface */
         return -1;
     }
     if (address->sa_family == AF_INET) {

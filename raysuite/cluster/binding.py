@@ -1,9 +1,8 @@
-"""Processes of a cluster listen on the node's chosen address alone.
+"""Make the processes of a cluster listen only on the node's chosen address.
 
-Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of
-`ray start`, and so do torch's TCPStore and Horovod's rendezvous, which need no token. `bind.c`
-turns such a bind(2) into one to the chosen address; docs/explanation/security.md lists what
-listens where.
+Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of `ray
+start`. So do torch's TCPStore and Horovod's rendezvous, which require no token. `bind.c` turns such
+a bind(2) into one to the chosen address; docs/explanation/security.md lists all listening ports.
 """
 
 from __future__ import annotations
@@ -19,24 +18,26 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # pages of figures that are given to everyone who asks; -1 is no port that can be opened
+    # pages of figures that Ray gives to everyone without a token; -1 is a port that cannot be
+    # opened
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Close Ray's ports that need no token and are the same on every node."""
+"""Close Ray's ports that require no token and are the same on every node."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 
 log = logging.getLogger(__name__)
 
 
 def variables(address: str, folder: Path) -> dict[str, str]:
-    """The environment under which a node's processes listen on `address` alone, an IPv4 address.
+    """The environment in which a node's processes listen only on `address`, an IPv4 address.
 
-    The library is compiled into `folder`, which is the user's own, unless one that works here is
-    there already: the login node makes one, whose C library may be newer than an image's.
-    Where that fails, as without a C compiler, the reason is logged, and the variables close only
-    Ray's ports without a token: the others require the token, on every interface.
+    The library is compiled into `folder`, which must be the user's own, unless it already has one
+    that works on this host: the login node makes one, but its C library may be newer than an
+    image's. If that fails, for example without a C compiler, the reason is logged, and the
+    variables close only Ray's ports without a token. The other ports then require the token, on
+    every interface.
     """
     try:
         return {**CLOSED, **bound(address, folder)}
@@ -46,9 +47,9 @@ def variables(address: str, folder: Path) -> dict[str, str]:
 
 
 def bound(address: str, folder: Path) -> dict[str, str]:
-    """The variables of processes that listen on `address` alone; the library is in `folder`.
+    """Variables for processes that listen only on `address`; the library is in `folder`.
 
-    Raises LibraryError where that cannot be.
+    Raises LibraryError if that is not possible.
     """
     if (made := library_in(folder, SOURCE)).exists():
         with contextlib.suppress(LibraryError):
@@ -66,7 +67,7 @@ def _bound(address: str, library: Path) -> dict[str, str]:
     others = os.environ.get("LD_PRELOAD", "")
     words = [str(library), *(word for word in others.split() if word != str(library))]
     made = {"LD_PRELOAD": " ".join(words), "RAYSUITE_BIND": address}
-    # a library that cannot be loaded, as from a folder mounted noexec, is ignored without a message
+    # a library that cannot be loaded, for example from a noexec folder, is ignored silently
     done = run([sys.executable, "-S", "-c", _TRIAL], made)
     if done.returncode != 0 or done.stdout.strip() != address:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()

@@ -1,4 +1,4 @@
-"""Clusters from the client's side: start one, ask for its state, end it."""
+"""Start a cluster, query its state, and end it, from the client's side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raysuite.cluster.slurm import SlurmBackend, host_names
 from raysuite.cluster.state_files import Alive, Cluster, Head, Node, Stop, Timings
 from raysuite.errors import RaysuiteError, UserError
 
-# Why a cluster did not come up: the nodes that are missing, and what their logs end with.
+# Why a cluster did not come up: its missing nodes, and the ends of their logs.
 
 _LINES = 12
 _READ_BYTES = 20_000
@@ -50,7 +50,8 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """The hosts of the allocation, or those that wrote a file, that Ray does not count."""
+    """Hosts of the allocation, or else hosts with a state file, that Ray does not count as
+    alive."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -58,7 +59,7 @@ def missing_nodes(status: Status) -> list[str]:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log, for a message; none where it is not there."""
+    """The last lines of a log, for a message; empty if there is no log."""
     return _tail(log)[-_LINES:]
 
 
@@ -84,8 +85,8 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""Time in which the batch script may restart a failed node: it waits 30 s after a step that
-failed."""
+"""Seconds in which the batch script may restart a failed node: it waits 30 s after a failed
+step."""
 
 
 class NotStartedError(RaysuiteError):
@@ -103,24 +104,25 @@ class Progress:
 
 
 class Patience:
-    """The time limit of a cluster's start. It begins anew when the job is queued again."""
+    """The time limit of a cluster's start. It starts again when the job is requeued."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` it may take from the start of its allocation."""
+        """`seconds`: the limit, from the start of the cluster's allocation."""
         self.running_since = 0.0
-        """When its allocation was first seen to run, in seconds since 1970; 0 while it waits."""
+        """Time at which the allocation was first seen running, seconds since 1970; 0 while it
+        waits."""
         self._seconds = seconds
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether it takes too long, or a node failed and is not started again."""
+        """Whether the start takes too long, or a node failed and is not restarted."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
             self.running_since = now
         if not self.running_since:
             return False
-        # without a head they are those of an earlier start
+        # without a head, states are of an earlier start
         failed = status.head is not None and any(n.state == "failed" for n in status.nodes)
         self._failed_since = (self._failed_since or now) if failed else 0.0
         if failed and now - self._failed_since > _FAILED_FOR_S:
@@ -136,8 +138,8 @@ def start(
 ) -> ClusterFolder:
     """Start `command`, the agent, on each node.
 
-    If a local cluster of that name was killed, its processes and temporary folder are removed
-    first, and its MLflow database is kept. Raises UserError if a cluster of that name is running,
+    If a local cluster of that name was killed, its processes and temporary folder are first
+    removed, and its MLflow database is kept. Raises UserError if a cluster of that name is running,
     or may be running on another host.
     """
     folder = folder_of(cluster.name)
@@ -167,14 +169,14 @@ def start(
 
 
 _TURN_S = 300.0
-"""For another command to have started or ended the cluster."""
+"""Seconds to wait for another command that starts or ends the cluster."""
 
 
 @contextmanager
 def _sole_command(folder: ClusterFolder) -> Iterator[None]:
-    """Let one command at a time start or end a cluster, on all hosts that share its folder.
+    """Let only one command at a time start or end a cluster, on all hosts that share its folder.
 
-    Raises UserError where another one takes too long, or where nothing can be locked.
+    Raises UserError if another command takes too long, or if the folder cannot be locked.
     """
     private.make_folder(folder.path.parent)
     try:
@@ -192,15 +194,15 @@ def _sole_command(folder: ClusterFolder) -> Iterator[None]:
 def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
     """Wait until all nodes have joined.
 
-    The site's start_timeout_seconds count from the start of the allocation: a queue may be long.
-    Raises NotStartedError.
+    The site's start_timeout_seconds count from the start of the allocation, not from its
+    submission. Raises NotStartedError.
     """
     cluster = folder.cluster()
     began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
     watch = Watch(cluster)
     while True:
         heads = [node.incarnation for node in folder.nodes() if node.index == 0]
-        status = status_of(folder, watch.state(heads))  # a head that starts: the job runs
+        status = status_of(folder, watch.state(heads))  # queries at once for a new head
         now = time.time()
         tell(Progress(status.job, status.alive_count, status.wanted, now - began))
         if not status.lives:
@@ -217,7 +219,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
 def _record_timings(
     folder: ClusterFolder, status: Status, running_since: float, now: float
 ) -> None:
-    """Where the seconds went; clocks of several hosts are compared, which may differ a little."""
+    """Record the durations of the start's phases. The clocks of several hosts are compared, which
+    may differ slightly."""
     seconds = dict(folder.timings())
     submitted = status.cluster.created + seconds.get("submit", 0.0)
     seconds["waiting"] = max(0.0, running_since - submitted)
@@ -231,7 +234,8 @@ def _record_timings(
 
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
-"""`waiting`: for an allocation; `stale`: gone without a word, as after a power cut."""
+"""`waiting` is for an allocation; `stale` is a job that disappeared without a record, for example
+in a power failure."""
 
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
@@ -242,21 +246,21 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {
 
 
 def backend_of(cluster: Cluster) -> Backend:
-    """The backend that runs this cluster's site."""
+    """The backend for this cluster's kind of site."""
     return _BACKENDS[cluster.backend]()
 
 
 def state_of(cluster: Cluster) -> JobState:
-    """The present state of a cluster's job."""
+    """The current state of a cluster's job."""
     return backend_of(cluster).states([cluster])[0]
 
 
 class Watch:
-    """The state of a cluster's job, queried at growing intervals: each `squeue` costs slurmctld
-    time, and sites block users who call it in a loop."""
+    """The state of a cluster's job, queried at growing intervals: each `squeue` loads slurmctld,
+    and sites block users who call it in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: at most so many seconds between the first two queries; then twice as many."""
+        """`first_s`: maximum seconds between the first two queries; later intervals double."""
         self._cluster, self._backend = cluster, backend_of(cluster)
         self._first_s, self._most_s = self._backend.ask_s
         if first_s is not None:
@@ -266,7 +270,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The state, queried at once if `news` differs from the last call's."""
+        """The job's state, queried at once if `news` differs from the last call's."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -292,19 +296,19 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """Those of the present, or last, start."""
+    """The nodes of the current start, or else of the last one."""
     head: Head | None
     alive: Alive | None
     why: str
 
     @property
     def lives(self) -> bool:
-        """Whether its processes run, or will."""
+        """Whether the cluster's processes run, or will run."""
         return self.state in ("waiting", "starting", "up", "stopping", "unknown")
 
     @property
     def wanted(self) -> int:
-        """Nodes that are waited for: those of the allocation, where it is known."""
+        """Number of nodes to wait for: those of the allocation, if known, or else the minimum."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -317,8 +321,8 @@ class Status:
 
 
 def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
-    """The state now; `job` is its job's state, where it is known. Raises UserError where there is
-    no cluster."""
+    """The current state of a cluster. `job` is the state of its job, if already known. Raises
+    UserError if there is no cluster."""
     cluster = folder.cluster()
     job = job or state_of(cluster)
     head, alive = folder.head(), folder.alive()
@@ -337,12 +341,12 @@ _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
 def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
-    """Nodes of the job's last start whose script or agent could write no more than a line into
-    SLURM's log, as where they do not see the folder."""
+    """Nodes of the job's last start that failed with only a line in SLURM's log: their script or
+    agent could not write a state file, for example because it cannot access the folder."""
     found: dict[str, Node] = {}
-    is_ours = True  # the log holds earlier jobs too
+    is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
-        if line.startswith("raysuite: "):  # of the batch script: a start, or its end
+        if line.startswith("raysuite: "):  # a line of the batch script, at a start or at its end
             found.clear()
             if line.startswith("raysuite: job "):
                 is_ours = line.startswith(f"raysuite: job {job},")
@@ -353,7 +357,7 @@ def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
 
 
 def all_status() -> list[Status]:
-    """Every cluster, the newest first; a folder that cannot be read is left out."""
+    """The status of every cluster, newest first; folders that cannot be read are left out."""
     known: dict[str, list[tuple[ClusterFolder, Cluster]]] = {}
     for folder in all_folders():
         with contextlib.suppress(UserError):
@@ -439,7 +443,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """What to do about a job that could not be launched."""
+    """What to do about a job that SLURM could not launch."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (
@@ -449,7 +453,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether a cluster on another host has ended; SLURM's may start again after that."""
+    """Whether a cluster that is a process of one host has recorded its end. False for SLURM, which
+    may start a job again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 
@@ -468,11 +473,12 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Time for a busy head to answer again; an unreachable one, as from a laptop, never will."""
+"""Seconds for a busy head to answer; an unreachable one, as from a laptop, never will."""
 _ASKED_S = 60.0
-"""For the agents of a job to end by themselves, before SLURM signals every process of theirs."""
+"""Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""From asking until the last process and the database's copy are done; then it is killed."""
+"""Seconds from the request until all processes have ended and the database is copied; then the job
+is killed."""
 
 
 def down(
@@ -481,13 +487,12 @@ def down(
     tell: Callable[[str], None] = lambda _: None,
     remove: bool = False,
 ) -> list[str]:
-    """End a cluster; returns a line for everything that is left of it, normally none.
+    """End a cluster. Return a line for each thing that is left of it, normally none.
 
-    What a killed one left on this machine is removed, its MLflow database copied to the cluster's
-    folder; a SLURM job's nodes cannot be reached once the job is gone. With `remove` the folder is
-    removed too, once the job is gone.
-    Runs under way have `grace_s` seconds to write a checkpoint and stop.
-    Raises UserError for a local cluster of another host.
+    Leftovers of a killed cluster on this machine are removed, after its MLflow database has been
+    copied to its folder. Nodes of a SLURM job that has ended cannot be reached. With `remove` the
+    folder is removed too, if the job is gone. Running jobs have `grace_s` seconds to write a
+    checkpoint and stop. Raises UserError for a local cluster on another host.
     """
     with _sole_command(folder):
         status = status_of(folder)
@@ -505,14 +510,14 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
-            folder.end.touch(0o600)  # agents that outlived what had started them
-            backend.kill(cluster)  # whatever its state was taken for
+            folder.end.touch(0o600)  # for agents that outlived the process that started them
+            backend.kill(cluster)  # whatever its known state
         try:
             left = _left(folder, status, tell)
         finally:
             folder.forget_secrets()
         if status.state in ("stale", "failed") and folder.stop() is None:
-            folder.write(Stop(reason="down", deadline=time.time()))  # its end is now on record
+            folder.write(Stop(reason="down", deadline=time.time()))  # to record its end
         if remove and (not status.lives or state_of(cluster).phase == "gone"):
             shutil.rmtree(folder.path, ignore_errors=True)
     return left
@@ -521,8 +526,8 @@ def down(
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
     """Request the end by a file; return whether the job has ended in time.
 
-    SLURM's signal would also end the process that serves an image's files: agents and Ray then die
-    of a bus error before they have removed their files.
+    SLURM's signal would also end the process that serves an image's files: agents and Ray would
+    then die of a bus error before they have removed their files.
     """
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":
@@ -546,7 +551,7 @@ def _wait_for_jobs(
 
 
 def _under_way(dashboard: Dashboard, deadline: float) -> list[str]:
-    """Jobs that have not ended; none where the head is gone, or too long silent."""
+    """Jobs that have not ended; empty if the head is gone, or does not answer for too long."""
     patience = min(deadline, time.monotonic() + _SILENT_S)
     while True:
         try:
@@ -573,5 +578,5 @@ def _left(folder: ClusterFolder, status: Status, tell: Callable[[str], None]) ->
     if status.lives and (state := state_of(cluster)).phase != "gone":
         return [f"the job {cluster.job} is {state.state or 'still there'} {state.reason}"]
     if cluster.backend == "local":
-        folder.over.touch(0o600)  # an agent that was killed could not notify other hosts
+        folder.over.touch(0o600)  # a killed agent could not notify other hosts
     return clear_local(folder, cluster, tell)

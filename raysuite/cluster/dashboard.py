@@ -16,16 +16,16 @@ RUNNING = ("PENDING", "RUNNING")
 
 
 class NoAnswerError(RaysuiteError):
-    """The dashboard does not answer, or not as expected."""
+    """The dashboard does not answer, or answers in an unknown format."""
 
 
 class RefusedError(NoAnswerError):
-    """Nobody listens where the dashboard was."""
+    """No process listens at the dashboard's address."""
 
 
 @dataclass(frozen=True)
 class RayNode:
-    """A node as Ray counts it."""
+    """A node, with the properties that Ray reports."""
 
     address: str
     alive: bool
@@ -50,7 +50,7 @@ class Dashboard:
         self._url, self._token, self._timeout_s = url, token, timeout_s
 
     def nodes(self) -> list[RayNode]:
-        """All nodes that ever joined. Raises NoAnswerError, as all methods do."""
+        """All nodes that ever joined. Raises NoAnswerError, like all methods."""
         answer = self._ask(f"/api/v0/nodes?limit={_MANY}")
         try:
             return [_node(entry) for entry in answer["data"]["result"]["result"]]
@@ -72,7 +72,7 @@ class Dashboard:
         ]
 
     def submit(self, entrypoint: str, job: str) -> None:
-        """Start a line of shell on the head, as the job of that id."""
+        """Run a shell command on the head, as the job with this id."""
         self._ask("/api/jobs/", {"entrypoint": entrypoint, "submission_id": job})
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -81,12 +81,12 @@ class Dashboard:
             data=None if body is None else json.dumps(body).encode(),
             headers={"authorization": f"Bearer {self._token}", "content-type": "application/json"},
         )
-        # not through a site's proxy: these are addresses of its own nodes
+        # without a site's proxy: the addresses are those of its own nodes
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:
                 return json.load(answer)
-        except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        except (OSError, ValueError, HTTPException) as error:  # URLError is a subclass of OSError
             refused = isinstance(getattr(error, "reason", None), ConnectionRefusedError)
             kind = RefusedError if refused else NoAnswerError
             raise kind(f"{self._url} does not answer: {error}") from error

@@ -1,4 +1,4 @@
-"""The folder of one cluster: the client's request and the states that the nodes' agents write.
+"""The folder of one cluster: the client's request, and the states that the nodes' agents write.
 
 It is on a file system that the login node and the compute nodes share.
 """
@@ -27,7 +27,7 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 class ClusterFolder:
     """Paths in the folder, and the content of its files.
 
-    Each is None, or missing from the result, where the file is not there yet.
+    A file that does not exist yet is None, or is missing from the result.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class ClusterFolder:
 
     @property
     def lock(self) -> Path:
-        """Held by the command that starts or ends the cluster; `down --remove` leaves it."""
+        """Locked by a command that starts or ends the cluster; `down --remove` keeps it."""
         return self.path.with_name(f".{self.name}.lock")
 
     @property
@@ -57,7 +57,7 @@ class ClusterFolder:
 
     @property
     def mlflow(self) -> Path:
-        """The MLflow server's database and artifacts, while no server runs."""
+        """The MLflow server's database and artifacts, for when no server runs."""
         return self.path / "mlflow"
 
     @property
@@ -74,7 +74,8 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """There once the head's agent has ended or was killed; the batch script and nodes look."""
+        """Exists once the head's agent has ended or was killed; the batch script and nodes check
+        it."""
         return self.path / "over"
 
     @property
@@ -84,8 +85,9 @@ class ClusterFolder:
 
     @property
     def ending(self) -> Path:
-        """There from the moment that the head's agent gets a signal to end, until the next starts:
-        SLURM sends the same signal to all processes of a job, drivers of suites included."""
+        """Exists from the signal that ends the head's agent until the next agent starts. SLURM
+        sends the signal to all processes of a job; by this file, drivers of suites detect that the
+        cluster ends."""
         return self.path / "ending"
 
     @property
@@ -98,7 +100,8 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """The request. Raises UserError where no cluster was ever started here."""
+        """The arguments of `cluster up`. Raises UserError if there was no cluster in this
+        folder."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(
@@ -135,30 +138,30 @@ class ClusterFolder:
     # writing
 
     def write(self, file: File) -> None:
-        """Write `file`, and rename it into place."""
+        """Write `file` under a temporary name, and rename it."""
         place = f"nodes/{file.host}" if isinstance(file, Node) else _PLACES[type(file)]
         content = file.model_dump_json(indent=1) + "\n"
         write_whole(self.path / f"{place}.json", content.encode(), private.MODE)
 
     def forget(self, kind: type[File]) -> None:
-        """Remove the file of that kind, where there is one."""
+        """Remove the file of that kind, if it exists."""
         (self.path / f"{_PLACES[kind]}.json").unlink(missing_ok=True)
 
     def forget_secrets(self) -> None:
-        """Remove the cluster's secrets and addresses, once it has ended."""
+        """Remove the cluster's secrets and addresses; call it after the cluster has ended."""
         self.token_file.unlink(missing_ok=True)
         for kind in (Mlflow, Head, Alive):
             self.forget(kind)
 
     def left_nodes(self) -> dict[Path, Node]:
-        """Nodes of earlier clusters whose agents were killed, by the files that record it."""
+        """Nodes of earlier clusters whose agents were killed, by the path of their record."""
         paths = (self.path / "nodes").glob(f"*{_LEFT}")
         read = {path: self._read(f"nodes/{path.name}", Node) for path in paths}
         return {path: node for path, node in read.items() if node}
 
     def forget_nodes(self) -> None:
-        """Remove the states of an earlier start's nodes; where an agent could not remove its
-        temporary folder, the next one on that host finds it by `left_nodes`."""
+        """Remove the states of an earlier start's nodes. If an agent could not remove its temporary
+        folder, its node is recorded in `left_nodes` for the next agent on that host."""
         for path in (self.path / "nodes").glob("*.json"):
             node = self._read(f"nodes/{path.name}", Node)
             if node and node.temp and node.state in ("starting", "joined"):
@@ -189,7 +192,7 @@ _PLACES: dict[type[File], str] = {
 
 
 def home() -> Path:
-    """Where raysuite keeps what is a user's own: $RAYSUITE_HOME, else ~/.raysuite."""
+    """The folder for the user's own files of raysuite: $RAYSUITE_HOME, else ~/.raysuite."""
     return Path(os.environ.get("RAYSUITE_HOME") or "~/.raysuite").expanduser().absolute()
 
 
@@ -199,9 +202,9 @@ def clusters_home() -> Path:
 
 
 def folder_of(name: str) -> ClusterFolder:
-    """The folder of the cluster `name`, whether it is there or not.
+    """The folder of the cluster `name`, whether it exists or not.
 
-    Raises UserError for what can be no name.
+    Raises UserError for an invalid name.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -212,7 +215,7 @@ def folder_of(name: str) -> ClusterFolder:
 
 
 def all_folders() -> list[ClusterFolder]:
-    """Every cluster's folder, by name."""
+    """The folders of all clusters, sorted by name."""
     paths = sorted(clusters_home().glob("*/cluster.json"))
     return [ClusterFolder(path.parent) for path in paths]
 
@@ -226,8 +229,8 @@ def current_folder() -> ClusterFolder | None:
 def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
     """Make the folder of a cluster that is about to start, with a new token and MLflow password.
 
-    What an earlier cluster of that name left is removed, but for its MLflow database and its logs;
-    with `resume` its suites stay too, and the head resumes them.
+    Files of an earlier cluster of that name are removed, except its MLflow database and its logs.
+    With `resume` its suites are kept too, and the head resumes them.
     """
     folder = folder_of(cluster.name)
     private.make_folder(folder.path)

@@ -1,7 +1,8 @@
-"""A cluster behind a login node, as if it were here: SSH carries its ports to loopback.
+"""Use a cluster behind a login node like a local one: SSH forwards its ports to loopback.
 
-The token and the MLflow password come over SSH too, into files of the owner alone. What has come
-is in a folder like a cluster's own, with the tunnel's addresses, and is removed with the tunnel.
+The token and the MLflow password are also copied over SSH, into files that only the owner can read.
+All copied files are in a folder like a cluster's own, with the forwarded addresses, and are removed
+when the connection ends.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ from raysuite.cluster.process import end_with_parent, in_order
 from raysuite.cluster.state_files import Head
 from raysuite.errors import RunError, UserError
 
-# One SSH connection for all that a command does at a site: ssh asks for a password once.
-#
-# It is a separate shared connection (ControlMaster), so that it and its forwarded ports end with
-# this process. ssh asks for passwords, second factors and host keys in the terminal.
+# One SSH connection for everything that a command does at a site: ssh asks for a password once.
+# It is a separate shared connection (ControlMaster): it and its forwarded ports end with this
+# process. ssh asks for passwords, second factors and host keys in the terminal.
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
@@ -49,11 +49,11 @@ class Connection:
         self._socket, self._child, self._said = socket, child, said
 
     def run(self, script: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a script of POSIX shell there; none of it is ever an argument of a command."""
+        """Run a POSIX shell script on the login node; it is passed as input, not as an argument."""
         return self._ssh("-T", "--", self.login, "sh", "-s", script=script)
 
     def forward(self, ends: Mapping[int, str]) -> None:
-        """Forward ports of this loopback to HOST:PORT. Raises UserError with ssh's message."""
+        """Forward each local port to its HOST:PORT. Raises UserError with ssh's message."""
         words = [word for port, end in ends.items() for word in ("-L", f"127.0.0.1:{port}:{end}")]
         done = self._ssh("-O", "forward", *words, "--", self.login)
         if done.returncode != 0:
@@ -68,7 +68,7 @@ class Connection:
     def _begin(self) -> None:
         told = 0
         while not self._socket.exists():
-            # what goes with a question, such as where a second factor is got
+            # explanations of a question, such as where to get a second factor
             new = os.pread(self._said.fileno(), _MANY, told)
             sys.stderr.write(new.decode(errors="replace"))
             sys.stderr.flush()
@@ -79,7 +79,7 @@ class Connection:
 
     def _end(self) -> None:
         self._child.terminate()
-        self._child.send_signal(signal.SIGCONT)  # one that is stopped gets no other signal
+        self._child.send_signal(signal.SIGCONT)  # a stopped process handles no other signal
         try:
             self._child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -99,9 +99,9 @@ class Connection:
 
 @contextmanager
 def connected(login: str) -> Iterator[Connection]:
-    """A connection that lasts as long as the context. Raises UserError with ssh's message."""
+    """A connection that is open within the context. Raises UserError with ssh's message."""
     with (
-        # a socket's path is short: 104 bytes at most, and ssh adds some to ours
+        # a socket's path has at most 104 bytes, and ssh appends some to it
         tempfile.TemporaryDirectory(prefix="raysuite-ssh-", dir="/tmp") as place,  # 0700
         tempfile.TemporaryFile() as said,
     ):
@@ -127,21 +127,22 @@ def connected(login: str) -> Iterator[Connection]:
 
 
 def last_line(said: bytes) -> str:
-    """The last line that a program printed."""
+    """The last line in a program's output."""
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it printed nothing"
 
 
 def _before_it_runs() -> None:
-    # Ctrl-C is for us: a job's log continues until we end it. In a process group of its own, ssh
-    # would not get it either, but the terminal stops a background process that reads a password
+    # Ctrl-C is for this process: a job's log continues until this process ends ssh. In its own
+    # process group, ssh would not get Ctrl-C either, but the terminal would stop it when it reads a
+    # password.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 FETCHED = ("head.json", "token", "mlflow.json")
 _MARK = b"raysuite-cluster "
-# The folder's name is in the first line; what a login shell prints comes before the mark.
+# The folder's name is in the first line, after a mark: a login shell may print text before it.
 _SCRIPT = """\
 cd "${RAYSUITE_HOME:-$HOME/.raysuite}/clusters" 2>/dev/null ||
   { echo "no cluster there" >&2; exit 9; }
@@ -159,7 +160,7 @@ exec tar -C "$name" -cf - head.json token mlflow.json
 
 
 class Forwarded(ClusterFolder):
-    """A folder like the cluster's own, for as long as the connection lasts."""
+    """A folder like the cluster's own; it exists as long as the connection."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
         super().__init__(path)
@@ -172,13 +173,13 @@ class Forwarded(ClusterFolder):
 
 @contextmanager
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
-    """The cluster `name` of `ssh LOGIN`, or the only one there that is up, while in the context.
+    """The cluster `name` of `ssh LOGIN`, or the only running one there, within the context.
 
     A signal that ends this process ends the context too. Raises UserError with the message of ssh
     or of the login node.
     """
     if name is not None:
-        folder_of(name)  # raises for what can be no name
+        folder_of(name)  # raises UserError for an invalid name
     with in_order(), connected(login) as connection:
         found, files = _fetched(connection, name)
         parent = private.make_folder(home() / "forwarded")
@@ -199,8 +200,8 @@ def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
 
 
 def _fetched(connection: Connection, name: str | None) -> tuple[str, dict[str, str]]:
-    """The cluster's name and its files."""
-    # a name that folder_of takes has nothing that a shell would read
+    """The cluster's name, and the content of its files by name."""
+    # a valid name contains nothing that a shell would interpret
     done = connection.run(f"name={name or ''}\n{_SCRIPT}")
     login = connection.login
     if done.returncode != 0:
@@ -224,14 +225,14 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 
 
 def _near(connection: Connection, head: Head) -> Head:
-    """`head` with the local addresses of the ports that the connection now forwards."""
+    """`head` with the local addresses of the forwarded ports."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
     for left in (2, 1, 0):
         near = {name: free_port() for name, url in ends.items() if url}
         try:
             connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
             break
-        except UserError:  # as where another process took a port meanwhile
+        except UserError:  # another process may have taken a port
             if not left:
                 raise
     urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}

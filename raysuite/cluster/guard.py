@@ -1,11 +1,11 @@
-"""A command that leaves nothing behind: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
+"""Run a command and leave no process of it: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
 
-It stands between a process and the command that this starts, and watches its own standard input,
-which that process holds. A number there asks the command to end: SIGTERM, and SIGKILL after so many
-seconds. The end of the input is the end of that process, maybe by SIGKILL: the command is killed at
-once. In any case everything that came of the command is ended with it: what descends from it, which
-the guard adopts, and what has a variable that names FOLDER. Its exit code, and when it ended, by
-the monotonic clock, are in FOLDER/exit.json.
+The guard is a process between a caller and the command. It reads its standard input, a pipe from
+the caller. A number there requests the command's end: SIGTERM, and SIGKILL after that many seconds.
+The end of the input means that the caller has ended, perhaps by SIGKILL: the command is then killed
+at once. In each case all processes that the command started are killed with it: its descendants,
+which the guard adopts, and processes with a variable that names FOLDER. The command's exit code and
+the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import psutil
 from raysuite.cluster.process import adopt_orphans, end_with_parent, kill_found, with_variable
 
 FOLDER = "RAYSUITE_SCRIPT_FOLDER"
-"""Variable by which processes of a run are found, whoever started them."""
+"""Environment variable by which a run's processes are found, whatever process started them."""
 GRACE_S = 10.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-"""SLURM sends them to each process of a step, and this one has to outlive the others."""
+"""SLURM sends these signals to each process of a step, but the guard has to outlive the others."""
 _REPORT = "exit.json"
 
 
@@ -39,15 +39,15 @@ class Exit(NamedTuple):
     """How a guarded command ended."""
 
     code: int
-    """Negative: by that signal."""
+    """Exit status; negative: the signal that ended the command."""
     at: float
-    """By the monotonic clock of its host."""
+    """Time of the end, by the monotonic clock of its host."""
 
 
 def start(
     words: Sequence[str], folder: Path, output: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command and its guard; what both write goes to `output`."""
+    """Start a command and its guard; the output of both goes to `output`."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(folder), "--", *words],
         env=dict(environment),
@@ -59,15 +59,15 @@ def start(
 
 
 def ask(guard: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """Ask a guarded command to end."""
+    """Request the end of a guarded command."""
     assert guard.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended
+    with contextlib.suppress(BrokenPipeError):  # it has already ended
         os.write(guard.stdin.fileno(), str(grace_s).encode())
 
 
 def ended(guard: subprocess.Popen[bytes], folder: Path) -> Exit:
-    """Wait for the end of a guarded command and of all that came of it. Where the guard itself was
-    killed, its code is that of the command."""
+    """Wait for the end of a guarded command and of all processes that it started. If the guard
+    itself was killed, the code is the guard's."""
     code = guard.wait()
     assert guard.stdin is not None
     guard.stdin.close()
@@ -84,7 +84,7 @@ def _before() -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the command behind `--`, guarded."""
+    """Run the command after `--`, guarded."""
     folder = Path(words[0])
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     adopt_orphans()
@@ -115,11 +115,11 @@ def main(words: Sequence[str]) -> None:
     partial.write_text(json.dumps(found._asdict()), "utf-8")
     partial.replace(folder / _REPORT)
     kill_found(lambda: [*_descendants(), *with_variable(FOLDER, str(folder))])
-    os._exit(0)  # the thread may still read
+    os._exit(0)  # the thread may still be reading
 
 
 def _reaped(pid: int) -> int:
-    """Wait for a child, and take the ends of adopted processes meanwhile; its exit code."""
+    """Wait for a child, and return its exit code; meanwhile reap adopted processes."""
     while True:
         ended, status = os.wait()
         if ended == pid:

@@ -1,8 +1,8 @@
-"""Hosts of an allocation that the user has already: their list, and an agent on each.
+"""Run a cluster on the hosts of an existing allocation: read the list, start an agent on each.
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
-cluster by its site's launcher, and does what the batch script does on SLURM: it starts all of them
-again where the head has died, and gives the warning before a time limit.
+cluster with its site's launcher. It does the work of SLURM's batch script: it restarts all agents
+if the head has died, and warns before a time limit.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from raysuite.spec.site import HostsSite
 from raysuite.spec.site_values import slurm_seconds
 
 PLACE = "RAYSUITE_PLACE"
-"""Variable of an agent: the number of its host, a colon, and the name of this start."""
+"""Environment variable of an agent: the number of its host, a colon, and the id of this start."""
 _LISTS = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
-"""Variables with the path of a scheduler's list."""
+"""Environment variables with the path of a scheduler's host list."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Each host once, in order -> where the list has it first, counted from 0.
+    """Each host once, in order -> index of its first place in the list.
 
-    `given` is a file, or names with commas. Raises UserError where there is no list, or one with
-    something else in it.
+    `given` is a file, or names separated by commas. Raises UserError if there is no list, or if it
+    contains something other than hosts.
     """
     file = next((variables[name] for name in _LISTS if variables.get(name)), None)
     lines: Sequence[str]
@@ -75,7 +75,7 @@ def _lines(file: str) -> list[str]:
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
-    """The launcher's words for each host; only the shell behind {line} reads quoted ones."""
+    """The launcher's command line for each host; only {line} is quoted for a shell."""
     assert isinstance(cluster.site, HostsSite)
     found = []
     for number, (host, index) in enumerate(zip(cluster.hosts, cluster.host_indices, strict=True)):
@@ -83,14 +83,14 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
         values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
         words: list[str] = []
         for word in cluster.site.launcher_words:
-            parts = re.split(r"({host}|{index}|{line})", word)  # no value is searched for others
+            parts = re.split(r"({host}|{index}|{line})", word)  # values are not searched
             words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
         found.append(words)
     return found
 
 
 class HostsBackend(LocalBackend):
-    """The process below is the job."""
+    """A cluster on listed hosts: its job is the process that runs this module."""
 
     ask_s = (0.5, 2.0)
 
@@ -104,11 +104,11 @@ class HostsBackend(LocalBackend):
 
 _LOOK_S = 0.5
 _ENDS_S = 60.0
-"""For agents to end by themselves; then their launchers are ended."""
+"""Seconds for agents to end by themselves, before their launchers are ended."""
 
 
 class Keeper:
-    """Starts the agents, and watches the head's."""
+    """Starts the agents, and watches the head's agent."""
 
     def __init__(self, folder: ClusterFolder, cluster: Cluster, command: Sequence[str]) -> None:
         assert isinstance(cluster.site, HostsSite)
@@ -128,7 +128,7 @@ class Keeper:
         self._warned = True
 
     def run(self) -> int:
-        """Until the cluster has ended; the exit status of its last head."""
+        """Run until the cluster has ended; return the exit status of its last head."""
         for restart in range(self._site.head_restarts + 1):
             status = self._start(f"{os.getpid()}-{restart}")
             if status == 0 or self._ended or self._folder.stop() or self._folder.end.exists():
@@ -150,7 +150,7 @@ class Keeper:
                 deadline = time.time() + self._site.warn_seconds
                 folder.write(Stop(reason="time_limit", deadline=deadline))
         asked = self._ended or folder.end.exists()
-        folder.end.touch(0o600)  # agents whose launcher was lost look for it
+        folder.end.touch(0o600)  # for agents whose launcher was lost
         deadline = time.monotonic() + _ENDS_S
         while any(each.poll() is None for each in launchers) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -164,7 +164,7 @@ class Keeper:
 
 
 def main(arguments: list[str]) -> int:
-    """Keep the cluster of the folder until it has ended."""
+    """Run the cluster of the folder until it has ended."""
     os.umask(0o077)
     folder = ClusterFolder(Path(arguments[0]))
     return Keeper(folder, folder.cluster(), arguments[1:]).run()
@@ -175,7 +175,7 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """The launcher, the list, and whether some of its hosts see the folder of clusters."""
+    """Check the launcher, the list, and whether some hosts can access the folder of clusters."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")

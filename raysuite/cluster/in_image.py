@@ -1,4 +1,4 @@
-"""The words that run a command on a node inside a site's image."""
+"""The command line that runs a command on a node inside a site's image."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The words that run `command` on a node, in the site's image or by its own `launch`.
+    """The command line for `command` on a node, in the site's image or with its own `launch`.
 
-    `folders` must be seen inside. No shell reads the words: whoever writes them into a script
-    quotes them. Raises UserError for a value that the engine would interpret.
+    `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
+    that writes them into a script quotes them. Raises UserError for a value that the engine would
+    interpret.
     """
     if site.image is None and not site.launch:
         return tuple(command)
@@ -22,7 +23,7 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
 
 
 def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
-    """Options of srun that enter the site's image; none where a program on the node does."""
+    """Options of srun to run a step in the site's image; empty if a program on the node does it."""
     step = ENGINES[site.engine].step
     if site.image is None or site.launch or not step:
         return ()
@@ -51,7 +52,7 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """As SRC:DST each: docker's and podman's SRC alone is a new, empty volume."""
+    """Binds for the site and `folders`, as SRC:DST; SRC alone would be a new volume for docker."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

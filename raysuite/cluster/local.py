@@ -1,4 +1,4 @@
-"""A cluster on this machine: the same agent, detached from the terminal."""
+"""A cluster on this machine: the same agent as on a node, detached from the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raysuite.errors import UserError
 
 
 class LocalBackend:
-    """The agent is one process; its id and the time of its start name it."""
+    """Runs the agent as one process, identified by its id and its start time."""
 
     ask_s = (0.5, 0.5)
 
@@ -77,12 +77,12 @@ class LocalBackend:
 
 
 def this_host() -> str:
-    """Its name, without the domain, which can be that of the network it is in."""
+    """This host's name without the domain, which can depend on the network."""
     return platform.node().partition(".")[0]
 
 
 def remove_temp(temp: str) -> None:
-    """Remove the folder of an agent that was killed, if it is this user's."""
+    """Remove the temporary folder of a killed agent, if it belongs to this user."""
     path = Path(temp)
     if temp and path.name.startswith("rs-") and not path.is_symlink():
         with contextlib.suppress(OSError):
@@ -91,11 +91,11 @@ def remove_temp(temp: str) -> None:
 
 
 def _is_here(cluster: Cluster) -> bool:
-    return cluster.host in ("", this_host())  # files of older versions name none
+    return cluster.host in ("", this_host())  # files of older versions contain no host
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:
-    """The agent's process; None when it has ended, also when its id is another's now."""
+    """The agent's process; None if it has ended, even if its id was reused."""
     if not cluster.job or not _is_here(cluster):
         return None
     return find_process(int(cluster.job), cluster.birth, cluster.started)

@@ -1,7 +1,7 @@
-"""MLflow's server for one user: a password, a link that signs a browser in, and no jobs.
+"""MLflow's server for one user: a password, a link that logs a browser in, and no jobs.
 
-MLflow's basic-auth app calls `authorize` for each request but those for its health, for the list
-of its features and for the static files of its pages.
+MLflow's basic-auth app calls `authorize` for each request, except those for its health, its list of
+features and the static files of its pages.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _TOKEN = "token"
 _ONWARD = """<!doctype html><title>MLflow</title>
 <script>location.replace("./" + location.hash)</script>
 """
-"""The link's argument that holds the password."""
+"""The page after a login by the link: it loads the address again without the password."""
 _CONFIG = "MLFLOW_AUTH_CONFIG_PATH"
 _OF_OTHERS = (
     *("MLFLOW_TRACKING_", "MLFLOW_AUTH_", "MLFLOW_BASIC_AUTH_"),
     *("MLFLOW_SERVER_", "MLFLOW_STATIC_PREFIX"),
 )
-"""Begins of variables of clients and of other servers; this one has a password of its own."""
+"""Prefixes of variables for clients and other servers, which this server must not inherit."""
 _PASSWORDS_KEPT_S = 300
-"""A password's check takes a tenth of a second of hashing: a right one is cached so long."""
+"""Seconds for which a correct password is cached: a check hashes for a tenth of a second."""
 
 
 def words(address: str, port: int, artifacts: Path) -> list[str]:
-    """The command line of a server that keeps artifacts in a folder; it holds no secret."""
+    """The command line of a server that stores artifacts in a folder; it contains no secret."""
     return [
         *(sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "basic-auth"),
         *("--workers", "1", "--host", address, "--port", str(port)),
-        "--uvicorn-opts=--no-access-log",  # it would contain the link
+        "--uvicorn-opts=--no-access-log",  # the access log would contain the link
         *("--serve-artifacts", "--artifacts-destination", artifacts.as_uri()),
     ]
 
@@ -58,10 +58,11 @@ def words(address: str, port: int, artifacts: Path) -> list[str]:
 def environment(
     base: Mapping[str, str], folder: Path, user: Mlflow, store: str, hosts: Sequence[str], port: int
 ) -> dict[str, str]:
-    """The server's environment; its password is in a file in `folder`, which must be private.
+    """The server's environment. Its password is in a file in `folder`, which must be private.
 
-    `store` is the database's URL, `hosts` are the names by which browsers may address the server.
-    The URL and the key of cookies are in this environment alone: /proc shows it to its owner.
+    `store` is the database's URL; `hosts` are the names by which browsers may address the server.
+    The URL and the key of cookies are only in this environment, which /proc shows only to its
+    owner.
     """
     config = folder / "auth.ini"
     config.unlink(missing_ok=True)
@@ -79,15 +80,14 @@ def environment(
 
 
 def link(host: str, port: int, user: Mlflow) -> str:
-    """What signs a browser in."""
+    """The link that logs a browser in."""
     return f"http://{host}:{port}/?{_TOKEN}={user.password}"
 
 
 def answers(url: str, pid: int) -> bool:
-    """Whether the server that process `pid` is, or has started, is up at `url`.
+    """Whether the server is up at `url`, in process `pid` or one of its children.
 
-    Nothing is sent to another program that listens there: its answer counts for nothing, and it
-    must get neither a password nor a link.
+    Nothing is sent if another program listens there: it must not get a password or a link.
     """
     parts = urlsplit(url)
     with contextlib.suppress(psutil.Error, OSError):
@@ -105,11 +105,12 @@ def answers(url: str, pid: int) -> bool:
 
 
 def authorize() -> Authorization | Response:
-    """Called by MLflow in the server, for each request: who sends it, or the refusal.
+    """Identify the sender of a request, or refuse it; MLflow's server calls this for each request.
 
-    A browser that opens `/?token=PASSWORD` gets a cookie and a page that goes on without the
-    password. After a redirect it would not send the cookie, as a file or another site led to the
-    link (RFC 6265bis, 5.2.1). Programs send the password by HTTP's basic scheme.
+    A browser that opens `/?token=PASSWORD` gets a cookie and a page that loads the address without
+    the password. A redirect would not work: the browser would not send the cookie, because a file
+    or another site led to the link (RFC 6265bis, 5.2.1). Programs send the password by HTTP basic
+    authentication.
     """
     from flask import current_app, make_response, request
     from mlflow.server.auth import authenticate_request_basic_auth
@@ -117,7 +118,7 @@ def authorize() -> Authorization | Response:
 
     user, password = _user()
     session = hmac.digest(str(current_app.secret_key).encode(), b"session", "sha256").hex()
-    # MLflow lets pages of any port of localhost send what the browser knows, and read the answers
+    # MLflow lets pages of any port on localhost send a browser's cookies and read the answers
     own = f"http://{request.headers.get('Host')}"
     if request.headers.get("Origin", own) != own:
         return make_response("requests of other pages are refused", 403)

@@ -1,7 +1,8 @@
-"""Ports of one node: a free contiguous block, so that several clusters share a host.
+"""Ports of one node: a free contiguous block, so that several clusters can share a host.
 
 `ray start` collides with another on the same host unless every port is set (ray#10154). Blocks are
-aligned to one grid. Each step of it has a guard: a port that the agent binds and Ray never uses.
+aligned to one grid. Each step of the grid has a guard: a port that the agent binds and Ray never
+uses.
 """
 
 from __future__ import annotations
@@ -19,29 +20,28 @@ from raysuite.errors import RaysuiteError
 LOWEST = 10_000
 HIGHEST = 65_535
 STEP = 128
-"""Of the grid: every block begins on it, and is as long as some of its steps."""
+"""Ports per step of the grid: each block begins at a step and covers whole steps."""
 _STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
 GRID = LOWEST + _STEPS
 """The grid's first port; the guards of its steps are the ports below it."""
 _SERVICES = 16
-"""Ports at the head of a block; the workers' follow."""
+"""Ports at the start of a block; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112
 _WORKERS_PER_CPU = 8
-"""Each worker process of Ray holds a port, also the idle ones and those of CPU-less actors."""
+"""Each Ray worker process has a port, including idle ones and those of actors without CPUs."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
 class Ports:
-    """A block from `first` on, `size` ports long."""
+    """A block of `size` ports, starting at `first`."""
 
     first: int
     size: int
 
     @property
     def guards(self) -> range:
-        """Held by the agent, so that no other process takes a part of the block: no ports of
-        Ray's."""
+        """Ports bound by the agent to reserve the block for itself; Ray does not use them."""
         step = LOWEST + (self.first - GRID) // STEP
         return range(step, step + self.size // STEP)
 
@@ -83,7 +83,7 @@ class Ports:
 
     @property
     def client(self) -> int:
-        """Of Ray Client, which `ray start` always starts."""
+        """Port of Ray Client, which `ray start` always starts."""
         return self.first + 9
 
     @property
@@ -97,7 +97,7 @@ class NoPortsError(RaysuiteError):
 
 
 def free_port() -> int:
-    """A port that is free on loopback now, chosen by the kernel; it is not reserved."""
+    """A port that is now free on loopback, chosen by the kernel; it is not reserved."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -106,8 +106,7 @@ def free_port() -> int:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port for a server that binds it later: within the context no other process of raysuite
-    gets it.
+    """A port for a server to bind later; within the context no other raysuite process gets it.
 
     Raises NoPortsError.
     """
@@ -117,17 +116,16 @@ def held_port() -> Iterator[int]:
 
 
 def block_size(cpus: int) -> int:
-    """Ports that a node with that many CPUs takes: whole steps of the grid."""
+    """Number of ports for a node with that many CPUs: whole steps of the grid."""
     needed = _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)
     return -(-needed // STEP) * STEP
 
 
 def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
-    """A free block of ports and the sockets that guard it; the process that holds them holds the
-    block.
+    """A free block of ports, and the sockets that guard it: open sockets reserve the block.
 
-    The search begins at a place that depends on `seed`, so that clusters that start at the same
-    time look at different places. Raises NoPortsError.
+    The search starts at a position that depends on `seed`, so that clusters that start at the same
+    time try different blocks. Raises NoPortsError.
     """
     for first in candidates(seed, size, ephemeral_range()):
         block = Ports(first, size)
@@ -138,25 +136,25 @@ def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
-    """First ports of all blocks outside the ephemeral range, from a place given by `seed`."""
+    """First ports of all blocks outside the ephemeral range, from a position given by `seed`."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
-    # if the ephemeral range overlaps all blocks, only the tests by bind(2) remain
+    # If the ephemeral range overlaps all blocks, all are tried: only bind(2) then shows free ports.
     blocks = [first for first in grid if first + size <= low or first > high] or [*grid]
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) % len(blocks)
     yield from blocks[start:] + blocks[:start]
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """Lowest and highest port that the kernel gives to connections on its own."""
-    if not _EPHEMERAL.exists():  # macOS, which keeps to IANA's
+    """Lowest and highest port that the kernel assigns to connections."""
+    if not _EPHEMERAL.exists():  # macOS, which uses IANA's range
         return 49_152, HIGHEST
     low, high = _EPHEMERAL.read_text("ascii").split()
     return int(low), int(high)
 
 
 def _guards(block: Ports) -> ExitStack | None:
-    """Keep the guards of a block bound on all interfaces, where every port of it can be bound."""
+    """Bind a block's guards on all interfaces, if all its ports can be bound; else return None."""
     with ExitStack() as held:
         try:
             for port in block.guards:

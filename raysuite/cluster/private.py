@@ -1,4 +1,4 @@
-"""Files that no other user may read, created with these modes and not restricted later."""
+"""Files that other users cannot read, created with these modes instead of restricted later."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _WRITTEN_S = 10.0
-"""How long Ray's workers, which end with their raylet, may still write into an abandoned folder."""
+"""Seconds for which Ray's workers may write to an abandoned folder, until they end with the
+raylet."""
 
 
 def make_folder(path: Path) -> Path:
-    """The folder `path`, made (0700) with what lacks above it."""
+    """Make the folder `path` (mode 0700) and its missing parents."""
     if not path.is_dir():
-        make_folder(path.parent)  # `parents=True` would give those the umask's mode
+        make_folder(path.parent)  # `parents=True` would make them with the umask's mode
         path.mkdir(mode=0o700, exist_ok=True)
     return path
 
@@ -35,8 +36,8 @@ def make_folder(path: Path) -> Path:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """A folder of mode 0700 in the system's temporary folder, removed with the context.
 
-    Folders of this prefix whose processes were killed are removed first: each holds a file that the
-    process which made the folder keeps locked (flock).
+    Folders of this prefix whose processes were killed are removed first. Each folder contains a
+    file that its process keeps locked (flock).
     """
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -44,7 +45,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        fresh.rename(folder / LOCK)  # no process finds it before it is locked
+        fresh.rename(folder / LOCK)  # other processes must find it only when it is locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,7 +54,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 def _remove_abandoned(prefix: str) -> None:
     for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # another's, locked, or just removed
+        with contextlib.suppress(OSError):  # locked or removed by another process
             found = lock.parent.lstat()
             if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
                 continue
@@ -63,15 +64,15 @@ def _remove_abandoned(prefix: str) -> None:
                 deadline = time.monotonic() + _WRITTEN_S
                 while lock.parent.exists() and time.monotonic() < deadline:
                     kill_left_behind(str(lock.parent))  # they would make it again, open to others
-                    remove(lock.parent, LOCK)  # which goes last: what stays is found again
+                    remove(lock.parent, LOCK)  # last: what remains is found again
             finally:
                 os.close(descriptor)
 
 
 def create(path: Path, text: str) -> None:
-    """Write a file that does not exist yet, mode 0600.
+    """Write a new file with mode 0600.
 
-    Raises FileExistsError where it does, whatever it is.
+    Raises FileExistsError if the path exists, whatever it is.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:

@@ -1,4 +1,4 @@
-"""Identifying a process that a file names, and ending a command with what it has started."""
+"""Identifying a process that a file names, and ending a command and its children."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ import psutil
 _SAME_START_S = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 19
-"""starttime, field 22 of /proc/PID/stat, counted from the third (proc_pid_stat(5))."""
+"""Index of starttime, /proc/PID/stat's field 22, from the third field on (proc_pid_stat(5))."""
 
 
 def birth_of(pid: int) -> str:
-    """Distinguishes a process from later ones with its id: boot of the host, and tick of the start.
+    """An id that no later process with this pid has: the host's boot and the start's tick.
 
-    It is unaffected by steps of the system clock, unlike psutil's `create_time`. Empty where
-    there is no /proc, and where the process is gone.
+    Unlike psutil's `create_time`, it does not change with the system clock. Empty without /proc,
+    and if the process has ended.
     """
     try:
         said = Path(f"/proc/{pid}/stat").read_bytes()
         boot = _BOOT.read_text("ascii").strip()
     except OSError:
         return ""
-    fields = said.rpartition(b")")[2].split()  # the program's name before that may hold anything
+    fields = said.rpartition(b")")[2].split()  # the program's name before `)` may contain anything
     return f"{boot}:{int(fields[_START])}"
 
 
 def own_age_s() -> float:
-    """Seconds since this process was started, to a tick of 10 ms; Linux alone. (psutil knows the
-    boot, from which it counts, to a second.)"""
+    """Seconds since this process was started, to a tick of 10 ms; on Linux only. (psutil's start
+    time is exact only to a second, like its time of the boot.)"""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     since_boot = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
 
 
 def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
-    """The process of that id and birth; None if it has ended, even if its id was reused.
+    """The process with this id and birth; None if it has ended, even if its id was reused.
 
     If either birth is unknown, its start time is compared with `began` (seconds since 1970).
     """
@@ -61,27 +61,27 @@ def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
 
 
 TEMP = "RAY_TMPDIR"
-"""Variable with a node's temporary folder, for every process that is started there."""
+"""Environment variable with a node's temporary folder, for every process that is started there."""
 LOCK = "lock"
-"""In such a folder: held by its process, and looked at by others of its user to remove the folder,
-workers of Ray among them."""
+"""A file in such a folder, locked by its process. Other processes of the same user, including Ray's
+workers, open it in order to remove abandoned folders."""
 _DIES_S = 10.0
-"""For a process that was killed to be gone, and to write no more."""
+"""Seconds for killed processes to disappear, and to stop writing."""
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that outlived an ended node and wait until they are gone; their ids.
+    """Kill the processes that outlived an ended node, wait until they are gone; return their ids.
 
-    Some end by themselves meanwhile: Ray's workers go with their raylet.
+    Some end by themselves meanwhile: Ray's workers end with their raylet.
     """
     return kill_found(lambda: _left_behind(temp))
 
 
 def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
-    """Kill what `find` returns and wait until it returns nothing; the ids that were killed."""
+    """Kill the processes that `find` returns, until it returns none. Return the killed ids."""
     killed: list[int] = []
     deadline = time.monotonic() + _DIES_S
-    while (found := find()) and time.monotonic() < deadline:  # one may fork meanwhile
+    while (found := find()) and time.monotonic() < deadline:  # a process may fork meanwhile
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -91,7 +91,7 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 
 
 def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """This user's processes that were started with a variable of that value, whoever did so."""
+    """This user's processes that were started with this value of a variable, by any process."""
     found = []
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
@@ -103,14 +103,15 @@ def with_variable(name: str, value: str) -> list[psutil.Process]:
 
 
 def _left_behind(temp: str) -> list[psutil.Process]:
-    """Processes of an ended node that still work in its temporary folder.
+    """Processes of an ended node that still use its temporary folder.
 
-    A `tail -f` on a log in there is none of them: it inherited nothing from the node. A process
-    that Ray has renamed (`ray::NAME`) has lost its arguments and variables, but not its open logs.
+    A user's `tail -f` on a log in the folder does not count: it did not inherit the node's
+    variables. A process that Ray has renamed (`ray::NAME`) has lost its arguments and variables,
+    but not its open logs.
     """
     found = []
     inside = f"{temp}/"
-    psutil.process_iter.cache_clear()  # it remembers ended processes whose ids are others' now
+    psutil.process_iter.cache_clear()  # it caches ended processes whose ids may be reused
     for process in psutil.process_iter(["cmdline", "uids"]):
         words = process.info["cmdline"] or [""]
         uids = process.info["uids"]
@@ -134,29 +135,29 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a child, before it runs: a signal once its parent is gone. Linux alone can do that."""
+    """In a child, before exec: request a signal when its parent ends. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Be the parent of the own descendants that lose theirs. Linux alone can do that."""
+    """Become the parent of descendants that lose their own. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def in_order() -> Iterator[None]:
-    """While in the context, SIGHUP and SIGTERM are exits that run every `finally`.
+    """Within the context, turn SIGHUP and SIGTERM into exits that run every `finally`.
 
-    One that is ignored, as under nohup, stays ignored. For the main thread.
+    An ignored signal, as under nohup, stays ignored. For the main thread.
     """
     found = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     before = {number: each for number, each in found.items() if each != signal.SIG_IGN}
 
     def leave(number: int, frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a terminal that closes sends it more than once
+            signal.signal(each, signal.SIG_IGN)  # a closing terminal sends it more than once
         sys.exit(128 + number)
 
     for number in before:

@@ -1,7 +1,8 @@
-"""Shortcuts through parts of Ray that are not public: this file alone imports them.
+"""Shortcuts through private parts of Ray, which only this file imports.
 
-All is done without them too, more slowly, where SHORTCUTS=0 is set, and one by one, with a warning,
-where a version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py tells which are there).
+Everything also works without them, more slowly: all are off with SHORTCUTS=0, and a single one is
+off, with a warning, if the version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py shows
+which exist).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from ray.train.v2.api.exceptions import TrainingFailedError
 
 SHORTCUTS = "RAYSUITE_RAY_SHORTCUTS"
-"""Environment variable: 0 leaves all of them out."""
+"""Environment variable: 0 turns all shortcuts off."""
 _DIFFERS = (ImportError, AttributeError, TypeError)
-"""What a part of Ray raises that is gone, or is called otherwise."""
+"""The errors raised if a part of Ray is missing, or has another interface."""
 _Target = tuple[Any, str, Any]
 _differing: set[str] = set()
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class UnavailableError(Exception):
 
 
 def enabled() -> bool:
-    """Whether they are used where this version of Ray has what they need."""
+    """Whether shortcuts are used, as far as this version of Ray supports them."""
     return os.environ.get(SHORTCUTS, "1") != "0"
 
 
@@ -51,8 +52,8 @@ def _leave_out(what: str, error: BaseException) -> None:
 
 @contextmanager
 def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[bool]:
-    """Have attributes of Ray's modules and classes other values within the context; yields whether
-    they have."""
+    """Replace attributes of Ray's modules and classes within the context; yield whether they
+    are replaced."""
     before: list[_Target] = []
     try:
         if _usable(what):
@@ -74,17 +75,17 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[b
 
 
 class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray in a process group of its own, which ends with all of its children at once:
-    Ray waits a second for each process that was sent SIGTERM."""
+    """A process of Ray in its own process group, which ends at once, with all of its children: Ray
+    would wait a second for each process after SIGTERM."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, process_group=0, **options)
 
     def terminate(self) -> None:
-        """End it and its children, of which some have process groups of their own."""
+        """End the process and its children, some of which have their own process groups."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other meanwhile
+            process.suspend()  # so that it starts no other process meanwhile
             for each in (*process.children(recursive=True), process):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -129,12 +130,12 @@ def _fewest(agent_port: int) -> list[_Target]:
 
 @contextmanager
 def fewest_processes(agent_port: int) -> Iterator[bool]:
-    """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
-    for which it waits even if there is none, nor the dashboard's agent; and the others as
-    _RayProcess. Yields whether it does.
+    """Start Ray without its autoscaler, its log monitor, its dashboard server, for which it waits
+    even if there is none, and the dashboard's agent. All other processes are started as
+    _RayProcess. Yield whether this version of Ray allows it.
 
     The agent of runtime environments listens on `agent_port`, so that the raylet does not wait
-    until it has chosen one: 0.9 of the 2.1 s that Ray's start took.
+    until the agent has chosen a port: 0.9 of the 2.1 s that Ray's start took.
     """
     with _replaced("Ray with the fewest processes", lambda: _fewest(agent_port)) as replaced:
         yield replaced
@@ -142,8 +143,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Have Ray's Python look its node up, once it has started a raylet, by `wrap` of its function,
-    which is given the GCS's address and the node's id."""
+    """Replace the function by which Ray's Python finds its node after the start of a raylet, by
+    `wrap` of that function. Its arguments are the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -155,8 +156,8 @@ def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ite
 
 
 def reread_environment() -> None:
-    """Have a Ray that is imported already read the variables of its token again: it has read them
-    at its import."""
+    """Make an imported Ray read the environment variables of its token again, which it otherwise
+    reads only on import."""
     what = "another token in one process"
     if "ray" not in sys.modules or not _usable(what):
         return
@@ -174,8 +175,8 @@ def reread_environment() -> None:
 
 @contextmanager
 def single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to a Ray that is imported already: it has read that at its import, and
-    its driver would look for the GCS at an address on which it does not listen."""
+    """Apply LOOPBACK_ONLY to an imported Ray, which has read it only on import. Otherwise its
+    driver would look for the GCS at an address on which the GCS does not listen."""
 
     def targets() -> list[_Target]:
         constants = sys.modules.get("ray._private.ray_constants")
@@ -186,10 +187,6 @@ def single_machine() -> Iterator[None]:
 
 
 # Ray Train's controller in the driver.
-#
-# Ray Train V2 starts its controller and five helpers (for data sets, preemptions, placement groups,
-# reports and resources) as actors, each a process that imports Ray. Here the controller runs in the
-# thread that calls, and the helpers, which raysuite does not need, are left out.
 
 _CONTROLLER = "Ray Train's controller in the driver"
 
@@ -197,8 +194,8 @@ _CONTROLLER = "Ray Train's controller in the driver"
 def fit_in_driver(
     work: Callable[[dict[str, Any]], None], settings: Mapping[str, Any], poll: Callable[[], None]
 ) -> TrainingFailedError | None:
-    """Fit a DataParallelTrainer with these settings, and call `poll` about twice a second, whose
-    exceptions end the workers and are raised; what training failed with, if it did.
+    """Fit a DataParallelTrainer with these settings; return the error that ended training, or None.
+    `poll` is called about twice per second; its exceptions end the workers and are raised.
 
     Raises UnavailableError, before any work is done.
     """
@@ -242,7 +239,8 @@ def _trainer(poll: Callable[[], None]) -> Any:
             await super()._run_control_loop_iteration()
 
     class Fixed(FixedScalingPolicy):
-        """Always as many workers. Ray's own also registers them with an actor of Ray Data's."""
+        """Always the same number of workers. Ray's class also registers them with Ray Data's
+        actor."""
 
         def _maybe_send_resource_request(self) -> None:
             pass
@@ -271,7 +269,7 @@ def _trainer(poll: Callable[[], None]) -> Any:
 
 
 class _NoActor:
-    """Replaces Ray's SynchronizationActor, which is needed by `ray.train.report` only."""
+    """Replaces Ray's SynchronizationActor, which only `ray.train.report` needs."""
 
     @classmethod
     def options(cls, **_: Any) -> type[_NoActor]:
@@ -294,8 +292,9 @@ def _worker_group() -> Any:
 
     class WorkerGroup(worker_group.WorkerGroup):
         def _start(self) -> None:
-            """As Ray's, which forgets a group whose backend could not start, as where a node is
-            lost then: its workers would keep their processors, and no other group could start."""
+            """Like Ray's method, but end a group whose backend could not start, for example because
+            a node was lost meanwhile. Ray would forget its workers: they would keep their CPUs, and
+            no other group could start."""
             with _replaced(_CONTROLLER, no_actor):
                 try:
                     super()._start()
@@ -316,7 +315,7 @@ def _worker_group() -> Any:
         def _init_train_context_on_workers(
             self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
         ) -> None:
-            """As Ray's, which asks for the actor that the controller is: here it is none."""
+            """Like Ray's method, but without the controller's actor, which does not exist here."""
             ray.get(
                 [
                     worker.actor.init_train_context.remote(
@@ -334,7 +333,7 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Without Ray Train's own variables, so that workers may be processes that wait."""
+            """Without Ray Train's own variables, so that waiting worker processes can be reused."""
             return custom_runtime_env
 
     return WorkerGroup

@@ -1,12 +1,12 @@
-"""Ray's start on a node: more time than Ray gives it, and Ray's own reason where it fails.
+"""Start Ray on a node with longer timeouts than Ray's, and with Ray's own reason if it fails.
 
-Two of Ray's helpers on each node, its agents, are Python programs. Where they are read from a busy
-shared file system, or where the node is busy, they take long, and Ray gives up: its raylet after
-15 s without the file in which an agent writes its port (ray#65983), its Python after 30 s without
-the raylet. No setting changes either of the two; ENVIRONMENT is what settings do change. Where
-Ray's shortcuts are left out, a start has 30 s, for which late agents' files are written too.
+On each node, Ray starts two agents as Python programs. If they are read from a busy shared file
+system, or the node is busy, they start slowly, and Ray gives up: its raylet after 15 s without the
+file in which an agent writes its port (ray#65983), and its Python code after 30 s without the
+raylet. No setting changes these two timeouts; ENVIRONMENT extends the others. Without the private
+shortcuts, a start has only 30 s, but the files of late agents are still written.
 
-As a program: `ray` on the command line, with that time.
+As a program: the `ray` command with these longer timeouts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raysuite.errors import RayStartError
 from raysuite.files import write_whole
 
 TRIES = 3
-"""Starts of Ray before it counts as failed."""
+"""Attempts to start Ray before the start counts as failed."""
 PATIENCE_S = 240.0
 ENVIRONMENT = {
     "RAY_agent_register_timeout_ms": f"{PATIENCE_S * 1000:.0f}",
@@ -36,16 +36,17 @@ ENVIRONMENT = {
 }
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
-"""What the dashboard's agent writes itself if Ray runs without a dashboard."""
+"""The values that the dashboard's agent writes itself if Ray runs without a dashboard."""
 _SOCKET = "sockets/raylet"
-"""Made by a raylet that has all ports, before it registers."""
+"""The raylet's socket, which it makes after it has read all ports, before it registers."""
 _STEP_S = 0.05
 _EACH_S = 12.0
-"""How long after the one before a port is written for an agent that has not done so: the raylet
-waits 15 s for each of them, one after the other, and for that of the runtime environments last."""
+"""Seconds after the previous port at which the port of a late agent is written for it. The raylet
+waits 15 s for each port in turn, last for the runtime environments' agent."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
-"""Of a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:  MESSAGE`."""
+"""The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
+TEXT`."""
 _LONGEST = 300
 
 
@@ -53,27 +54,27 @@ _LONGEST = 300
 def patience(
     temp: Path, agent_ports: Mapping[str, int] = NO_SERVER, no_agent: bool = False
 ) -> Iterator[None]:
-    """Have a node of Ray that starts within the context, with `temp` as its folder, wait longer.
+    """Wait longer for a Ray node that starts within the context, with `temp` as its folder.
 
-    `agent_ports` are those of the dashboard's agent that the raylet learns from files alone; -1 is
-    what the agent itself writes if it has no such server. With `no_agent` there is none that would
-    write them. Raises RayStartError if the raylet has ended.
+    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1,
+    which the agent itself writes, means that it has no such server. With `no_agent` no agent writes
+    them. Raises RayStartError if the raylet has ended.
     """
     from ray.exceptions import RaySystemError
 
     def patient(find: Callable[..., Any]) -> Callable[[str, str], Any]:
         def find_patiently(gcs: str, node_id: str) -> Any:
-            """Ray's Python calls it, until it has an answer, when it has started the raylet."""
+            """Called by Ray's Python after the raylet's start; retry `find` until it answers."""
             session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
             socket = session / _SOCKET
             _write_ports(session, node_id, agent_ports, 0.0 if no_agent else _EACH_S)
-            # `find` waits half a minute for a raylet, also for one that has ended
+            # `find` would wait half a minute, even for a raylet that has ended
             while raylet_lives() and not socket.exists() and time.monotonic() < deadline:
                 time.sleep(_STEP_S)
             while raylet_lives():
                 try:
                     return find(gcs, node_id)
-                except (RuntimeError, RaySystemError) as error:  # not there yet; the GCS is silent
+                except (RuntimeError, RaySystemError) as error:  # no raylet, or no GCS yet
                     if time.monotonic() > deadline:
                         late = f"no raylet within {PATIENCE_S:.0f} s: {error}"
                         raise RayStartError(late) from error
@@ -94,14 +95,14 @@ def patience(
 
 
 _NODE_ID = "--node_id="
-"""Begins an argument of a raylet."""
+"""Prefix of an argument of a raylet."""
 
 
 def _write_ports_of_a_raylet(
     ended: threading.Event, session: Path, ports: Mapping[str, int]
 ) -> None:
     while not ended.wait(_STEP_S):
-        # a folder that is removed, a raylet that ends: Ray has its own words for that
+        # the folder is removed or the raylet ends: Ray reports that itself
         with suppress(RayStartError, OSError, psutil.Error):
             words = raylet.cmdline() if (raylet := _raylet()) else []
             ids = [each.removeprefix(_NODE_ID) for each in words if each.startswith(_NODE_ID)]
@@ -111,7 +112,7 @@ def _write_ports_of_a_raylet(
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:
-    """Raises RayStartError where all agents have ended: the raylet would wait for each port."""
+    """Raises RayStartError if all agents have ended: the raylet would still wait for each port."""
     last, begun = session / f"runtime_env_agent_port_{node_id}", False
     for name, port in ports.items():
         file = session / f"{name}_{node_id}"
@@ -128,7 +129,7 @@ def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: 
 
 
 def raylet_lives() -> bool:
-    """Whether this process has a raylet; Ray asks for its node when it has started one."""
+    """Whether this process has a raylet, which Ray starts before it looks for its node."""
     return _raylet() is not None
 
 
@@ -145,9 +146,10 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def reason(temp: Path) -> str:
-    """Why a node of Ray with the folder `temp` did not start, in one line; empty if no log has it.
+    """Why a Ray node with the folder `temp` did not start, in one line; empty if no log has a
+    reason.
 
-    C++ programs write their error first, and then a stack; Python programs write it last.
+    C++ programs log their error before the stack trace, Python programs after it.
     """
     for name in _LOGS:
         file = temp / "session_latest" / "logs" / name
@@ -160,7 +162,7 @@ def reason(temp: Path) -> str:
 
 
 def main() -> None:
-    """As `ray` on the command line, for a node whose other ports are given."""
+    """Run the `ray` command for a node whose other ports are given."""
     from ray.scripts import scripts
 
     temp, port = Path(_option("--temp-dir=")), int(_option("--dashboard-agent-listen-port="))

@@ -1,4 +1,4 @@
-"""Finding the descriptions of sites, and checking a site before anything is queued there."""
+"""Find the descriptions of sites, and check a site before anything is queued there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raysuite.spec.site import HostsSite, LocalSite, Site, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
-"""A checkout calls it deploy/sites."""
+"""In a checkout, deploy/sites is a link to this folder."""
 
 
 def own_sites() -> Path:
@@ -29,7 +29,7 @@ def own_sites() -> Path:
 
 
 def site_files() -> dict[str, Path]:
-    """Every site by its name; the user's own come before the shipped ones, also in their place."""
+    """The files of all sites by name; the user's own replace shipped ones of the same name."""
     found: dict[str, Path] = {}
     for folder in (own_sites(), _SHIPPED):
         for file in sorted(folder.glob("*.yaml")):
@@ -38,9 +38,9 @@ def site_files() -> dict[str, Path]:
 
 
 def site_file(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file of the site of that name, or the path that was given.
+    """The file of the site with that name, or the given path.
 
-    Raises UserError for a name that is not known.
+    Raises UserError for an unknown name.
     """
     given = os.fspath(name_or_path)
     if os.sep in given or given.endswith((".yaml", ".yml")):
@@ -55,19 +55,19 @@ def site_file(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def find_site(name_or_path: str | os.PathLike[str]) -> Site:
-    """The site of that name, or in that file.
+    """The site with that name, or in that file.
 
-    Raises UserError for a name that is not known, SpecError for mistakes in the file.
+    Raises UserError for an unknown name, SpecError for mistakes in the file.
     """
     return read_site(site_file(name_or_path))
 
 
 LONGEST_SCRATCH = 40
-"""Characters: the paths of Ray's sockets are some 65 longer, and are limited to 107."""
+"""Maximum length: the paths of Ray's sockets are about 65 longer, and limited to 107 characters."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
-"""Where a SIF's header has its kind and its processor (sylabs/sif, pkg/sif/sif.go)."""
+"""Positions of a SIF file's kind and processor in its header (sylabs/sif, pkg/sif/sif.go)."""
 _ARCHITECTURES = {
     b"01": "i386",
     b"02": "x86_64",
@@ -79,7 +79,7 @@ _ARCHITECTURES = {
 
 
 def check_site(site: Site, python: str) -> Iterator[Finding]:
-    """All checks of a site; `python` is the interpreter where the site names none."""
+    """All checks of a site; `python` is the interpreter if the site names none."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
     if isinstance(site, HostsSite):
@@ -105,7 +105,7 @@ def check_site(site: Site, python: str) -> Iterator[Finding]:
 
 
 def secrets_in(names: list[str]) -> tuple[str, str]:
-    """A warning about variables that seem to hold secrets, and what to do."""
+    """A warning about variables that may contain secrets, and what to do."""
     return (
         f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
         "of the cluster inherits it",
@@ -114,7 +114,7 @@ def secrets_in(names: list[str]) -> tuple[str, str]:
 
 
 def _shared(folder: Path) -> Finding:
-    """Whether the nodes can see the folder of clusters."""
+    """Whether the nodes can access the folder of clusters."""
     kind = file_system(folder)
     fix = "set RAYSUITE_HOME to a folder that all nodes share"
     if kind in _OWN_DISK:
@@ -123,7 +123,7 @@ def _shared(folder: Path) -> Finding:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that holds `path`, or will: ext4, nfs4, gpfs, lustre, ..."""
+    """The type of the file system of `path`, which may not exist yet: ext4, nfs4, lustre, ..."""
     while not path.exists():
         path = path.parent
     device = path.stat().st_dev
@@ -186,13 +186,13 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """What enters the image: a program, or an option that a plugin of SLURM's gives srun."""
+    """Check how the image is entered: by a program, or by a SLURM plugin's option of srun."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]
         try:
             there = option in ask(["srun", "--help"])
-        except SlurmError:  # it is reported by itself
+        except SlurmError:  # a missing or failing srun is reported by its own check
             there = False
         note = f"srun has {option}" if there else f"`srun --help` does not name {option}"
         return works(site.engine, note) if there else wrong(site.engine, note, "ask the site")

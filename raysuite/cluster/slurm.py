@@ -1,6 +1,6 @@
-"""SLURM: the batch script of a cluster, SLURM's own programs, the job, and the check of a site.
+"""SLURM: the batch script of a cluster, SLURM's commands, the job, and the check of a site.
 
-The script is pure text. Only the backend's methods submit, signal or cancel anything.
+The script is pure text. Only the backend's methods submit, signal or cancel jobs.
 """
 
 from __future__ import annotations
@@ -188,23 +188,23 @@ class Job:
     """A cluster on some nodes of a SLURM site."""
 
     name: str
-    """The cluster's."""
+    """Name of the cluster."""
     site: SlurmSite
     nodes: int | str
-    """`4`, or the least and the most as `2-4`."""
+    """`4`, or the minimum and maximum as `2-4`."""
     folder: str
     """The cluster's folder, on a file system that all nodes share."""
     working_folder: str
-    """Where the cluster's jobs start."""
+    """The folder in which the cluster's jobs start."""
     command: tuple[str, ...]
-    """What runs once on each node: the agent, in an image or not, with its arguments."""
+    """The command to run once on each node: the agent, in an image or not, with its arguments."""
 
 
 def render(job: Job) -> str:
-    """The script that `sbatch` takes.
+    """The batch script for `sbatch`.
 
-    Each value is quoted: in the header as sbatch reads it, below as bash does. Raises UserError for
-    a value that cannot be quoted.
+    Each value is quoted: in the header for sbatch, below it for bash. Raises UserError for a value
+    that cannot be quoted.
     """
     _check(job)
     header = [f"#SBATCH {option}" for option in _header(job)]
@@ -221,10 +221,10 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def quote_option(value: str) -> str:
-    """A value as `sbatch` reads it in an #SBATCH line.
+    """Quote a value for an #SBATCH line.
 
-    Its own rules: quotes group, a backslash makes the next character plain, also inside quotes,
-    and what follows a bare # is a comment (slurm, src/sbatch/opt.c, _get_argument).
+    `sbatch` has its own rules: quotes group, a backslash makes the next character literal, even
+    inside quotes, and an unquoted # begins a comment (slurm, src/sbatch/opt.c, _get_argument).
     """
     if _PLAIN.fullmatch(value):
         return value
@@ -259,7 +259,7 @@ def _check(job: Job) -> None:
 def _header(job: Job) -> Iterator[str]:
     site = job.site
     gpus = ":".join(["gpu", *([site.gpu_type] if site.gpu_type else []), str(site.gpus_per_node)])
-    log = f"{job.folder}/logs/slurm.log".replace("%", "%%")  # sbatch replaces %j and its like
+    log = f"{job.folder}/logs/slurm.log".replace("%", "%%")  # sbatch replaces %j and similar
     options = {
         "job-name": f"raysuite-{job.name}",
         "nodes": job.nodes,
@@ -293,12 +293,12 @@ def _settings(job: Job) -> str:
     step = [
         "--ntasks-per-node=1",
         *([f"--cpus-per-task={site.cpus_per_node}"] if site.cpus_per_node else []),
-        "--export=ALL",  # of this script, which has none of the submitting shell's
+        "--export=ALL",  # this script's variables, without those of the submitting shell
         "--cpu-bind=none",
         "--mpi=none",
         "--input=none",
         "--label",
-        "--no-kill",  # a lost node, or an agent that fails, does not end the others
+        "--no-kill",  # a lost node, or a failed agent, does not end the others
         "--wait=0",
         "--kill-on-bad-exit=0",
         *step_options(site, (job.folder, job.working_folder, site.scratch)),
@@ -320,43 +320,43 @@ def _settings(job: Job) -> str:
 # SLURM's programs
 
 TIMEOUT_S = 30.0
-"""A busy controller takes some seconds to answer; one that has ended never does."""
+"""A busy controller takes some seconds to answer; one that is down never answers."""
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a partition that are alike: one row of `sinfo`."""
+    """Identical nodes of a partition: one row of `sinfo`."""
 
     partition: str
     default: bool
-    """Whether the partition is taken by jobs that name none."""
+    """Whether this is the partition of jobs that name none."""
     up: bool
     limit_s: float
     """The longest time limit, in seconds."""
     nodes: int
     cpus: int
-    """Of each node, as all below."""
+    """Per node, like the fields below."""
     memory_mb: int
     gpus: int
 
 
 class SlurmError(RaysuiteError):
-    """A command of SLURM's that failed; the text is the last line that it printed."""
+    """A SLURM command that failed; the text is the last line of its output."""
 
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
         self.said = said or message
-        """All of it."""
+        """The whole output."""
 
 
 class NoSlurmError(SlurmError):
-    """A command of SLURM's that is not here."""
+    """A SLURM command that is not installed on this host."""
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Standard output of a command.
+    """Run a command, and return its standard output.
 
-    Raises NoSlurmError where it is missing, SlurmError where it fails or hangs.
+    Raises NoSlurmError if it is missing, SlurmError if it fails or hangs.
     """
     try:
         done = subprocess.run(
@@ -374,20 +374,20 @@ def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOU
 
 
 _ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
-"""Without --exact one row stands for nodes that differ, by their least (`48+`); without --noconvert
-1,024 are written as `1K`."""
+"""Without --exact, one row can contain differing nodes, with their minima (`48+`). Without
+--noconvert, 1,024 is printed as `1K`."""
 
 
 def node_groups(where: str = "") -> list[NodeGroup]:
-    """Every partition's nodes. Raises SlurmError where sinfo does not answer."""
+    """The groups of nodes of all partitions. Raises SlurmError if sinfo does not answer."""
     rows = ask(["sinfo", *_of(where), *_ROWS]).splitlines()
     return [_group(row.split("|")) for row in rows if row.count("|") == 6]
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, from SLURM's accounting; both empty where the site has none.
+    """The user's accounts and QOS, from SLURM's accounting; both empty if the site has none.
 
-    Raises SlurmError where slurmdbd does not answer.
+    Raises SlurmError if slurmdbd does not answer.
     """
     columns = "format=Account%80,QOS%400"
     user = f"user={getpass.getuser()}"
@@ -398,7 +398,7 @@ def accounts() -> tuple[set[str], set[str]]:
 
 
 def megabytes(memory: str) -> int:
-    """SLURM's notation of memory -> megabytes; without a letter it is megabytes."""
+    """Memory in SLURM's notation -> megabytes; a number without a letter is in megabytes."""
     number, letter = re.fullmatch(r"([0-9]+)([KMGT]?)", memory.upper()).groups()  # type: ignore[union-attr]
     return int(int(number) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[letter])
 
@@ -425,7 +425,7 @@ def _limit(text: str) -> float:
 
 
 def _gpus(gres: str) -> int:
-    """`gpu:a100:4(S:0-1),nvme:1` -> 4."""
+    """The number of GPUs in a gres: `gpu:a100:4(S:0-1),nvme:1` -> 4."""
     parts = re.sub(r"\([^)]*\)", "", gres).split(",")
     return sum(
         int(part.rpartition(":")[2]) for part in parts if re.fullmatch(r"gpu(:.+)*:\d+", part)
@@ -439,11 +439,11 @@ _ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "TIMEOUT"),
 )
-"""A job in any other state, also one that a newer SLURM has, lives until SLURM has no such job."""
+"""A job in any other state, even an unknown one, is alive until SLURM no longer lists it."""
 
 
 class SlurmBackend:
-    """One job a cluster."""
+    """Runs each cluster as one job."""
 
     ask_s = (10.0, 30.0)
 
@@ -451,7 +451,7 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(LibraryError):  # each node tries, where this one cannot
+        with contextlib.suppress(LibraryError):  # if it fails here, each node builds its own
             build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})
@@ -459,7 +459,7 @@ class SlurmBackend:
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         found: dict[str, dict[str, JobState]] = {}
         for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
-            # a job is forgotten a few minutes after its end
+            # SLURM forgets a job a few minutes after its end
             jobs = {
                 each.job: JobState("gone")
                 for each in clusters
@@ -470,7 +470,7 @@ class SlurmBackend:
             try:
                 jobs |= parse_states(_ask(words))
             except SlurmError as error:
-                if "Invalid job id" not in str(error):  # the answer where a single job is queried
+                if "Invalid job id" not in str(error):  # the answer to a query of a single job
                     jobs = dict.fromkeys(jobs, JobState("unknown", reason=str(error)))
             found[where] = jobs
         return [
@@ -490,13 +490,13 @@ class SlurmBackend:
         except SlurmError:
             (state,) = self.states(
                 [cluster]
-            )  # slurmctld signals no job that has ended, or just ends
+            )  # slurmctld rejects a signal to a job that has ended or is ending
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 
 
 def _of(where: str) -> list[str]:
-    """The option that names one of several SLURM clusters; none for the login node's own."""
+    """The option for one of several SLURM clusters; empty for the login node's own."""
     return [f"--clusters={where}"] if where else []
 
 
@@ -516,7 +516,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """The answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`, by ids of jobs."""
+    """The answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`, by job id."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
@@ -524,13 +524,13 @@ def _parsed(line: str) -> JobState:
     _, state, reason, nodes, names = line.split("|", 4)
     if state in _ENDED:
         return JobState("gone", state, reason, (names,))
-    if not names or state == "CONFIGURING":  # none are allocated, or they are booting
+    if not names or state == "CONFIGURING":  # no nodes are allocated, or they are booting
         return JobState("waiting", state, reason)
     return JobState("running", state, "" if reason == "None" else reason, (names,), int(nodes))
 
 
 def host_names(names: str) -> list[str]:
-    """`node[1-3]` as SLURM spells it out; the names as they are where it does not answer."""
+    """The hosts in `node[1-3]`, as SLURM expands it; the text itself if SLURM does not answer."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):
@@ -538,7 +538,7 @@ def host_names(names: str) -> list[str]:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Raises UserError where the program is not there, SlurmError where it fails."""
+    """Raises UserError if the program is missing, SlurmError if it fails."""
     try:
         return ask(words, timeout_s=_PATIENCE_S)
     except NoSlurmError as error:
@@ -556,9 +556,10 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
-    """From the commands to a trial of the script, as far as each makes sense after the last.
+    """Check a site, from SLURM's commands to a trial of the script; checks that depend on a failed
+    one are left out.
 
-    `folder` is where clusters are kept. Nothing is queued.
+    `folder` is the folder of all clusters. Nothing is queued.
     """
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if missing:
@@ -662,7 +663,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
 
 
 def _trial(site: SlurmSite, folder: Path) -> Finding:
-    """The controller's own check of the script, without queueing it."""
+    """Let the controller check the script, without queueing it."""
     job = Job("doctor", site, site.nodes, str(folder / "doctor"), str(Path.cwd()), ("true",))
     try:
         said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()

@@ -1,4 +1,4 @@
-"""The files of a cluster's folder. Readers skip keys that they do not know."""
+"""The files of a cluster's folder. Readers ignore unknown keys."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the next agent on the host knows it."""
+"""A file in a node's temporary folder, by which the next agent on the host identifies it."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
 class File(BaseModel):
-    """A file of the folder, which is never changed in place."""
+    """A file of the folder; it is replaced as a whole, and never changed in place."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -31,23 +31,23 @@ class Cluster(File):
     most_nodes: int = 0
     """The largest number that SLURM may allocate; 0: the same as `nodes`."""
     created: float
-    """Seconds since 1970."""
+    """Time in seconds since 1970."""
     working_folder: str
-    """Where `cluster up` was called; jobs start there."""
+    """The folder in which `cluster up` was called; jobs start there."""
     hosts: tuple[str, ...] = ()
-    """Of a site of kind hosts, the head first."""
+    """Hosts of a site of kind hosts, the head first."""
     host_indices: tuple[int, ...] = ()
-    """Where each is in the scheduler's list, from 0, which may name a host several times."""
+    """Index of each host in the scheduler's list, which may name a host several times."""
     job: str = ""
-    """SLURM's job id, or the process id of a local agent; empty until it is known."""
+    """SLURM's job id, or the process id of a local agent; empty until known."""
     slurm_cluster: str = ""
-    """The SLURM cluster that `sbatch` named, where `--clusters` or a variable chose one."""
+    """The SLURM cluster in `sbatch`'s answer, if `--clusters` or a variable selected one."""
     started: float = 0.0
-    """When a local agent's process began, seconds since 1970: its pid may be another's later."""
+    """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
     birth: str = ""
-    """Distinguishes that process from a later one of its pid, even if the clock is set."""
+    """Distinguishes that process from a later one with its pid, even if the clock is set."""
     host: str = ""
-    """Where a local agent runs: another host that shares the folder cannot see its process."""
+    """Host of a local agent: other hosts that share the folder cannot see its process."""
 
     @property
     def backend(self) -> Literal["local", "slurm", "hosts"]:
@@ -55,14 +55,14 @@ class Cluster(File):
 
     @property
     def is_process(self) -> bool:
-        """Whether a process of one host is its job: another host cannot see whether it lives."""
+        """Whether the cluster's job is a process, which other hosts cannot see."""
         return self.backend != "slurm"
 
 
 class Head(File):
-    """head.json: the cluster's addresses; written at each start, once its servers answer.
+    """head.json: the cluster's addresses, written before its servers answer, and after.
 
-    URLs are those for clients, which may be on another network than the nodes.
+    The URLs are for clients, which may be on another network than the nodes.
     """
 
     host: str
@@ -71,23 +71,23 @@ class Head(File):
     dashboard: str
     """URL for `ray job submit`."""
     client: str = ""
-    """URL for Ray Client: `ray.init` from outside of the cluster; older versions wrote none."""
+    """URL for Ray Client: `ray.init` from outside the cluster. Older versions did not write it."""
     mlflow: str
-    """URL; empty where MLflow's server could not be started."""
+    """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether it answers: the cluster is up before it does."""
+    """Whether MLflow's server answers: the cluster is up before that."""
     mlflow_error: str = ""
     """Why MLflow's server does not run."""
     attempt: int = 0
-    """How often the allocation was queued again before this."""
+    """How often the allocation was requeued before."""
     incarnation: str = ""
-    """Differs with every start of the cluster's step."""
+    """An id that is new at each start of the cluster's step."""
     when: float = Field(default_factory=time.time)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes, which may know its host by another address than clients."""
+        """MLflow's URL for the nodes, which may use another address of the head than clients."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 
@@ -98,27 +98,27 @@ class Node(File):
     host: str
     state: NodeState
     index: int = 0
-    """0 is the head."""
+    """0 for the head."""
     address: str = ""
     pid: int = 0
-    """The agent's, on that host."""
+    """Process id of the agent on that host."""
     message: str = ""
     incarnation: str = ""
     temp: str = ""
     """The node's temporary folder."""
     nonce: str = ""
-    """The content of the file NONCE in that folder; another user's folder of that name lacks it."""
+    """The content of the file NONCE in that folder; a folder of another user lacks it."""
     began: float = 0.0
-    """When the agent's process began."""
+    """Start time of the agent's process."""
     birth: str = ""
-    """Distinguishes that process from a later one of its id, even if the clock is set."""
+    """Distinguishes that process from a later one with its id, even if the clock is set."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Durations of the phases of its start."""
     when: float = Field(default_factory=time.time)
 
 
 class Alive(File):
-    """nodes.json: the nodes that Ray itself counts as alive, by the head's agent."""
+    """nodes.json: the nodes that Ray counts as alive, written by the head's agent."""
 
     addresses: tuple[str, ...] = ()
     cpus: float = 0.0
@@ -132,11 +132,11 @@ class Stop(File):
 
     reason: StopReason
     deadline: float
-    """Seconds since 1970."""
+    """Time in seconds since 1970."""
 
 
 class Mlflow(File):
-    """mlflow.json: who may use the cluster's MLflow server."""
+    """mlflow.json: the user of the cluster's MLflow server."""
 
     username: str
     password: str

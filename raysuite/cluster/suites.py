@@ -1,7 +1,7 @@
-"""Suites under way on a cluster, so that a head that is started again resumes them.
+"""Suites in progress on a cluster, so that a restarted head resumes them.
 
-FOLDER/suites/ID.json   a suite that began there, until it ended
-RESULTS/driver.lock     held by the one process that writes into that results folder
+FOLDER/suites/ID.json   a suite that was started there, until it has ended
+RESULTS/driver.lock     locked by the one process that writes to that results folder
 """
 
 from __future__ import annotations
@@ -40,50 +40,50 @@ from raysuite.files import write_whole
 
 LOCK = "driver.lock"
 RESUMED = "resumed-"
-"""Ids of jobs that a head submits begin so, unless they take over an earlier one's."""
+"""Prefix of the ids of jobs that a head submits, unless they reuse an earlier job's id."""
 _ROOM_BYTES = 2**20
 """Free bytes that a results folder needs before its suite is resumed."""
 _MOST_IN_VAIN = 3
-"""Resumptions without progress after which a suite is forgotten: an allocation is queued again as
-long as it has suites."""
+"""Resumptions without progress after which a suite is forgotten: an allocation with suites would
+otherwise be requeued for ever."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
-"""Of the commands that make results."""
+"""Commands that make results."""
 
 
 class Suite(File):
-    """suites/ID.json: what must be known to resume a suite."""
+    """suites/ID.json: what is needed to resume a suite."""
 
     results: Path
-    """Its results folder."""
+    """The results folder."""
     folder: Path
-    """The working folder in which it was begun."""
+    """The working folder in which the suite was started."""
     verb: Verb = "run"
     arguments: tuple[str, ...] = ()
-    """Options of that command that hold for its continuation too."""
+    """Options of the command that also apply when the suite is resumed."""
     job: str = ""
-    """The id under which it was submitted to Ray, by a person rather than by a head."""
+    """The id of its Ray job, if a person submitted it rather than a head."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """Its progress when it was registered, or last resumed."""
+    """Progress when the suite was registered, or last resumed."""
     in_vain: int = 0
     """Resumptions since then without progress."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """A command that resumes a suite, and the folder to give it in."""
+    """A command that resumes a suite, and the folder to run it in."""
 
     words: tuple[str, ...]
     folder: Path
     results: Path
     job: str = ""
-    """The id that the job should have again, where it is not in use."""
+    """The id that the job should reuse if it is free."""
 
 
 def job_id() -> str:
-    """The id under which this process was submitted to Ray; empty where it was not.
+    """The id under which this process was submitted to Ray; empty if it was not.
 
     From Ray 2.60's JobSupervisor, dashboard/modules/job/job_supervisor.py.
     """
@@ -95,7 +95,7 @@ def job_id() -> str:
 
 
 def register(cluster: ClusterFolder, suite: Suite) -> None:
-    """Have `suite` resumed whenever the cluster's head is started again."""
+    """Register `suite`, to be resumed whenever the cluster's head restarts."""
     private.make_folder(cluster.suites)
     known = _read(_file(cluster, suite.results))
     reached = known.reached if known else _reached(suite.results)
@@ -111,11 +111,11 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """How to resume each suite without a driver, the oldest first.
+    """How to resume each suite that has no driver, oldest first.
 
-    Suites without results and unreadable files are left out; suites that were resumed several
-    times without progress are removed. Unless the head is new, only suites whose driver was killed,
-    or failed, on this host, and whose results can be written.
+    Suites without results and unreadable files are left out; suites that were resumed several times
+    without progress are removed. If the head is not new, only suites are returned whose driver was
+    killed or failed on this host, and whose results folder can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:
@@ -135,8 +135,8 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
-    """Count that a suite was resumed."""
-    # this takes long: meanwhile its driver may register the suite again, or end it
+    """Count a resumption of a suite."""
+    # slow: meanwhile the suite's driver may register it again, or end it
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -153,8 +153,8 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that changes with every progress of a suite: epochs, ends, steps at a stop."""
-    # here: the agents of a cluster start without
+    """A number that changes with any progress of a suite: epochs, ends, steps at a stop."""
+    # on use: the agents of a cluster start without it
     from raysuite.records import (
         GateVerdict,
         RunStarted,
@@ -165,7 +165,7 @@ def _reached(results: Path) -> int:
 
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
-        steps = 0  # at the furthest stop: attempts that end at the same step come no further
+        steps = 0  # the most steps at a stop: attempts that end at the same step make no progress
         with contextlib.suppress(OSError):
             for record in read_journal(file):
                 if isinstance(record, RunStopped):
@@ -178,11 +178,10 @@ def _reached(results: Path) -> int:
 
 @contextmanager
 def sole_driver(results: Path) -> Iterator[None]:
-    """Hold the lock of the one process that writes into a results folder, within the context.
+    """Hold the lock of the one process that writes to a results folder, within the context.
 
-    Raises UserError while another one is, and where nothing can be written there; StorageError
-    where a disk is full later. A driver that is killed holds it no longer; its name stays in the
-    file.
+    Raises UserError if another process holds it, or if the folder cannot be written; StorageError
+    if a disk becomes full later. A killed driver releases the lock, but its name stays in the file.
     """
     try:
         stream = (results / LOCK).open("a+", encoding="utf-8")
@@ -213,24 +212,24 @@ def sole_driver(results: Path) -> Iterator[None]:
 
 
 def has_driver(results: Path) -> bool:
-    """Whether a command writes into a results folder, as far as this host can know: one that was
-    killed on another host still counts."""
+    """Whether a command is writing to a results folder, as far as this host can tell: a command
+    that was killed on another host still counts."""
     holder = _holder(results)
     return bool(holder) and (holder.get("host") != socket.gethostname() or _lives(holder))
 
 
 def is_to_be_resumed(error: BaseException) -> bool:
-    """Whether a suite whose driver ends with this error is to be resumed: no user ended it, and no
-    mistake of the user's."""
+    """Whether a suite whose driver ends with this error is to be resumed: neither the user nor a
+    mistake of the user ended it."""
     if isinstance(error, HeadLostError | StorageError):
         return True
     return isinstance(error, Exception) and not isinstance(error, RaysuiteError)
 
 
 def _has_lost_its_driver(results: Path) -> bool:
-    """Whether its last driver was killed, or failed, on this host, where the next can write.
+    """Whether the last driver was killed or failed on this host, and the folder can be written.
 
-    The lock is not tried: a driver that takes it in that moment would be refused.
+    The lock is not tried: a driver that takes it at that moment would be refused.
     """
     holder = _holder(results)
     here = holder.get("host") == socket.gethostname()
@@ -272,7 +271,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Whether this process has the lock now, or the file system has no locks."""
+    """Whether this process now has the lock, or the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -296,7 +295,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 
 def _lives(holder: dict[str, object]) -> bool:
-    """Whether the holder's process is still there: for file systems without locks."""
+    """Whether the holder's process is still running: for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

@@ -1,4 +1,4 @@
-"""By which variables programs find a cluster: paths of secrets, never secrets."""
+"""The environment variables by which programs find a cluster: paths of secrets, never secrets."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from raysuite.cluster.state_files import Head
 
 RAY_SETTINGS = {
     **ray_start.ENVIRONMENT,
-    # or workers yield to every other process, and starve beside a busy one: Ray gives them 15
+    # Ray's default of 15 would make workers yield to all other processes, and starve next to a busy
+    # one
     "RAY_worker_niceness": "0",
-    # or processes that wait for the first workers' code are ended after 1 s, and others started
+    # by default, idle processes that wait for the first workers' code are replaced after 1 s
     "RAY_idle_worker_killing_time_threshold_ms": "60000",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    # the controller runs in the driver, whose logging is its own
+    # the controller runs in the driver, which configures its own logging
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
-    # requests to stop come from SLURM and signals: no actor that polls for them
+    # requests to stop come from SLURM and signals: no actor needs to poll for them
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Of every Ray that runs are made on. Ray reads them when it is imported."""
+"""For every Ray on which runs are made. Ray reads them when it is imported."""
 
 RUN_SETTINGS = {
     **RAY_SETTINGS,
-    # workers stay in the working folder, where relative paths and the user's modules are found;
-    # the trials of a user's own script on the cluster must not share one
+    # Workers stay in the working folder, where relative paths and the user's modules are found. But
+    # trials of a user's own script on the cluster must not share a folder, so this is not in
+    # RAY_SETTINGS.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-"""Of the drivers of runs and sweeps, and of the processes that these start."""
+"""For drivers of runs and sweeps, and for the processes that they start."""
 
 LOOPBACK_ONLY = {
-    # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
-    # clusters are off: on Linux too, in spite of the name
+    # Ray replaces 127.0.0.1 by an address that other hosts can reach, and listens there, unless
+    # clusters are off. Despite its name, this variable also applies on Linux.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
-"""Variable with Ray Client's URL: RAY_ADDRESS is the dashboard's, for `ray job submit`."""
+"""Environment variable with Ray Client's URL; RAY_ADDRESS is the dashboard's, for jobs."""
 
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
@@ -53,8 +55,9 @@ _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """`variables` with those of a site: folders of its PATH and LD_LIBRARY_PATH come before those
-    that are there, which may be an image's own. With them in place already, nothing changes."""
+    """`variables` combined with those of a site. A site's folders in PATH and LD_LIBRARY_PATH
+    come before the existing ones, which may be an image's. If they are already first, nothing
+    changes."""
     merged = {**variables, **site}
     for name in _LISTS:
         there = variables.get(name)
@@ -65,7 +68,7 @@ def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str
 
 
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
-    """For a shell: `ray job submit` takes RAY_ADDRESS as the dashboard's URL."""
+    """Variables for a shell. RAY_ADDRESS is the dashboard's URL, for `ray job submit`."""
     gcs_host = head.gcs.rpartition(":")[0]
     client = {RAY_CLIENT: head.client} if head.client else {}
     return {
@@ -92,13 +95,13 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
 
 
 _NAMES = ("NO_PROXY", "no_proxy")
-"""Programs read one or the other; where both are set, most read the second."""
+"""Programs read one or the other; if both are set, most read the second."""
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """The two variables with what they hold in `environment`, and the hosts of `urls` besides."""
+    """The two variables with their content in `environment`, and the hosts of `urls` added."""
     there = ",".join(environment.get(each, "") for each in _NAMES)
     hosts = [host for part in there.split(",") if (host := part.strip())]
-    if "*" not in hosts:  # which means all hosts, where it is the only entry
+    if "*" not in hosts:  # as the only entry, * means all hosts
         hosts += [name for url in urls if (name := urlsplit(url).hostname)]
     return dict.fromkeys(_NAMES, ",".join(dict.fromkeys(hosts)))

@@ -1,5 +1,5 @@
-"""A time budget of a suite: after the first round, repeats are made while there is time, and while
-intervals are too wide. Rank 0 decides before each run, from the journals."""
+"""A time budget for a suite: after the first round, runs are repeated while there is time and while
+their intervals are too wide. Rank 0 decides before each run, from the journals."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from raysuite.records.names import variant_key, variant_name
 FILE, DECLINED = "budget.json", "declined.txt"
 MOST_REPEATS = 30
 WIDTH = 0.05
-"""Half of a 95 % interval of the throughput, over the mean, that suffices."""
+"""Half width of the throughput's 95 % interval, relative to the mean, at which repeats stop."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Factor on the longest run of the same variant so far: a run that has begun is not interrupted."""
+"""Factor on the variant's longest run so far, to predict the next: runs are never interrupted."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
-    """No run begins that would not have ended by then, in seconds since 1970; None: all may."""
+    """Set a deadline, in seconds since 1970, or None: runs that would end later are not started."""
     for file in (FILE, DECLINED):
         (results.folder / file).unlink(missing_ok=True)
     if deadline is not None:
@@ -31,7 +31,7 @@ def begin(results: Results, deadline: float | None) -> None:
 
 
 def allows(results: Results, plan: RunPlan) -> bool:
-    """Whether to begin a run; declined ones are recorded."""
+    """Whether to start a run; runs that are not allowed are recorded."""
     try:
         deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
     except FileNotFoundError:
@@ -49,13 +49,13 @@ def allows(results: Results, plan: RunPlan) -> bool:
 
 
 def declined(results: Results) -> set[str]:
-    """The ids of runs that were not allowed to begin."""
+    """The ids of runs that were not allowed to start."""
     file: Path = results.folder / DECLINED
     return set(file.read_text("utf-8").split()) if file.is_file() else set()
 
 
 def settle(results: Results) -> list[str]:
-    """Remove repeats that were not made from the plan; returns a summary of the budget as lines."""
+    """Remove repeats that were not made from the plan; return a summary of the budget as lines."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)
@@ -77,7 +77,7 @@ def settle(results: Results) -> list[str]:
 
 
 def suffices(stat: Stat | None) -> bool:
-    """Whether no further repeat is needed."""
+    """Whether the interval is narrow enough, so that no further repeat is needed."""
     return (
         stat is not None
         and stat.n >= _LEAST_REPEATS
@@ -87,7 +87,7 @@ def suffices(stat: Stat | None) -> bool:
 
 
 def throughput(results: Results, plans: list[dict[str, Any]], own: dict[str, Any]) -> Stat | None:
-    """Of the repeats of a plan that have ended."""
+    """The throughput of a plan, over its finished repeats."""
     same = variant_key(own)
     return summarize(
         run_figures(plan, results.records(plan["run_id"])).throughput

@@ -1,7 +1,7 @@
-"""Beside a group of workers: why they failed, which nodes they were on, and their deadlines.
+"""The driver's part of running a worker group: why workers failed, their nodes and their deadlines.
 
-A rank that catches an exception cannot know whether it failed itself or because another rank died
-during a collective. Ray Train knows both: what every rank raised, and which processes died.
+A rank that catches an exception cannot tell whether it failed itself or because another rank died
+during a collective. Ray Train reports both: the exception of each rank, and which processes died.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raysuite.train.out_of_memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):
-    """What one rank raised, as text: an exception of the user's own may not survive pickling."""
+    """A rank's exception as text: a user's own exception class may not survive pickling."""
 
     def __init__(
         self,
@@ -41,20 +41,20 @@ class BrokenRunError(Exception):
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
-        """A collective failed, which by itself is no error of this rank."""
+        """Whether a collective failed, which by itself is no failure of this rank."""
         self.out_of_memory = out_of_memory
         self.disk_full = disk_full
 
 
 class Nodes(Protocol):
-    """Knows the hosts of the workers."""
+    """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the last workers that are dead; `patient` waits until that can be known."""
+        """The hosts of the workers' dead nodes; `patient`: wait until a death would be detected."""
 
 
 class FailureRecorder:
-    """Writes RunFailed for a run that raised, or whose workers died more often than is retried.
+    """Writes RunFailed for a run that raised an exception, or has no retries left for dead workers.
 
     A group's runs are executed in order, so the first that has not ended is the current one.
     """
@@ -67,13 +67,13 @@ class FailureRecorder:
         self._kernel_kills = kernel_kills()
 
     def follow(self, plans: Sequence[RunPlan]) -> None:
-        """Other runs are executed from now on."""
+        """Record failures of other runs from now on."""
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Called when the workers have ended, with what each failed rank raised.
+        """Call after the workers have ended, with each failed rank's exception.
 
-        Raises StorageError where one of them could not write: that is no end of its run.
+        Raises StorageError if a rank could not write: this does not end its run.
         """
         before, self._kernel_kills = self._kernel_kills, kernel_kills()
         killed = 0 if before is None else (self._kernel_kills or before) - before
@@ -81,7 +81,7 @@ class FailureRecorder:
         if plan is None:
             return
         full = {r: e for r, e in worker_exceptions.items() if _out_of_memory(e)}
-        if full:  # as much is needed at the next attempt
+        if full:  # the next attempt would need as much memory
             record_failure(plan, self._results, "out_of_memory", *_first(full))
             return
         raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
@@ -89,7 +89,7 @@ class FailureRecorder:
         if storage_error:
             raise StorageError(_first(storage_error)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
-        if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
+        if own and len(raised) == len(worker_exceptions):  # otherwise a process also died
             record_failure(plan, self._results, "error", *_first(own))
             return
         dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
@@ -103,7 +103,7 @@ class FailureRecorder:
         if attempts > plan.spec.resources.retries:
             message, detail = _first(dead or raised)
             times = "its only attempt" if attempts == 1 else f"each of {attempts} attempts"
-            # ranks that lost another one raise before Ray knows whether its node went with it
+            # ranks that lost another rank raise before Ray detects whether its node was lost
             hosts = self._nodes.lost(patient=not dead)
             if hosts:
                 message = f"the last time with node {', '.join(hosts)}"
@@ -120,29 +120,30 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
-    """(one line, whole text) on the lowest rank's error."""
+    """One line and the whole text of the lowest rank's error."""
     rank = min(errors)
     error = errors[rank]
     if isinstance(error, BrokenRunError):
         return f"rank {rank}: {error.message}", error.detail
     if full := ray_out_of_memory(str(error)):
         return f"rank {rank}: {full}", str(error)
-    # Ray's last line is the reason, and after its first sentence what to read about it
+    # the reason is in the first sentence of Ray's last line; a hint on what to read follows
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 
 
 _POLL_S = 1.0
 _VERDICT_S = 40.0
-"""Ray counts a node that fell silent as dead after some 25 s (its gcs_server's health checks)."""
+"""Seconds to wait: Ray considers a silent node dead after about 25 s (gcs_server's health
+checks)."""
 
 
 class StoppedWaitingError(RunError):
-    """The suite was asked to stop while workers were waited for."""
+    """The suite was asked to stop while it waited for nodes."""
 
 
 class LateError(RunError):
-    """The workers were asked to stop and did not before the deadline."""
+    """The workers were asked to stop, but did not before the deadline."""
 
 
 class DeadlineError(RunError):
@@ -154,10 +155,10 @@ class NothingLeftError(RunError):
 
 
 class NodeKeeper:
-    """Waits until the cluster holds workers, and knows which nodes they were on. With a `deadline`,
-    in seconds since 1970, it has them ended then.
+    """Waits until the cluster can hold the workers, and records their nodes. With a `deadline`, in
+    seconds since 1970, the workers are ended then.
 
-    Ray Train itself would ask for their places minute by minute, ten times.
+    Ray Train alone would request the workers' resources ten times, for a minute each.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class NodeKeeper:
         deadline: float | None = None,
     ) -> None:
         self.hosts_file = hosts_file
-        """What the workers write when they have started: node -> host."""
+        """A file that is written when the workers have started: node id -> host."""
         self._need = need
         self._wait_s = wait_s
         self._results = results
@@ -178,12 +179,12 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Other runs are executed from now on, and have to end by another deadline."""
+        """Wait for other runs from now on, with another deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
     def wait(self) -> None:
-        """Wait until the cluster holds the workers.
+        """Wait until the cluster can hold the workers.
 
         Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
         """
@@ -204,8 +205,8 @@ class NodeKeeper:
             time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Raise LateError where the workers were asked to stop and did not, or DeadlineError where
-        they may not continue: they are ended then."""
+        """Raise LateError if the workers were asked to stop but did not, or DeadlineError if their
+        time is over. Either ends the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not in time")
@@ -216,7 +217,7 @@ class NodeKeeper:
             raise DeadlineError("the workers took longer than they may")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""
+        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

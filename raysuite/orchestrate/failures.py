@@ -1,4 +1,4 @@
-"""Runs whose workers ended without a result: why, as the driver of their group knows it."""
+"""Record runs whose workers ended without a result, with the reason that the driver knows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """The error that a group, or Ray Train's controller, ended with, where a full disk was it."""
+    """The error that ended a group, or Ray Train's controller, if the disk was full."""
     cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
 def nodes_gone(error: Exception | None) -> NodesGoneError | None:
-    """The error that a group ended with, where nodes that stayed away were it."""
+    """The error that ended a group, if nodes were lost and did not return."""
     return error if isinstance(error, NodesGoneError) else None
 
 
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record that a run was lost, or had no memory to start with, with Ray Train's error."""
+    """Record that a run was lost, or had too little memory to start, with Ray Train's error."""
     missing = nodes_gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
@@ -38,7 +38,7 @@ def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> Non
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error of Ray Train, what its controller or its workers failed with, and their causes."""
+    """An error of Ray Train, the errors of its controller or its workers, and their causes."""
     if error is not None:
         yield error
         yield from _causes(getattr(error, "controller_failure", None) or error.__cause__)
@@ -49,6 +49,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def record_failure(
     plan: RunPlan, results: Results, reason: FailReason, message: str, detail: str = ""
 ) -> None:
-    """Record a failure where no worker is left to do so."""
+    """Record a failure on the driver, when no worker is left to do so."""
     record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
     Journal(results.journal_file(plan.run_id)).write(record)

@@ -1,4 +1,4 @@
-"""Batches that are found by trial before the runs, on workers like theirs."""
+"""Find batch sizes by trial before the runs, on the same kind of workers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans with all numbers decided, and how those that were `auto` were found."""
+    """Plans with all numbers decided, and how batch sizes that were `auto` were found."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
     """Run id -> the Record for its journal."""
     stop: Stop | None = None
-    """The request that ended the search; some plans are undecided then."""
+    """The request that ended the search; some plans are then still undecided."""
 
 
 def decide(
@@ -41,14 +41,13 @@ def decide(
     listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
-    """Find the batch of every undecided plan, with one search for equal ones.
+    """Find the batch size of every undecided plan, with one search for equal plans.
 
-    It uses the same workers as the runs, on a cluster of `nodes`, and writes its trials below
-    `root`, where the workers can write, until it has ended. `deadline`: when it has to end, in
-    seconds since 1970.
+    The search uses workers like those of the runs, on a cluster of `nodes`, and keeps its trials
+    below `root`, where workers can write, until it has ended. `deadline`: time at which it must
+    end, in seconds since 1970.
 
-    Raises NothingFitsError, DeadlineError, and RunError where a model or strategy fails for another
-    reason.
+    Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """
     wishes: dict[str, RunPlan] = {}
     for plan in plans:
@@ -83,7 +82,8 @@ def decide(
 def _search(
     group: Sequence[RunPlan], folder: Path, nodes: int, listener: Listener, deadline: float | None
 ) -> Stop | None:
-    """Search for the batches of plans that share workers; the request that ended it, if any."""
+    """Search for the batch sizes of plans that share workers; return a request that ended the
+    search."""
     results = Results(folder)
     stopping.request_stop(folder, None)
     reported = {plan.run_id: 0 for plan in group}
@@ -102,7 +102,7 @@ def _search(
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
-            # here: it imports Ray
+            # on use: it imports Ray
             from raysuite.orchestrate.controller import DeadlineError
 
             trainer = make_trainer(
@@ -126,7 +126,8 @@ def _has_next(plan: RunPlan, folder: Path) -> bool:
 
 
 def _once(plan: RunPlan) -> RunPlan:
-    """Workers that ran out of memory are not started again at the same size; no profile is made."""
+    """The plan without a profile and without retries: a size that did not fit is not tried
+    again."""
     resources = plan.spec.resources.model_copy(update={"retries": 0})
     measure = plan.spec.measure.model_copy(update={"profile": "off"})
     spec = plan.spec.model_copy(update={"resources": resources, "measure": measure})
@@ -134,7 +135,7 @@ def _once(plan: RunPlan) -> RunPlan:
 
 
 def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
-    """Raise the error that ended a search, unless it is a lack of memory."""
+    """Raise the error that ended a search, unless memory ran out."""
     for plan in plans:
         end = results.end_of(plan.run_id)
         if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
@@ -142,5 +143,5 @@ def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
 
 
 def tried_file(folder: Path, plan: RunPlan) -> TriedFile:
-    """What was tried for a plan, in the folder of a search."""
+    """The trials of a plan, in the folder of a search."""
     return TriedFile(Results(folder).journal_file(plan.run_id).with_name("tried.jsonl"))

@@ -1,4 +1,4 @@
-"""A group of plans that share workers -> one Ray Train run."""
+"""Make one Ray Train run from a group of plans that share workers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Variable with the network interface between nodes; `raysuite cluster up` sets it on all nodes."""
+"""Environment variable with the network interface between nodes; `cluster up` sets it on all
+nodes."""
 
 CHECKPOINTS = "checkpoints"
-"""In the results folder; below it a folder for each run, and one for each segment of a sweep."""
+"""A folder in the results folder, with a folder for each run, and for each segment of a sweep."""
 _RAY = "ray-train"
-"""Below CHECKPOINTS: what Ray Train keeps of its own."""
+"""A folder below CHECKPOINTS, for Ray Train's own files."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a run, from one interval of a sweep to the next."""
+    """A segment of a run, from one interval of a sweep to the next."""
 
     name: str | None
-    """Of its checkpoint; checkpoints of other names are ignored. None: the run's own."""
+    """Name of its checkpoint; checkpoints with other names are ignored. None: the run's own."""
     until: int | None
-    """The number of completed epochs at which it stops; None: it continues to its end."""
+    """The number of completed epochs at which the segment stops; None: at the run's end."""
     taken: str | None
-    """The folder of the checkpoint that it begins from if it has none of its own."""
+    """The folder of the checkpoint from which it starts if it has none of its own."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"
-"""What each worker runs, with the plans as plain data, the results folder and the user's own."""
+"""The function that each worker runs, with the arguments from `work_config`."""
 
 
 def make_trainer(
@@ -48,13 +49,13 @@ def make_trainer(
     work: str = RUNS,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> Workers:
-    """The workers of one kind that run `plans`, or do other `work` for them.
+    """Workers of one kind that run `plans`, or do other `work` for them.
 
-    `wait_for_nodes_s`: how long it waits for a cluster that holds them, where it differs from the
-    plans' own. `deadline`: when its workers are ended, in seconds since 1970. `more`: what `work`
-    is given besides, whenever it begins on new workers.
+    `wait_for_nodes_s`: how long to wait for nodes, if not as in the plans. `deadline`: time at
+    which the workers are ended, in seconds since 1970. `more`: further arguments of `work`,
+    computed each time it starts on new workers.
 
-    They are as many as the largest of the plans needs.
+    The largest plan determines the number of workers.
     """
     from ray.train.v2.api.config import RunConfig, ScalingConfig
 
@@ -92,7 +93,7 @@ def make_trainer(
 def work_config(
     plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
 ) -> dict[str, Any]:
-    """What workers are given: plans, or a part of one, as plain data."""
+    """The workers' arguments: plans, or a segment of one, as plain data."""
     part = segment and {
         "checkpoint": segment.name,
         "until": segment.until,
@@ -107,17 +108,16 @@ def work_config(
 
 
 def checkpoint_folder(results: Results, name: str) -> Path:
-    """The path of a run's checkpoint, or of a segment's, by its name."""
+    """The path of the checkpoint of a run or a segment, by its name."""
     return results.folder / CHECKPOINTS / name
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
-    """Ray's runtime environment of the workers: their network interface, where one is named, and
-    nsys around each, where the plan asks for it.
+    """Ray's runtime environment of the workers: their network interface, if one is named, and nsys
+    for each worker, if the plan enables it.
 
-    nsys records from the start of the profile's steps to their end, into the run's folder, one
-    `nsight-PID.nsys-rep` per worker. (Ray Core, "Profiling", nsight; Nsight Systems User Guide,
-    CLI options.)
+    nsys records the profile's steps into the run's folder, one `nsight-PID.nsys-rep` per worker.
+    (Ray Core, "Profiling", nsight; Nsight Systems User Guide, CLI options.)
     """
     interface = os.environ.get(INTERFACE)
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE") if interface else ()
@@ -131,9 +131,9 @@ def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
         "nsight": {
             "t": "cuda,cudnn,cublas,nvtx,osrt",
             "capture-range": "cudaProfilerApi",
-            # by default nsys ends the process with the range
+            # by default, nsys ends the process after the captured range
             "capture-range-end": "stop",
-            # Ray puts it on a shell's command line
+            # Ray inserts the value into a shell command
             "o": shlex.quote(str(folder.absolute() / "nsight-%p")),
         },
     }

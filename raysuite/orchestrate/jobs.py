@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _PATIENCE_S = 60.0
-"""How long a job server may be silent while a job is followed: a head may be starting again."""
+"""Seconds for which the server of a followed job may not answer: a head may be restarting."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
-"""The job server's message for a head whose agent has not reported yet."""
+"""The job server's message if the head's agent has not reported yet."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job, as the server knows it. Times are seconds since 1970."""
+    """One job, as reported by the server. Times are in seconds since 1970."""
 
     id: str
     status: str
@@ -38,7 +38,7 @@ class Job:
     started: float | None = None
     ended: float | None = None
     exit_code: int | None = None
-    """Of the command; None until it has ended, or where it was never started."""
+    """Exit code of the command; None until it has ended, or if it was never started."""
 
     @property
     def ended_already(self) -> bool:
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def code(self) -> int:
-        """The exit code of a program that waited for the job: the command's own, 1 if none."""
+        """Exit code for a program that waited for the job: the command's own, or else 1."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1
@@ -55,7 +55,7 @@ class Job:
 class JobServer:
     """The job server at `url`, accessed with the token in `token_file`.
 
-    Raises UserError where it does not answer, or refuses the token.
+    Raises UserError if the server does not answer, or rejects the token.
     """
 
     def __init__(self, url: str, token_file: Path) -> None:
@@ -64,26 +64,26 @@ class JobServer:
             self._client = self._connect()
 
     def submit(self, entrypoint: str) -> str:
-        """Have the cluster's head run a shell command in the cluster's working folder; its id."""
+        """Run a shell command on the cluster's head, in its working folder; return the job's id."""
         name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         deadline = time.monotonic() + _PATIENCE_S
         with self._named_errors():
             while True:
                 try:
                     return str(self._client.submit_job(entrypoint=entrypoint, submission_id=name))
-                except RuntimeError as error:  # the cluster has only just come up
+                except RuntimeError as error:  # the cluster may have just come up
                     if _NO_AGENT not in str(error) or time.monotonic() > deadline:
                         raise
                 time.sleep(_PAUSE_S)
 
     def jobs(self) -> list[Job]:
-        """All that were submitted, the oldest first."""
+        """All submitted jobs, oldest first."""
         with self._named_errors():
             found = [job for job in self._client.list_jobs() if job.submission_id]
         return sorted(map(_job, found), key=lambda job: job.started or 0.0)
 
     def job(self, name: str) -> Job:
-        """The job of that id. Raises UserError where there is none."""
+        """The job with that id. Raises UserError if there is none."""
         known = self.jobs()
         for job in known:
             if job.id == name:
@@ -91,28 +91,28 @@ class JobServer:
         raise UserError(f"no job {name!r} on this cluster; there {_those(known)}")
 
     def newest(self) -> Job:
-        """Raises UserError where none was ever submitted."""
+        """The newest job. Raises UserError if none was ever submitted."""
         known = self.jobs()
         if not known:
             raise UserError("no job was submitted to this cluster yet")
         return known[-1]
 
     def logs(self, name: str) -> str:
-        """What the job has printed so far."""
+        """The job's output so far."""
         with self._named_errors():
             return str(self._client.get_job_logs(name))
 
     def follow(self, name: str) -> Iterator[str]:
-        """What the job prints, until it has ended.
+        """Yield the job's output, until it has ended.
 
-        A connection that breaks is made again. Raises RunError when that fails for a minute.
+        A broken connection is restored. Raises RunError if that fails for a minute.
         """
         self.job(name)
         yielded, failing_since = 0, None
         while True:
             seen = 0
             try:
-                ended = self.job(name).ended_already  # asked first: its last lines come after
+                ended = self.job(name).ended_already  # first: the last lines are read afterwards
                 for text in _read(self._client.tail_job_logs(name)):
                     seen += len(text)
                     if seen > yielded:
@@ -128,7 +128,7 @@ class JobServer:
             time.sleep(_PAUSE_S)
 
     def cancel(self, name: str, patience_s: float) -> Job:
-        """Ask the job to end, and wait until it has, for `patience_s` seconds at most."""
+        """Request the end of a job, and wait for it, for at most `patience_s` seconds."""
         if not self.job(name).ended_already:
             with self._named_errors():
                 self._client.stop_job(name)
@@ -139,7 +139,7 @@ class JobServer:
 
     def _connect(self) -> JobSubmissionClient:
         token = self._token_file.read_text("utf-8").strip()
-        # Ray takes this before any address that it is given, and before RAY_ADDRESS
+        # for Ray, this has priority over any given address, and over RAY_ADDRESS
         os.environ["RAY_API_SERVER_ADDRESS"] = self._url
         os.environ.update(past_proxies((self._url,), os.environ))
         from ray.job_submission import JobSubmissionClient
@@ -190,7 +190,7 @@ def _those(known: Sequence[Job]) -> str:
 
 
 def _read(pieces: AsyncIterator[str]) -> Iterator[str]:
-    """The pieces of an asynchronous iterator, as they come."""
+    """The items of an asynchronous iterator, as they arrive."""
     import aiohttp
 
     async def following() -> str | None:

@@ -1,6 +1,6 @@
-"""Nodes that leave the cluster: what the driver knows and prints of them.
+"""Nodes that leave the cluster: how many workers still fit, and messages about lost and new nodes.
 
-Ray is imported on use: it reads its settings then, which `cluster.connect` makes before.
+Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class NodesGoneError(RunError):
 
 @dataclass(frozen=True)
 class Need:
-    """What the workers of a group occupy."""
+    """The resources that the workers of a group need."""
 
     workers: int
     cpus: int
-    """Of each worker."""
+    """CPUs per worker."""
     gpu: bool
 
     @classmethod
     def of(cls, plan: RunPlan) -> Need:
-        """The need of a run, which is that of its whole group."""
+        """The need of a run, which is also that of its group."""
         return cls(plan.workers, plan.spec.resources.cpus_per_worker, plan.device == "gpu")
 
     def fit(self, capacity: Capacity) -> int:
-        """How many of the workers the cluster holds."""
+        """How many of the workers fit on the cluster."""
         return min(self.workers, capacity.holds(self.cpus, self.gpu))
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Need:
 
 
 def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
-    """The run with the workers that fit now, where its spec allows that; None otherwise."""
+    """The run with as many workers as fit now, if its spec allows fewer; else None."""
     if not plan.spec.resources.elastic:
         return None
     left = Capacity.now()
@@ -60,10 +60,10 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 
 @contextmanager
 def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
-    """Say which nodes leave and join a cluster that had so many at the beginning.
+    """Report nodes that leave or join a cluster that had `nodes` nodes at the beginning.
 
-    Ray is asked in a thread: while its head is away, it does not answer. Where one node is all
-    that there is, it is not asked at all.
+    Ray is queried in a thread, as it does not answer without a head; with one node it is not
+    queried.
     """
     ended = threading.Event()
 
@@ -72,7 +72,7 @@ def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
 
         known: dict[str, str] = {}
         while not ended.wait(_WATCH_S):
-            with suppress(Exception):  # whatever Ray throws while it ends
+            with suppress(Exception):  # any error that Ray raises while it shuts down
                 alive = [node for node in ray.nodes() if node["Alive"]]
                 now = {node["NodeID"]: node["NodeManagerHostname"] for node in alive}
                 for line in changes(known or now, now):
@@ -88,7 +88,7 @@ def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """A line for each node that was lost or has joined; both are id -> host."""
+    """A line for each node that was lost or has joined; both arguments are node id -> host."""
     lost = [f"node lost: {before[node]}; {len(now)} left" for node in before.keys() - now.keys()]
     joined = [
         f"node joined: {now[node]}; {len(now)} are there" for node in now.keys() - before.keys()

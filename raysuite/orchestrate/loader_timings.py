@@ -1,4 +1,4 @@
-"""Loaders timed in turn, beside decoding and reading alone, each timing in a fresh process."""
+"""Time loaders in turn, compared with decoding and reading alone, each timing in a new process."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from raysuite.plan.loading import LoadingPlan, loader_options
 from raysuite.records.loader_rates import Candidate, Failure, LoadingBench, Material, Timing
 from raysuite.units import GIB, human_bytes
 
-# Two limits that no loader exceeds: bare JPEG decoding, and reading the bytes alone.
+# Two upper limits for loaders: only decoding JPEGs, and only reading the bytes.
 
 _SEED = 0
 _CHUNK = 16
-"""Images that a thread of a limit takes at once."""
+"""Images that a thread takes at a time."""
 
 
 class Limit:
-    """Work on one sample after the other, by `threads` threads, and from the first again."""
+    """Process samples in order with `threads` threads, starting again after the last."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Limit:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
 
     def run(self, images: int, epoch: int) -> int:
-        """Work on the next images; how many."""
+        """Process the next images; return their number."""
         chosen = list(itertools.islice(self._samples, images))
 
         def work(start: int) -> None:
@@ -83,9 +83,9 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """What no loader exceeds: libjpeg-turbo alone decodes all pixels of so many images.
+    """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
 
-    Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
+    Files are read before; pixels are not cropped, resized or kept. Pillow decodes other formats.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
@@ -95,43 +95,44 @@ def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) 
 
 
 def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
-    """Reading the bytes alone; from memory, if they were read before."""
+    """An upper limit for loaders: reading the bytes only; from the page cache, after a first
+    pass."""
     order = permutation(prepared.samples(split), _SEED, 0).tolist()
     source = open_source(prepared, split)
     return Limit(source.read, order, threads, source.close)
 
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of a round."""
+    """The order of the candidates in a round."""
     first = repeat // 2 % max(1, len(names))
     order = [*names[first:], *names[:first]]
     return order[::-1] if repeat % 2 else order
 
 
 _WARM_S = 0.5
-"""What comes first is not counted: at least so long, and until the first batches, which piled up
-while the loader started, are gone."""
+"""Minimum length of the warm-up, which is not counted. It also lasts until the batches that were
+loaded ahead at the start are used up."""
 _HELD = 3
-"""Images of the limits, over those of a batch and thread, that are decoded again and again."""
+"""Images that the decoding limit repeats, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Batches that a loader is asked for at once, at least: epochs of small sets are joined."""
+"""Minimum number of batches per request to a loader: epochs of small sets are joined."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one process shall time."""
+    """One timing in one process."""
 
     plan: LoadingPlan
     prepared: Prepared
     candidate: Candidate
     repeat: int
     seed: int
-    """Each trial has an order of its own, so that none finds in memory what another read."""
+    """Each trial has its own order, so that its images are not in memory from an earlier one."""
 
 
 def timed(trial: Trial) -> Timing:
-    """Start the candidate, warm it up, time it, close it. Raises what the candidate raises."""
-    torch.set_num_threads(1)  # the candidate's own threads are what is compared
+    """Start the candidate, warm it up, time it, and close it. Raises the candidate's errors."""
+    torch.set_num_threads(1)  # only the candidate's own threads are compared
     with ExitStack() as stack:
         if trial.candidate.kind == "loader":
             return _loader(trial, stack)
@@ -157,14 +158,14 @@ def _loader(trial: Trial, stack: ExitStack) -> Timing:
     images, watch = 0, _Watch(device)
     for batch in batches:
         images += batch.real
-        # not the device's clock: to wait for each batch would keep copies from running ahead
+        # the host's clock: waiting for the device at each batch would prevent overlapping copies
         if _enough(plan, images, time.perf_counter() - watch.began):
             break
     return watch.timing(trial, images, first - began)
 
 
 def _endless(loader: Loader, trial: Trial) -> Generator[Batch]:
-    """Batches of one epoch after the other, each in its own order, as training asks for them."""
+    """Batches of consecutive epochs, each with its own order, as in training."""
     plan = trial.plan
     samples = trial.prepared.samples(plan.split)
     steps = -(-samples // plan.batch)
@@ -199,7 +200,7 @@ def _limit(trial: Trial, stack: ExitStack) -> Timing:
     for epoch in itertools.count(trial.seed + 1):
         waits_since = time.perf_counter()
         images += subject.run(part, epoch)
-        # more at a time where little time passes: threads wait for each other at the end of each
+        # larger parts if a part is short: threads wait for each other at its end
         if time.perf_counter() - waits_since < plan.seconds / 10:
             part *= 2
         if _enough(plan, images, time.perf_counter() - watch.began):
@@ -212,7 +213,7 @@ def _enough(plan: LoadingPlan, images: int, seconds: float) -> bool:
 
 
 class _Watch:
-    """Wall clock, and the processor time of the candidate's processes and of the machine."""
+    """Wall-clock time, and processor time of the candidate's processes and of the machine."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -220,7 +221,7 @@ class _Watch:
         self.began = now(device)
 
     def timing(self, trial: Trial, images: int, start_seconds: float) -> Timing:
-        """What passed since the beginning."""
+        """The timing since the beginning."""
         seconds = now(self._device) - self.began
         return Timing(
             candidate=trial.candidate.name,
@@ -234,13 +235,13 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """Of all processes of the fork server, which works for one candidate at a time: loading
-    processes are its children too, not their loader's."""
+    """Processor time of all processes of the fork server, which runs one candidate at a time:
+    loading processes are children of the fork server, not of their loader."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
 _ANSWER_S = 900.0
-"""A set decoded into memory takes minutes; what takes longer than this hangs."""
+"""Seconds after which a timing counts as hanging; decoding a set into memory takes minutes."""
 _FAREWELL_S = 20.0
 
 Fact = Timing | Failure
@@ -249,10 +250,10 @@ Fact = Timing | Failure
 def measure(
     plan: LoadingPlan, prepared: Prepared, messages: Path, begun: Callable[[str, int], None]
 ) -> Iterator[Fact]:
-    """Every candidate once a round.
+    """Time every candidate once per round.
 
-    `begun(name, repeat)` is called before each. What processes print goes to the file `messages`.
-    A candidate that fails is left out of the rounds that follow.
+    `begun(name, repeat)` is called before each timing. The processes' output goes to the file
+    `messages`. A candidate that fails is left out of later rounds.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}
     failed: set[str] = set()
@@ -271,11 +272,11 @@ def measure(
 
 
 def _apart(trial: Trial, messages: Path) -> Timing | str:
-    """The timing, by a fresh process, or why there is none."""
+    """The timing from a new process, or the reason why there is none."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # torch is imported once, not for each timing
+    context.set_forkserver_preload([__name__])  # torch is imported only once
     ours, theirs = context.Pipe()
-    # no daemon: loading processes and Ray are started from it
+    # not a daemon process: it starts loading processes and Ray
     process = context.Process(target=_serve, args=(trial, theirs, messages))
     process.start()
     theirs.close()
@@ -294,7 +295,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
         if process.is_alive():
             process.join(_FAREWELL_S if ours.poll() else 0)
         if process.is_alive():
-            process.terminate()  # it closes its loader then
+            process.terminate()  # it then closes its loader
             process.join(_FAREWELL_S)
         if process.is_alive():
             process.kill()
@@ -303,10 +304,10 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
 
 
 def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with messages.open("a") as file:  # Ray and DALI print; a bar may be on the terminal
+    with messages.open("a") as file:  # for output of Ray and DALI; the terminal may show a bar
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
@@ -315,7 +316,7 @@ def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
         answer = timed(trial)
     except RaysuiteError as error:
         answer = str(error)
-    except Exception as error:  # whatever a loader's library raises, the others continue
+    except Exception as error:  # any error of a loader's library must not end the others
         answer = f"{type(error).__name__}: {error}"
     pipe.send(answer)
 
@@ -327,19 +328,19 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-# The sizes of the images, and one pass over their files, before anything is timed.
+# The sizes of the images, and one pass over their files, before the timings.
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""Of the memory that is free: a set that takes more is not expected to stay in the page cache."""
+"""Share of the free memory above which a set is not expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
-    """Sizes of some images; then read the whole split once, if it fits in the page cache.
+    """Measure some images; then read the whole split once, if it fits in the page cache.
 
-    Else the first timings would find their files on the disk and the later ones in memory.
-    Raises DataError where an image cannot be read.
+    Otherwise the first timings would read from the disk and later ones from memory. Raises
+    DataError if an image cannot be read.
     """
     samples, channels = prepared.samples(split), prepared.facts.channels
     ids = permutation(samples, 0, 0)
@@ -378,7 +379,7 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Above, `memory` is tried only where it is asked for: each timing decodes the set anew."""
+"""Bytes above which `memory` is tried only on request: each timing decodes the set again."""
 
 
 def compare(
@@ -389,10 +390,10 @@ def compare(
     begun: Callable[[str, int], None],
     on_fact: Callable[[Fact], None],
 ) -> LoadingBench:
-    """Measure, and write what there is into `folder` after each timing.
+    """Time the loaders, and write the results to `folder` after each timing.
 
-    threads: what the set is read with before the first timing. named: whether the loaders were
-    named by the user. Raises DataError where the data set cannot be read at all.
+    threads: number of threads that read the set before the first timing. named: whether the user
+    named the loaders. Raises DataError if the data set cannot be read at all.
     """
     prepared = prepare(plan.data, plan.facts)
     material = inspect_split(prepared, plan.split, threads)
@@ -418,7 +419,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate, with the reason why it cannot or should not be tried."""
+    """The candidate; with the reason, if it cannot or should not be tried."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

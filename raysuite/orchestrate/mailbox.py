@@ -1,4 +1,4 @@
-"""Messages between the process that drives a trial and the workers of its run."""
+"""Messages between the driver process of a trial and the workers of its run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raysuite.orchestrate.rendezvous import awaited, serve_store, store_at
 
 
 class Mailbox:
-    """Messages under keys, as JSON, in a TCPStore that the trial's process serves.
+    """JSON messages under keys, in a TCPStore of the trial's process.
 
-    The store has no authentication: a user who can connect could otherwise have the workers import
-    other modules, or report epochs that never were. So each message is signed with its key. The
-    secret goes to the workers through Ray, which asks for a token. (Through Ray the messages
-    themselves would need an actor between both: one more process for each trial.)
+    The store has no authentication: without a signature, a user who can connect could make the
+    workers import other modules, or report false epochs. So each message is signed together with
+    its key. The secret is passed to the workers through Ray, which requires a token. (Messages
+    through Ray itself would need an actor, one more process for each trial.)
     """
 
     def __init__(self, store: TCPStore, host: str, secret: str) -> None:
@@ -27,12 +27,12 @@ class Mailbox:
 
     @classmethod
     def serve(cls) -> Mailbox:
-        """A new one, in this process."""
+        """Make a mailbox in this process."""
         return cls(*serve_store(), secrets.token_hex(32))
 
     @classmethod
     def at(cls, host: str, port: int, secret: str) -> Mailbox:
-        """The one that another process serves, by its `address`."""
+        """Connect to the mailbox of another process, by its `address`."""
         return cls(store_at(host, port), host, secret)
 
     @property
@@ -41,7 +41,7 @@ class Mailbox:
         return self._host, self._store.port, self._secret
 
     def put(self, key: str, message: Any) -> None:
-        """Set the message of a key. Raises torch's DistError where its process has ended."""
+        """Set the message of a key. Raises torch's DistError if the mailbox's process has ended."""
         signed = {"message": message, "signature": self._signature(key, message)}
         self._store.set(key, json.dumps(signed))
 
@@ -49,7 +49,7 @@ class Mailbox:
         return self._store.check([key])
 
     def get(self, key: str) -> Any:
-        """The message of a key, once it is set. Raises RunError where it was signed by another."""
+        """Wait for the message of a key. Raises RunError if its signature is wrong."""
         found = awaited(self._store, key)
         message = found["message"]
         if not hmac.compare_digest(str(found["signature"]), self._signature(key, message)):

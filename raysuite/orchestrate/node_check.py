@@ -1,4 +1,4 @@
-"""The figures of every node of a cluster, before a training: one probe on each."""
+"""Measure every node of a cluster before a training, with one probe per node."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from raysuite.train.world import torch_device
 _BYTES = 4 * 2**20
 _REPEATS = 10
 _MOST_ROUNDS = 16
-"""Partners of a node: all of up to 17 nodes, 16 of more."""
+"""Maximum number of partners of a node: clusters of up to 17 nodes measure all pairs."""
 _PATIENCE_S = 300.0
 
 
 def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigures]:
-    """Of the cluster that this driver has joined; `folder` is on the disk that is read.
+    """Figures of the nodes of the cluster that this driver has joined; `folder` is on the disk
+    whose reading is measured.
 
-    Raises ray.exceptions.RayError where a node is lost, or none of its CPUs is free in time.
+    Raises ray.exceptions.RayError if a node is lost, or none of its CPUs becomes free in time.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     size = len(alive)
-    actor: Any = ray.remote(Probe)  # Ray's methods of actors are made at run time
+    actor: Any = ray.remote(Probe)  # Ray adds the actor's methods at run time
     probes = [
         actor.options(
             num_cpus=1,
@@ -55,18 +56,18 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
     try:
         return lasting(measured)
     finally:
-        for probe in probes:  # or one that waits for the others keeps its CPU
+        for probe in probes:  # otherwise a waiting probe would keep its CPU
             ray.kill(probe)
 
 
 class Probe:
-    """On one node."""
+    """An actor on one node."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
 
     def place(self) -> tuple[str, int]:
-        """Where the probes meet, if this is the first."""
+        """Address and port at which all probes meet; called on the first probe."""
         import ray
 
         return ray.util.get_node_ip_address(), free_port()
@@ -100,7 +101,7 @@ class Probe:
 
 
 def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
-    """Pairs of ranks, each rank once in a round, until all have met (the circle method)."""
+    """For each round, pairs of ranks, until each rank has met all others (the circle method)."""
     ring: list[int] = [*range(size), *([-1] if size % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2

@@ -1,8 +1,8 @@
-"""One small trial of each part: `python -m raysuite.orchestrate.part_trials ray`.
+"""One small trial of each optional part: `python -m raysuite.orchestrate.part_trials ray`.
 
-A trial runs in a process of its own. It ends quietly where its part works, raises PartMissingError
-or ModuleNotFoundError where the part is not there, and anything else where it is broken. Trials use
-the CPU and the loopback address alone.
+A trial runs in its own process. It returns if its part works, raises PartMissingError or
+ModuleNotFoundError if the part is missing, and any other exception if it is broken. Trials use only
+the CPU and the loopback address.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from raysuite.spec.strategies import (
     StrategyOptions,
 )
 
-# Which parts of the installation work: each is tried in a process of its own, under a deadline.
+# Which parts of the installation work: each is tried in its own process, with a deadline.
 
 _AT_ONCE = 2
-"""Trials run side by side: each starts up to three processes, and a laptop should stay usable."""
+"""Number of parallel trials: each starts up to three processes, and a laptop should stay usable."""
 
 
 class State(StrEnum):
@@ -59,23 +59,23 @@ class Finding:
     state: State
     note: str
     fix: str
-    """Empty where the part works."""
+    """How to fix the part; empty if it works."""
     required: bool
     seconds: float
 
     @property
     def bad(self) -> bool:
-        """Whether it is a failure: broken, or required and not shown to work."""
+        """Whether the part is broken, or required and not shown to work."""
         return self.state is State.BROKEN or (self.required and self.state is not State.WORKS)
 
 
 _BUSY = 3.0
-"""Load for each processor above which a late answer shows nothing; doctor's own is at most 3."""
+"""Load per processor above which a late answer proves nothing; doctor itself causes at most 3."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Findings in the order of the table, each as soon as it and those before it are known."""
+    """Findings in the order of the table, each as soon as it and all before it are known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -83,7 +83,7 @@ def try_parts() -> Iterator[Finding]:
 
 
 def find_binding() -> Finding:
-    """Memory nodes of this host, between which workers are shared out."""
+    """The memory nodes of this host; workers are bound to them if there are several."""
     topology = read_topology()
     found = [f"{node}: CPUs {cpu_list(topology.cpus_of(node))}" for node in topology.nodes]
     what = "workers are bound to them" if len(found) > 1 else "workers are not bound"
@@ -92,7 +92,7 @@ def find_binding() -> Finding:
 
 
 def find_compiler() -> Finding:
-    """The C++ compiler of this machine, without which Horovod cannot be built."""
+    """The C++ compiler of this machine, which is needed to build Horovod."""
     title, command = "C++ compiler", os.environ.get("CXX", "g++")
     path = shutil.which(command)
     if path is None:
@@ -105,7 +105,7 @@ def find_compiler() -> Finding:
 
 
 def try_part(part: Part) -> Finding:
-    """Run a part's trial in a process group of its own; past its deadline the group is killed."""
+    """Run a part's trial in its own process group, which is killed at the deadline."""
     started = time.monotonic()
     command = [sys.executable, "-m", "raysuite.orchestrate.part_trials", part.name]
     process = subprocess.Popen(
@@ -126,7 +126,7 @@ def try_part(part: Part) -> Finding:
     except subprocess.TimeoutExpired:
         state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
     finally:
-        end_group(process)  # a hanging rank, a half-started Ray
+        end_group(process)  # for a hanging rank, or a Ray that has not fully started
         process.communicate()
     if state is State.SLOW:
         state, load = _late(), os.getloadavg()[0]
@@ -138,7 +138,7 @@ def try_part(part: Part) -> Finding:
 
 
 def _late() -> State:
-    """What a part is that gave no answer in time: on an idle machine it hangs."""
+    """The state of a part that did not answer in time: on an idle machine it hangs."""
     return State.SLOW if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1) else State.BROKEN
 
 
@@ -162,13 +162,13 @@ def _death(status: int, errors: str) -> str:
     return f"exit status {status}{detail}"
 
 
-# How a trial passes its findings to the process that started it.
+# Messages from a trial to the process that started it.
 
 MARK = "raysuite-trial: "
-"""Begins the line that carries a trial's note (stdout) or error (stderr)."""
+"""Prefix of the line with a trial's note (stdout) or error (stderr)."""
 
 MISSING, SLOW = 3, 4
-"""Exit statuses of a trial whose part is not there, and of one that ran out of time."""
+"""Exit statuses of a trial whose part is missing, and of one that did not end in time."""
 _STATES = {0: State.WORKS, MISSING: State.MISSING, SLOW: State.SLOW}
 
 
@@ -177,7 +177,7 @@ class PartMissingError(Exception):
 
 
 def expect(found: object, expected: object) -> None:
-    """Raises AssertionError where a part computed something else; unlike `assert`, under -O too."""
+    """Raise AssertionError if a part computed a wrong result; unlike `assert`, also under -O."""
     if found != expected:
         raise AssertionError(f"got {found}, expected {expected}")
 
@@ -186,10 +186,10 @@ _GATE_S = 120.0
 
 
 def by_gate(name: str, options: StrategyOptions) -> str:
-    """The gate, as `raysuite verify` does: two processes train a small network together."""
+    """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # less than a part's deadline: its processes are a session of their own
+    # less than a part's deadline: the gate's processes are in another session
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:
@@ -200,7 +200,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
 
 
 def torch() -> str:
-    """A gradient."""
+    """Compute a gradient with torch."""
     import torch as t
 
     weight = t.ones(3, requires_grad=True)
@@ -211,7 +211,8 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """An operator of its compiled library, which a torch of another build breaks."""
+    """Call an operator of torchvision's compiled library, which fails with another build of
+    torch."""
     import torch as t
     import torchvision as tv
 
@@ -222,18 +223,18 @@ def torchvision() -> str:
 
 
 def ray() -> str:
-    """A task on a Ray of its own, started as runs start it."""
+    """Run a task on a Ray that is started as for runs."""
     from raysuite.orchestrate.ray_cluster import connect
 
     with connect(None):
-        import ray as r  # now: it reads its settings, which `connect` makes
+        import ray as r  # on use: Ray reads its settings, which `connect` makes
 
         expect(r.get(r.remote(_twice).remote(1), timeout=_GATE_S), 2)
     return ""
 
 
 def dali() -> str:
-    """A JPEG decoded and resized by a pipeline on the CPU."""
+    """Decode and resize a JPEG by a DALI pipeline on the CPU."""
     import io
 
     import numpy as np
@@ -257,7 +258,7 @@ def dali() -> str:
 
 
 def timm() -> str:
-    """A model of its table, untrained."""
+    """Make an untrained model of timm."""
     import timm as models
     import torch as t
 
@@ -268,7 +269,7 @@ def timm() -> str:
 
 
 def schedulefree() -> str:
-    """A step."""
+    """Take one step of schedulefree's optimiser."""
     import torch as t
     from schedulefree import AdamWScheduleFree
 
@@ -282,7 +283,7 @@ def schedulefree() -> str:
 
 
 def tensorflow() -> str:
-    """A gradient, of a layer of tf_keras."""
+    """Compute a gradient of a tf_keras layer."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
     import tf_keras as keras
@@ -296,7 +297,7 @@ def tensorflow() -> str:
 
 
 def jax() -> str:
-    """A gradient."""
+    """Compute a gradient with JAX."""
     import jax as j
 
     j.config.update("jax_platforms", "cpu")
@@ -309,7 +310,7 @@ def _twice(number: int) -> int:
 
 
 def mlflow() -> str:
-    """A metric written to a new SQLite store and read back."""
+    """Write a metric to a new SQLite store of MLflow, and read it back."""
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory() as folder:
@@ -322,7 +323,7 @@ def mlflow() -> str:
 
 
 def gpu() -> str:
-    """NVML's answer, and a sum on the first GPU."""
+    """Query NVML, and compute a sum on the first GPU."""
     found = gpus()
     if not found:
         raise PartMissingError("NVML finds no NVIDIA GPU")
@@ -354,7 +355,7 @@ TRIALS: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run one trial and print its note; the last line on stderr is what went wrong."""
+    """Run one trial and print its note; the last line on stderr is the error."""
     (name,) = arguments
     try:
         print(MARK + TRIALS[name]())
@@ -364,7 +365,7 @@ def main(arguments: list[str]) -> int:
     except (RayStartError, TimeoutError) as error:
         print(f"{MARK}{error}", file=sys.stderr)
         return SLOW
-    except Exception as error:  # whatever a broken part raises is the finding
+    except Exception as error:  # any error of a broken part is the finding
         print(f"{MARK}{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""What can be wrong with a plan beyond its own text: parts, imports and the cluster's size."""
+"""Check what a plan's text does not show: parts, imports and the cluster's size."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _FP32_BYTES = 4
 def dry_batch(
     plans: Sequence[RunPlan], document: Document | None, batches: bool = True
 ) -> Iterator[Callable[[], None]]:
-    """Start a process that passes one batch through the network of each plan; without batches, one
-    that imports each.
+    """Start a process that passes one batch through the network of each plan; without `batches`, it
+    only imports each network.
 
-    It imports torch and the user's modules, which takes seconds. Yields a function that waits for
-    it and raises SpecError with all mistakes, with file and line where a document has them.
+    The process imports torch and the user's modules, which takes seconds. Yields a function that
+    waits for the process and raises SpecError with all mistakes, each with file and line if the
+    document has them.
     """
     plans = distinct(plans)
     if not plans:
@@ -54,7 +55,7 @@ def dry_batch(
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is this process's to handle
+                start_new_session=True,  # only this process handles Ctrl-C
             )
         try:
             yield partial(_raise_what_was_found, process, plans, folder, document)
@@ -86,7 +87,7 @@ def _raise_what_was_found(
 
 
 def lacking(plan: RunPlan) -> list[Mistake]:
-    """What the plan needs and is missing on this machine: imports, optional parts, files, tools."""
+    """A plan's missing requirements on this machine: imports, optional parts, files, tools."""
     spec = plan.spec
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
@@ -118,16 +119,15 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         if not installed(name):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
-    if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts
+    if plan.device == "gpu" and driver_version():  # without a driver, GPUs are elsewhere
         found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
 
 
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
-    """Raise SpecError with everything that prevents the plans, at once.
+    """Raise one SpecError with everything that prevents the plans.
 
-    Without a document the mistakes have no place. That models can be imported is left to the dry
-    batch.
+    Without a document, mistakes have no file and line. The dry batch checks the import of models.
     """
     _raise_all(
         _mistakes(plans, lambda plan: [*lacking(plan), *too_large(plan, capacity)], document)
@@ -135,7 +135,8 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 
 
 def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -> None:
-    """`check_here` before Ray starts, where more is wrong than what a dry batch beside it finds."""
+    """Call `check_here` before Ray starts, if there are mistakes other than those that a parallel
+    dry batch finds."""
     if _wrong_here(plans, document, elsewhere):
         check_here(plans, document, elsewhere=elsewhere)
 
@@ -143,11 +144,10 @@ def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -
 def check_here(
     plans: Sequence[RunPlan], document: Document, deep: bool = False, elsewhere: bool = False
 ) -> None:
-    """Raise SpecError with everything that prevents the plans on this machine, at once; without
-    Ray, and with a dry batch where `deep`.
+    """Raise one SpecError with everything that prevents the plans on this machine, without Ray; if
+    `deep`, with a dry batch.
 
-    Where they run `elsewhere`, or RAY_ADDRESS names a cluster, the number of workers is not looked
-    at.
+    The number of workers is not checked with `elsewhere`, or if RAY_ADDRESS names a cluster.
     """
     tried = [each for each in plans if deep or ":" in each.spec.model.name]
     with dry_batch(tried, document, batches=deep) as check_models:
@@ -186,7 +186,7 @@ def _raise_all(found: Sequence[Mistake]) -> None:
 
 
 def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
-    """Which of the cluster's resources the plan exceeds."""
+    """The cluster's resources that the plan exceeds."""
     each = plan.spec.resources.cpus_per_worker
     have = (
         f"{capacity.place} has {capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on "

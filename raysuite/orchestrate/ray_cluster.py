@@ -1,4 +1,4 @@
-"""A Ray cluster to run on: an embedded one, or an existing one by its address."""
+"""A Ray cluster for runs: an embedded one, or an existing one by its address."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 from raysuite.plan.resolve import local_gpus
 
-# A Ray that `raysuite run` starts for itself is for its processes only.
-#
-# Its token is fresh. Left alone, Ray asks for one too, but for one that all of the user's clusters
-# share, from ~/.ray/auth_token, which it writes readable for everyone whom the umask lets in.
-#
-# Its workers' TCPStore, Gloo and Horovod's rendezvous have no authentication: they
-# are on loopback.
+# A Ray that `raysuite run` starts itself is only for its own processes.
+# It has a new token. By default, Ray would use one token for all of the user's clusters, from
+# ~/.ray/auth_token, which Ray writes readable for every user that the umask allows.
+# The TCPStore, Gloo and Horovod's rendezvous of its workers have no authentication: they use
+# loopback.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
@@ -47,39 +45,39 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Temporary folder of an embedded Ray, which asks for a token and listens on loopback.
+    """Temporary folder of an embedded Ray that requires a token and listens on loopback.
 
-    Token and preloaded library are outside of Ray's own folder: Ray gives that one mode 0777, so
-    that another user could replace the library and run code as this one.
+    The token and the preloaded library are outside of Ray's own folder, which Ray makes with mode
+    0777: another user could replace the library and run code as this user.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
         defaults = {
-            # compiled code; torch's own default can be guessed
+            # for compiled code; torch's default folder can be guessed by other users
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
         if ray_shortcuts.enabled():
-            # processes that wait for work import meanwhile what it needs; else most of them are
-            # Ray Train's helpers, which need none of it
+            # Waiting processes import the modules in advance. Without the shortcuts, most of these
+            # processes are Ray Train's helpers, which do not need the modules.
             defaults["RAY_preload_python_modules"] = _PRELOADED
         defaults = {name: value for name, value in defaults.items() if name not in os.environ}
         with _environment({TEMP: str(folder), **defaults}):
             try:
                 yield folder
             finally:
-                kill_left_behind(str(folder))  # they would make it again, open to others
+                kill_left_behind(str(folder))  # they would make the folder again, open to others
 
 
 @contextmanager
 def own_token(folder: Path) -> Iterator[Path]:
-    """Have the Ray that starts within the context ask for a new token; yields the token's file.
+    """Make the Ray that starts within the context require a new token; yield the token's file.
 
-    `folder` is the user's own (0700) and holds the file, which is created with mode 0600. What the
-    environment had of tokens before is restored afterwards.
+    `folder` is the user's own (0700) and contains the file, which is created with mode 0600. The
+    environment's previous token variables are restored afterwards.
     """
     file = folder / "token"
     private.create(file, private.new_token())
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
-    # Ray prefers a token in the environment to one in a file
+    # for Ray, a token in the environment has priority over one in a file
     before = {name: os.environ.pop(name, None) for name in (*ours, "RAY_AUTH_TOKEN")}
     try:
         _set(ours)
@@ -92,8 +90,8 @@ def own_token(folder: Path) -> Iterator[Path]:
 def own_loopback(folder: Path) -> Iterator[None]:
     """Make processes of a Ray that starts within the context listen on loopback only.
 
-    Where that is impossible, as without a C compiler, torch's TCPStore and Horovod's rendezvous
-    listen on every interface. An interface that the user names for Gloo or NCCL is kept.
+    If that is not possible, for example without a C compiler, torch's TCPStore and Horovod's
+    rendezvous listen on every interface. An interface that the user names for Gloo or NCCL is kept.
     """
     ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
     try:
@@ -106,7 +104,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within the context."""
+    """Set environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     try:
         os.environ.update(values)
@@ -128,28 +126,28 @@ def _set(values: Mapping[str, str | None]) -> None:
     ray_shortcuts.reread_environment()
 
 
-# Where Ray's workers look for modules: for raysuite where the driver has it, then beside the spec.
-#
-# Ray puts the driver's working folder at the head of its workers' search path. In a checkout of
-# raysuite they would import that checkout, whatever the driver runs: an image, or another version.
+# The module search path of Ray's workers: raysuite as installed for the driver, then the spec's
+# folder.
+# Ray puts the driver's working folder first in its workers' search path. In a checkout of raysuite
+# they would import that checkout, even if the driver runs another version or an image's.
 
 
 @contextmanager
 def search_path() -> Iterator[dict[str, Any] | None]:
-    """The runtime environment for `ray.init`, within the context; None where the working folder
-    hides nothing."""
+    """The runtime environment for `ray.init`, within the context; None if the working folder
+    contains no other raysuite."""
     here, ours = Path.cwd(), Path(raysuite.__file__).resolve().parents[1]
     if ours == here.resolve() or not (here / "raysuite" / "__init__.py").exists():
         yield None
         return
     path = os.pathsep.join(filter(None, (os.fspath(ours), os.environ.get("PYTHONPATH"))))
-    # Ray leaves the working folder out where it has one to upload
+    # Ray omits the working folder from the path if it has a folder to upload
     with tempfile.TemporaryDirectory() as empty:
         (Path(empty) / "empty").touch()
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
-# a call of a thread after Ray has ended would join any cluster that it finds, or start one
+# without this, a thread's call after Ray has ended would join any cluster it finds, or start one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
@@ -158,24 +156,24 @@ _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 @dataclass(frozen=True)
 class Node:
-    """What one node has."""
+    """The resources of one node."""
 
     cpus: float
     gpus: float
     memory: float = math.inf
-    """Bytes that Ray gives out there."""
+    """Bytes of memory that Ray allocates there."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the cluster has."""
+    """The resources of the cluster."""
 
     each: tuple[Node, ...]
     place: str = "the cluster"
 
     @classmethod
     def here(cls) -> Capacity:
-        """What this machine has; without Ray."""
+        """The resources of this machine; without Ray."""
         cpus = float(len(os.sched_getaffinity(0)))
         return cls((Node(cpus, float(local_gpus())),), "this machine")
 
@@ -205,7 +203,7 @@ class Capacity:
         return len(self.each)
 
     def holds(self, cpus: int, gpu: bool) -> int:
-        """How many workers with so many CPUs, and a GPU, each; each of them on a single node."""
+        """Number of workers that fit, each with `cpus` CPUs and, if `gpu`, a GPU on one node."""
         return sum(
             min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
             for node in self.each
@@ -214,10 +212,10 @@ class Capacity:
 
 @contextmanager
 def ending(joined: ExitStack) -> Iterator[None]:
-    """Leave the cluster that `joined` holds, in a thread beside what is done in this context.
+    """Leave the cluster that `joined` holds, in a thread, in parallel with this context.
 
-    Releasing one of Ray's references while Ray shuts down ends the process: what
-    the runs left is collected before, and nothing while it continues.
+    Releasing one of Ray's references while Ray shuts down would end the process: garbage is
+    collected before, and not during the shutdown.
     """
     gc.collect()
     gc.disable()
@@ -234,8 +232,8 @@ def ending(joined: ExitStack) -> Iterator[None]:
 def connect(address: str | None) -> Iterator[Capacity]:
     """Join the cluster at `address`, or start one on this machine that ends with the context.
 
-    Raises UserError for `auto`, which may answer with another user's cluster, and for an address
-    at which no Ray answers; RayStartError where none can be started.
+    Raises UserError for `auto`, which may find another user's cluster, and for an address at which
+    no Ray answers; RayStartError if no cluster can be started.
     """
     if address == "auto":
         raise UserError(
@@ -245,8 +243,9 @@ def connect(address: str | None) -> Iterator[Capacity]:
     settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-    # Ray Train takes seconds to import, and Ray's processes take them to start. It has ended before
-    # anything else imports parts of Ray: two threads in its circular imports see halves of modules.
+    # Importing Ray Train takes seconds, as does the start of Ray's processes: both run in parallel.
+    # The import ends before anything else imports parts of Ray: with Ray's circular imports, two
+    # threads would see incomplete modules.
     beside = ThreadPoolExecutor(1, "import")
     with (
         beside,
@@ -254,7 +253,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
         nullcontext(0) if address else held_port() as agent_port,
         _without_rays_lines(),
     ):
-        import ray  # it reads the settings now
+        import ray  # it reads the settings on import
 
         try:
             imported = beside.submit(load, _TRAINER)
@@ -279,10 +278,10 @@ def _join(address: str) -> None:
 
 
 def _start(folder: Path, agent_port: int) -> None:
-    """Start Ray below `folder`, for this user on this machine alone: it listens on loopback.
+    """Start Ray below `folder`, on loopback, for this user only.
 
-    `agent_port` is held for one of its agents. /tmp/ray belongs to the first user (ray#4593);
-    socket paths must stay short (ray#17161), which raises UserError if they would not.
+    `agent_port` is held for one of its agents. `folder` is used because /tmp/ray belongs to its
+    first user (ray#4593). Raises UserError if the paths of sockets would be too long (ray#17161).
     """
     import ray
 
@@ -300,7 +299,7 @@ def _start(folder: Path, agent_port: int) -> None:
                     _node_ip_address="127.0.0.1",
                     _temp_dir=str(temp),
                 )
-        except Exception as error:  # Ray raises a bare one where it is out of time
+        except Exception as error:  # Ray raises a bare Exception at a timeout
             why = ray_start.reason(temp) or str(error)
             log.warning("Ray did not start, in attempt %d: %s", attempt, why)
             ray.shutdown()
@@ -316,11 +315,11 @@ def _start(folder: Path, agent_port: int) -> None:
 
 
 def _initialize(**options: Any) -> None:
-    """Start Ray, or join it, with our handlers of signals.
+    """Start Ray, or join it, but keep this process's signal handlers.
 
-    Its processes inherit that SIGTERM and SIGHUP are blocked. `timeout`, a terminal that closes and
-    `scancel` send them to every process of the group or of the job step: the driver alone handles
-    them, since workers need time for a checkpoint.
+    Ray's processes inherit a mask that blocks SIGTERM and SIGHUP. `timeout`, a closing terminal and
+    `scancel` send them to every process of the group or of the job step, but only the driver should
+    handle them, since workers need time for a checkpoint.
     """
     import ray
 
@@ -337,19 +336,19 @@ def _initialize(**options: Any) -> None:
             )
     finally:
         if is_main:
-            # Ray's own exits at once, with 15; one that it put below Python's aborts after 3 s
+            # Ray's Python handler exits at once, with 15; its C++ handler aborts after 3 s
             signal.signal(signal.SIGTERM, ours)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # its controller runs in this process; how runs ended is in their journals
+    # Ray Train's controller runs in this process, but the journals already record how runs ended
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
 
 @contextmanager
 def interrupted_afterwards() -> Iterator[None]:
-    """Have the first Ctrl-C end this context only at its end, the second one at once.
+    """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
 
-    Amid Ray's start, KeyboardInterrupt may leave a lock of `logging` taken, or a process of Ray
-    without an owner.
+    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or an orphaned Ray
+    process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -372,13 +371,13 @@ def interrupted_afterwards() -> Iterator[None]:
 
 
 def check_listening(address: str, timeout_s: float) -> None:
-    """Raise OSError where nothing listens at HOST:PORT."""
+    """Raise OSError if no program listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
 
 
 class _Output:
-    """A text stream without what Ray's threads write."""
+    """A text stream without output from Ray's threads."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -387,7 +386,7 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Log what a thread of Ray writes."""
+        """Write the text, or log it if a thread of Ray writes it."""
         if not threading.current_thread().name.startswith("ray_"):
             return int(self._stream.write(text))
         log.debug("ray: %s", text.rstrip())
@@ -396,8 +395,8 @@ class _Output:
 
 @contextmanager
 def _without_rays_lines() -> Iterator[None]:
-    """Keep Ray's lines from stdout, where our records are: with log_to_driver off too it writes
-    there which of its processes failed, which the journals hold."""
+    """Keep Ray's lines out of stdout, which is for records. Even without log_to_driver, Ray prints
+    failed processes there, which the journals already record."""
     before: Any = sys.stdout
     sys.stdout = within = _Output(before)
     try:
@@ -408,6 +407,7 @@ def _without_rays_lines() -> Iterator[None]:
 
 
 def _token() -> dict[str, str]:
-    """A cluster asks for a token wherever there was one when it began; Ray's driver offers none."""
+    """Ray's setting to send a token, if there is one: a cluster started with a token requires it,
+    but Ray's driver does not send one by default."""
     named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
     return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}

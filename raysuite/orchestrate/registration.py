@@ -1,4 +1,4 @@
-"""Trained networks of a results folder, as models in MLflow's registry."""
+"""Register trained networks of a results folder as models in MLflow's registry."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError where there is no such run, where it kept no weights, or where its network
-    cannot be exported.
+    Raises UserError if there is no such run, it kept no weights, or its network is not exportable.
     """
-    from raysuite.track.model_registry import Network, register  # here: they load MLflow and torch
+    from raysuite.track.model_registry import Network, register  # on use: MLflow and torch
     from raysuite.train.served import example, outputs, served
 
     plan, weights = trained(results, run_id)
@@ -45,22 +44,21 @@ def register_best(
     tracking_uri: str | None = None,
     experiment: str | None = None,
 ) -> tuple[Registration, str]:
-    """Register the network of the best run, with the note of `best_run`.
+    """Register the best run's network; also return `best_run`'s note.
 
-    Raises UserError as `best_run` and `register_run`.
+    Raises UserError like `best_run` and `register_run`.
     """
     run_id, note = best_run(results)
     return register_run(results, run_id, name, tracking_uri, experiment), note
 
 
 def best_run(results: Results) -> tuple[str, str]:
-    """The id of the best of the runs that kept their weights: of a sweep by its first goal, else by
-    the primary metric after the last epoch.
+    """The id of the best run that kept its weights: in a sweep by the first goal, otherwise by the
+    primary metric after the last epoch.
 
-    A trial that was ended early keeps no weights. Where that is a sweep's best one, the second
-    value is a note on it; it is empty otherwise.
-    Raises UserError where no run kept its weights, where none of those that did has a value, and
-    where their values are of different tasks or data sets.
+    A trial that was ended early keeps no weights. If a sweep's best trial was ended early, the
+    second value is a note about that; otherwise it is empty. Raises UserError if no run kept its
+    weights, if none of these has a value, or if their tasks or data sets differ.
     """
     search = results.search()
     if search is not None:
@@ -76,7 +74,8 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """By the primary metric, of equals the first; None where the values do not compare."""
+    """The best run by the primary metric, the first of equals; None if values are not
+    comparable."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }
@@ -113,9 +112,9 @@ def _best_trial(results: Results, search: dict[str, Any]) -> tuple[str, str]:
 
 
 def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
-    """The plan of a run, with the classes that it was trained on, and the file of its weights.
+    """The plan of a run, with the classes on which it was trained, and the file of its weights.
 
-    Raises UserError where there is no such run, or it kept none.
+    Raises UserError if there is no such run, or if it kept no weights.
     """
     from raysuite.plan import RunPlan
     from raysuite.records.journal import class_names
@@ -137,9 +136,9 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
 
 
 def only_run(results: Results) -> str:
-    """The one run whose weights are there.
+    """The only run that kept its weights.
 
-    Raises UserError where there are several, with the best of them marked, or none.
+    Raises UserError if there are several, with the best one marked, or none.
     """
     kept = _kept(results)
     if len(kept) == 1:
@@ -156,7 +155,7 @@ def only_run(results: Results) -> str:
 
 
 def _kept(results: Results) -> list[RunFigures]:
-    """The runs whose weights are there. Raises UserError where there are none."""
+    """The runs that kept their weights. Raises UserError if there are none."""
     from raysuite.records import results_figures
     from raysuite.track.model_registry import weights_of
 
@@ -170,9 +169,9 @@ def _kept(results: Results) -> list[RunFigures]:
 
 
 def chosen_run(results: Results, run: str | None, best: bool) -> tuple[str, str]:
-    """The run of the options `--run` and `--best`, and the note of `best_run`.
+    """The run for the options `--run` and `--best`, and the note of `best_run`.
 
-    Raises UserError where both are given, and as `best_run` and `only_run`.
+    Raises UserError if both are given, and for the reasons of `best_run` and `only_run`.
     """
     if run is not None and best:
         raise UserError("--run and --best name a run each; give one of them")

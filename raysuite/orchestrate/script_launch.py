@@ -1,9 +1,9 @@
-"""A training script of the user's own: its launch on this machine by torch's launcher, and what is
-written of any run of one.
+"""Launch a user's own training script on this machine with torch's launcher, and write the Records
+of a script's run, on any launcher.
 
-Each rank writes what it measured into its own file, and its output into a named pipe, of which the
-driver keeps the end. When a run is over, or must be, no process of it is left: neither ranks that
-ignore SIGTERM nor what they started.
+Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
+the end of the output. When a run has ended or must end, no process of it is left: neither ranks
+that ignore SIGTERM nor their children.
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Of the end of a rank's output."""
+"""Bytes of a rank's output that are kept, from its end."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-"""Of torch's report of a failure (torch.distributed.elastic.multiprocessing.errors)."""
+"""Rank and exit code in torch's report of a failure
+(torch.distributed.elastic.multiprocessing.errors)."""
 
 
 class ScriptRuns:
-    """The runs of a script, to be called like a trainer: `fit` returns once all have ended."""
+    """The runs of a script, with a trainer's interface: `fit` returns when all have ended."""
 
     def __init__(self, plans: Sequence[RunPlan], results: Results) -> None:
         self._plans, self._results = plans, results
         self._halted, self._over = threading.Event(), threading.Event()
 
     def halt(self) -> None:
-        """End the run under way, and begin no other; return once that is so."""
+        """End the current run, start no other, and wait until that is done."""
         self._halted.set()
         self._over.wait(2 * guard.GRACE_S)
 
@@ -96,7 +97,7 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run that `ending` ends has no end in its journal: it is resumed from its beginning.
+    A run ended by `ending` has no end in its journal: it is resumed from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -105,7 +106,7 @@ def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> N
 
 
 def begin(plan: RunPlan, results: Results) -> None:
-    """Write that a run has begun."""
+    """Write the Record of a run's start."""
     started = RunStarted(
         run_id=plan.run_id,
         record_schema=SCHEMA,
@@ -117,23 +118,23 @@ def begin(plan: RunPlan, results: Results) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A script's run that is over."""
+    """A script's run that has ended."""
 
     logs: Sequence[RankLog]
     outputs: Sequence[bytes | bytearray]
-    """The end of each rank's, and of the launcher's where there is one."""
+    """The end of each rank's output, and then of the launcher's, if there is one."""
     code: int = 0
-    """0 where all ranks ended well."""
+    """0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> exit code, not 0, and seconds from the launch to its end: ranks that ended by
+    """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
     themselves."""
     stalled: bool = False
-    """It was ended as no rank took a step any more."""
+    """Whether the run was ended because no rank took a step any more."""
     nodes: int = 1
 
 
 def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ended:
-    """Run a script by torch's launcher."""
+    """Run a script with torch's launcher."""
     script = plan.spec.script
     assert script is not None
     names = numbers_of(plan.workers)
@@ -148,7 +149,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
             )
             stalled = _wait(process, scratch, plan, ending)
             if process.poll() is None:
-                guard.ask(process)  # torch's launcher hands it on to its ranks
+                guard.ask(process)  # torch's launcher forwards it to its ranks
             code = guard.ended(process, scratch).code
         logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
     tails = list(kept.values())
@@ -158,7 +159,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of a run that is over into its journal, and the ends of its outputs."""
+    """Write the Records of an ended run into its journal, and its outputs' ends into files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):
@@ -174,7 +175,7 @@ def _records(plan: RunPlan, results: Results, ended: Ended) -> list[Record]:
     measure = plan.spec.measure
     first = measure.warmup_steps + 1 + SETTLING_STEPS
     profiled = measure.profile == "torch"
-    # the step after the profile waits for it to end
+    # the step after the profile waits for the profile to end
     warmup = first + measure.profile_steps + 1 if profiled else measure.warmup_steps
     steps = steps_of(logs, warmup)
     rank, words = _failure(ended)
@@ -216,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """What was measured of the same script with one worker, so far."""
+    """The measurements so far of the same script with one worker."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -233,17 +234,17 @@ def _launcher(workers: int, port: int) -> list[str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """Of one rank that is observed."""
+    """The command line of one observed rank."""
     return [sys.executable, "-m", _MODULE, *words]
 
 
 def variables(
     plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
 ) -> dict[str, str]:
-    """The environment of ranks that are launched now, and write into the folder `scratch`.
+    """The environment of ranks that are launched now and write into the folder `scratch`.
 
-    The same number of threads in each, whatever the number of ranks: torch's launcher sets it for
-    several ranks only.
+    Each rank gets the same number of threads, whatever the number of ranks: torch's launcher sets
+    it only for several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
@@ -269,7 +270,7 @@ def variables(
 def _wait(
     process: subprocess.Popen[bytes], folder: Path, plan: RunPlan, ending: Callable[[], bool]
 ) -> bool:
-    """Wait for the launcher; whether it must be ended before, as no rank takes a step."""
+    """Wait for the launcher; return whether it must be ended because no rank takes a step."""
     script = plan.spec.script
     assert script is not None
     files = [rank_file(folder, rank) for rank in range(plan.workers)]
@@ -282,22 +283,22 @@ def _wait(
 
 
 class Stall:
-    """Whether what grows with the steps of a run has stopped to grow."""
+    """Detects when the ranks of a run stop taking steps, by a size that grows with the steps."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._size, self._moved = -1, time.monotonic()
 
     def seen(self, size: int) -> bool:
-        """Whether it has been the same for so long."""
+        """Whether `size` has not changed for longer than the limit."""
         if size != self._size:
             self._size, self._moved = size, time.monotonic()
         return time.monotonic() - self._moved > self._most_s
 
 
 def _failure(ended: Ended) -> tuple[int, str]:
-    """The rank that failed first, but not as it lost another, and what it ended with; no words
-    where none did."""
+    """The first rank that failed, preferably by itself rather than by losing another, and its
+    error; the error is empty if no rank failed."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}
@@ -315,7 +316,7 @@ def _failure(ended: Ended) -> tuple[int, str]:
 
 
 def _exit(code: int) -> str:
-    """An exit code, by the signal's name where one ended it."""
+    """An exit code as text, with the name of a signal that ended the process."""
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"{signal.Signals(-code).name} ({code})"
@@ -324,18 +325,18 @@ def _exit(code: int) -> str:
 
 @contextmanager
 def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
-    """Keep the end of what is written into each of the pipes, which are made, and into one more.
+    """Make the pipes; keep the end of what is written to each and to an additional pipe.
 
-    Yields the contents, by descriptor, in the order of the pipes and that one last; and the
-    descriptor into which the latter's is written. A flood of output fills no disk, and blocks
-    nobody.
+    Yields the contents by descriptor, in the order of the pipes, the additional one last; and the
+    descriptor for writing to the additional pipe. Large output neither fills a disk nor blocks a
+    writer.
     """
     kept: dict[int, bytearray] = {}
     closed = threading.Event()
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for pipe in pipes:
             os.mkfifo(pipe, 0o600)
-            # opened for writing too: it has no end, however many ranks close it
+            # also open for writing: the pipe then does not end when ranks close it
             descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
             kept[descriptor] = bytearray()

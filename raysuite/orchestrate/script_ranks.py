@@ -1,9 +1,9 @@
-"""A training script of the user's own on the workers of a Ray cluster: one rank on each.
+"""A user's own training script on the workers of a Ray cluster: one rank on each.
 
-A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends what it
-measured and the end of its output to rank 0's worker, which writes the Records. All of that goes
-through the worker group's store. `over` there ends the ranks that are left: one has failed, none
-takes a step any more, or the driver asked for it.
+A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends its
+measurements and the end of its output to rank 0's worker, which writes the Records. All messages go
+through the worker group's store. The key `over` in it ends the remaining ranks: a rank has failed,
+no rank takes a step any more, or the driver requested the end.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from raysuite.spec.script import numbers_of
 
 _POLL_S = 0.1
 _LOOK_S = 1.0
-"""Between two looks at the store, which one process serves for all workers."""
+"""Seconds between two queries of the store, which one process serves for all workers."""
 _CHUNK = 2**22
-"""Bytes of a value of the store; it takes up to twice as many."""
+"""Maximum bytes of a value in the store, which needs up to twice as much memory for it."""
 _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
 
 
 def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
-    """Run one rank of a plan's script, to the end of all. Every worker that has a place calls it.
+    """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
 
-    `place`: torchrun's variables of this rank. `node`: where it is. `store`: for this run alone. A
-    run that was asked to stop has no end in its journal: it is resumed from its beginning.
+    `place`: torchrun's variables of this rank. `node`: the id of its node. `store`: for this run
+    only. A run that was asked to stop has no end in its journal: it is resumed from its beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:
         begin(plan, results)
-    # as torchrun's agent does: scripts join it, and no port must be free for rank 0's
+    # like torchrun's agent: scripts join this store, so rank 0 needs no free port for its own
     served, host = serve_store() if rank == 0 else (None, "")
     meeting = _meet(store, plan.workers, rank, node, [host, served.port] if served else None)
     watch = _Watch(plan, results, store, rank)
@@ -92,7 +92,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
     codes = {rank: (code, at) for rank, (code, at, *_) in enumerate(parts) if code}
     logs = [RankLog.parsed(log) for _, _, log, _, _ in parts]
     for log, part in zip(logs, parts, strict=True):
-        log.begin = part[4] | log.begin  # a rank that could not even begin
+        log.begin = part[4] | log.begin  # for a rank that could not even begin
     first = min(codes.values(), key=lambda each: each[1], default=(0, 0.0))
     return Ended(logs, [part[3].encode() for part in parts], first[0], codes, stalled, nodes)
 
@@ -100,7 +100,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
 def _torchrun(
     plan: RunPlan, place: Mapping[str, str], meeting: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The other variables that scripts may read of it, and where they meet.
+    """The other variables of torchrun that scripts may read, and the address of the store.
 
     (torch's documentation, "torchrun (Elastic Launch)", environment variables.)
     """
@@ -120,8 +120,8 @@ def _torchrun(
 
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
-    """Wait until all workers are here. `address`: on rank 0, of the script's store. Returns it and
-    the number of nodes, at the same time on all."""
+    """Wait until all workers have arrived. `address`: that of the script's store, on rank 0. Return
+    the address and the number of nodes, at the same time on all ranks."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}
@@ -134,7 +134,7 @@ def _send(store: Store, rank: int, part: Any) -> None:
     packed = zlib.compress(json.dumps(part).encode())
     pieces = [packed[place : place + _CHUNK] for place in range(0, len(packed), _CHUNK)]
     for number, piece in enumerate(pieces):
-        store.set(f"part/{rank}/{number}", piece)  # type: ignore[arg-type]  # it takes bytes too
+        store.set(f"part/{rank}/{number}", piece)  # type: ignore[arg-type]  # it accepts bytes too
     store.set(f"sent/{rank}", json.dumps(len(pieces)))
 
 
@@ -145,7 +145,7 @@ def _received(store: Store, rank: int) -> Any:
 
 
 class _Watch:
-    """Whether the ranks are to end, as seen on one of them."""
+    """One rank's view on whether all ranks have to end."""
 
     def __init__(self, plan: RunPlan, results: Results, store: Store, rank: int) -> None:
         assert plan.spec.script is not None
@@ -155,16 +155,16 @@ class _Watch:
         self._grown = -1
 
     def end(self, why: str) -> None:
-        """Have all ranks end; the first reason counts."""
+        """Make all ranks end; the first reason is kept."""
         self._store.compare_set("over", "", why)
 
     def why(self) -> str:
-        """Why all are to end; empty while they are not."""
+        """The reason why all ranks have to end; empty if they need not."""
         return self._store.get("over").decode() if self._store.check(["over"]) else ""
 
     def until_ended(self, process: subprocess.Popen[bytes], file: Path) -> bool:
-        """Wait for the end of this rank, which writes `file`, and ask it to end where all are to;
-        whether it ended by itself."""
+        """Wait until this rank, which writes `file`, has ended; request its end if all ranks have
+        to end. Return whether it ended by itself."""
         while process.poll() is None:
             time.sleep(_POLL_S)
             if self._is_over(file.stat().st_size if file.exists() else 0):
@@ -173,7 +173,7 @@ class _Watch:
         return True
 
     def until_all_sent(self) -> list[Any]:
-        """What all ranks sent, in their order."""
+        """Wait for the messages of all ranks; return them in rank order."""
         keys = [f"sent/{rank}" for rank in range(self._size)]
         while not self._store.check(keys):
             time.sleep(_POLL_S)
@@ -181,8 +181,8 @@ class _Watch:
         return [_received(self._store, rank) for rank in range(self._size)]
 
     def _is_over(self, size: int) -> bool:
-        """About once a second: tell rank 0 that this rank took steps, and on rank 0 look whether
-        any did; whether all ranks are to end."""
+        """Whether all ranks have to end. About once per second, report to rank 0 that this rank
+        took steps, and on rank 0 check whether any rank did."""
         if time.monotonic() < self._looked + _LOOK_S:
             return False
         self._looked = time.monotonic()

@@ -1,9 +1,9 @@
 """Requests to stop: to the driver of a suite, and from there to its workers.
 
 The driver reads its cluster's folder and receives signals. It notifies rank 0 through
-RESULTS/stop.json, which it creates before the first run: on a network file system a reader sees new
-content of a file when it opens it, but may not see for a minute that a new file exists.
-The same file names the runs of a sweep that are to end for good.
+RESULTS/stop.json, which it creates before the first run: on a network file system, a reader that
+opens a file gets its new content, but a new file may be invisible for a minute. The same file names
+the runs of a sweep that are to end for good.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from raysuite.train.stop_together import Prune, Signals, Stop
 
 FILE = "stop.json"
 _PRUNED = "pruned"
-"""Its key of the runs that are to end: run id -> Prune."""
+"""Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
-leaves a driver 3 s."""
+"""Seconds from a signal until the head's agent, which may have received it too, has recorded it.
+`ray job stop` leaves a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver reserves to end by itself."""
 
 
 class StopWatch:
-    """Whether this process's suite is to stop.
+    """Whether this process's suite has to stop.
 
-    `cluster` is the folder of the cluster that it runs in, if any; `within_s` the seconds that
-    workers have after a signal, which names no deadline. Signals are handled inside the context.
+    `cluster` is the folder of the cluster in which it runs, if any; `within_s` are the seconds that
+    workers have after a signal, since a signal has no deadline. Signals are handled inside the
+    context.
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
@@ -50,9 +51,9 @@ class StopWatch:
         self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
         self._seen_at = 0.0
-        """When it was first seen, by the monotonic clock."""
+        """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
-        """Called once a person has ended the suite, who may kill this process next."""
+        """Called when a person has ended the suite, as this process may be killed next."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -62,7 +63,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; the cluster's own has priority over a simultaneous signal."""
+        """The first request to stop; the cluster's has priority over a simultaneous signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
@@ -72,9 +73,9 @@ class StopWatch:
 
     @contextmanager
     def registered(self, suite: Suite) -> Iterator[None]:
-        """Let the cluster resume this suite where its head or this driver dies before the end.
+        """Let the cluster resume this suite if its head or this driver dies before the end.
 
-        A suite that ended, or that a person ended, is not resumed.
+        A suite that has ended, or that a person ended, is not resumed.
         """
         cluster = self._cluster
         if cluster is None:
@@ -90,18 +91,19 @@ class StopWatch:
             raise
         if self.request() is None or self.is_final():
             withdraw()
-        else:  # it was forgotten if the cluster's end was seen only after the signal
+        else:  # it was unregistered if the cluster's end was seen only after the signal
             register(cluster, suite)
 
     def is_final(self) -> bool:
-        """Whether a person ended the suite: it is not to be resumed by itself. One that ended
-        with its cluster is: by the next start of its head, or by `raysuite cluster up --resume`."""
+        """Whether a person ended the suite, so that it is not resumed automatically. A suite that
+        ended with its cluster is resumed, by the next start of its head or by `raysuite cluster up
+        --resume`."""
         stop = self._of_cluster() or self._stop
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:
-        """Whether the head's agent is told to end, or Ray's head has died, whose agent then sends
-        SIGTERM."""
+        """Whether the head's agent has a request to end, or Ray's head has died, after which its
+        agent sends SIGTERM."""
         if self._cluster is None:
             return False
         while not self._cluster.ending.exists():
@@ -125,7 +127,7 @@ class StopWatch:
     def _of_cluster(self) -> Stop | None:
         if self._cluster is None:
             return None
-        with contextlib.suppress(UserError, OSError):  # a message may be unreadable, a disk away
+        with contextlib.suppress(UserError, OSError):  # an unreadable file, an unavailable disk
             found = self._cluster.stop()
             # a request of an earlier allocation is ignored
             if found is not None and found.deadline > self._began:
@@ -134,29 +136,30 @@ class StopWatch:
 
 
 _writing = threading.Lock()
-"""A sweep's scheduler prunes in a thread of its own."""
+"""A sweep's scheduler requests prunes in another thread."""
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Ask the workers of these results to stop; None, before the first run, nothing of them."""
+    """Write a stop request for the workers of these results; None, before the first run: no
+    request."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
 
 
 def request_prune(results: Path, run_id: str, prune: Prune) -> None:
-    """Ask the workers of one run of a sweep to end it."""
+    """Write a request to the workers of one run of a sweep to end it for good."""
     with _writing:
         found = _read(results) or {}
         _write(results, {**found, _PRUNED: {**found.get(_PRUNED, {}), run_id: asdict(prune)}})
 
 
 def requested_stop(results: Path) -> Stop | None:
-    """The request of the driver of these results to its workers; None without one."""
+    """The driver's request to the workers of these results to stop; None without one."""
     return _stop_of(_read(results) or {})
 
 
 def requested_end(results: Path, run_id: str) -> Stop | Prune | None:
-    """What the driver of these results asks of the workers of a run, if anything."""
+    """The driver's request to the workers of a run, if there is one."""
     found = _read(results) or {}
     if (stop := _stop_of(found)) is not None:
         return stop
@@ -175,7 +178,7 @@ def _write(results: Path, content: dict[str, Any] | None) -> None:
 
 
 def _read(results: Path) -> dict[str, Any] | None:
-    """What the driver wrote; None for null, and where it is not there, or being written."""
+    """The content of the driver's file; None if it is null, missing, or just being written."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads((results / FILE).read_text("utf-8"))
         return found if isinstance(found, dict) else None

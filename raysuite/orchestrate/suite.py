@@ -26,27 +26,26 @@ from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
-# Whether an error of a trainer is the end of the cluster's head.
-#
-# Its processes end one after the other, and the driver, which is one of the last, sees it as an
-# actor that is unavailable.
+# Whether an error of a trainer means that the cluster's head has ended.
+# The head's processes end one after the other. The driver is one of the last, and gets an error
+# about an unavailable actor.
 
 PATIENCE_S = 10.0
-"""How long the head may take to end after the first of its processes."""
+"""Seconds that the head may take to end after the first of its processes."""
 _CONNECT_S = 3.0
 _MEASURING_S = 120.0
-"""How long each of the two parts of the nodes' check may take; both take some seconds."""
+"""Time limit in seconds for each of the two parts of the nodes' check, which take some seconds."""
 
 
 def check_head() -> None:
-    """Raise HeadLostError where Ray's head is ending, or has ended."""
+    """Raise HeadLostError if Ray's head is ending, or has ended."""
     import ray
 
     wait_while_reachable(ray.get_runtime_context().gcs_address, PATIENCE_S)
 
 
 def wait_while_reachable(address: str, patience_s: float) -> None:
-    """Raise HeadLostError where HOST:PORT is closed, or closes within some seconds."""
+    """Raise HeadLostError if HOST:PORT is closed, or closes within `patience_s` seconds."""
     end = time.monotonic() + patience_s
     while True:
         try:
@@ -63,16 +62,17 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
 
 _POLL_SECONDS = 0.5
 _ENDING_S = 20.0
-"""How long Ray may take to end workers that did not stop in time."""
+"""Seconds that Ray may take to end workers that did not stop in time."""
 _SHUTDOWN_S = 3.0
-"""How long `leave` may take."""
+"""Seconds that a trainer's thread may take to end after `shut_down`."""
 _abandoned: list[list[BaseException]] = []
-"""Exceptions of threads that are no longer waited for, kept until this process ends: they refer to
-Ray's objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
+"""Exceptions of threads that are no longer waited for. They are kept until this process ends
+because they refer to Ray's objects: freeing one while Ray shuts down would end the process with
+code 1."""
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
-    """A results folder ROOT/NAME/DATE-TIME for a suite that begins now, with its spec and plans."""
+    """A results folder ROOT/NAME/DATE-TIME for a new suite, with its spec and plans."""
     results = Results.create(root / plans[0].spec.name)
     write_whole(results.folder / "spec.yaml", document.text.encode())
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
@@ -80,7 +80,7 @@ def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
 
 
 def latest(name: str, root: Path) -> Results:
-    """The newest results of an experiment. Raises UserError where there are none."""
+    """The newest results of an experiment. Raises UserError if there are none."""
     try:
         return Results.open((root / name).absolute())
     except UserError as error:
@@ -90,14 +90,14 @@ def latest(name: str, root: Path) -> Results:
 
 
 def planned(results: Results) -> list[RunPlan]:
-    """The runs that were decided when the suite began."""
+    """The runs that were planned when the suite began."""
     return [RunPlan.model_validate(plan) for plan in results.plans()]
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let runs that failed be run again from the beginning; their journals are kept beside the new
-    ones, which begin with how the batch was found, where it was."""
-    from raysuite.train.checkpoint import remove_checkpoint  # and torch
+    """Let failed runs start from the beginning; old journals are kept beside the new ones, which
+    begin with the result of a batch search, if any."""
+    from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
         records = results.records(plan.run_id)
@@ -112,16 +112,16 @@ def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks of a suite or a sweep under way."""
+    """Callbacks of a running suite or sweep."""
 
     requested_stop: Callable[[], Stop | None]
-    """About twice a second."""
+    """Called about twice per second; returns a request to stop, or None."""
     poll: Callable[[], None] = lambda: None
-    """About twice a second while runs are under way."""
+    """Called about twice per second during runs."""
     say: Callable[[str], None] = lambda line: None
-    """A line of text: nodes that are lost, or join."""
+    """Called with a line of text, for example on nodes that are lost or join."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """A run that replaces one whose node stayed away."""
+    """Called with a new run: a sweep's trial, or the replacement for a run with a lost node."""
 
 
 def run(
@@ -131,11 +131,11 @@ def run(
     listener: Listener,
     on_ray: bool = True,
 ) -> Stop | None:
-    """Run what has not finished yet; the request that stopped it, if one did before the end.
+    """Run what has not finished yet; return the request that stopped the suite early, if any.
 
-    A group whose workers cannot be kept alive has its unfinished runs recorded as lost, and the
-    next group continues. `nodes`: how many the cluster had at the beginning. Scripts need no Ray:
-    without it torch's launcher runs them here.
+    If a group's workers cannot be kept alive, its unfinished runs are recorded as lost, and the
+    next group continues. `nodes`: number of nodes at the beginning. Scripts do not need Ray: if not
+    `on_ray`, torch's launcher runs them on this machine.
     """
     stopping.request_stop(results.folder, None)
     if on_ray and nodes >= FEWEST and not (results.folder / NODES).exists():
@@ -151,7 +151,7 @@ def run(
                 continue
             if stop := listener.requested_stop():
                 return stop
-            # no waiting if no node returned the last time, and none has since
+            # do not wait if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             work: Any = (
                 make_trainer(group, results.folder, patience)
@@ -185,10 +185,10 @@ def run(
 
 
 def _measure_nodes(folder: Path, listener: Listener) -> None:
-    """Keep the figures of every node, and name those that are slow, before the runs."""
+    """Measure and record every node before the runs, and report slow ones."""
     from ray.exceptions import RayError
 
-    from raysuite.orchestrate.node_check import check_nodes  # and torch
+    from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
 
     try:
         rows = check_nodes(folder, _MEASURING_S)
@@ -217,14 +217,14 @@ def fit(
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
 
-    Return the exception that ended it, and the request to stop; None where there was none.
+    Return the exception that ended it, or None, and the request to stop, or None.
 
-    NodeKeeper has workers ended that have not stopped in time. If Ray does not respond, or after
-    Ctrl-C, they end only when this process shuts down its Ray. `shut_down`,
-    called at the end in any case, stops threads that call Ray.
+    NodeKeeper ends workers that have not stopped in time. If Ray does not respond, or after Ctrl-C,
+    they end only when this process shuts down Ray. `shut_down` is always called at the end; it
+    stops threads that call Ray.
     """
     ended: list[BaseException] = []
-    # a thread is no longer `alive` for whom Ctrl-C reached while he joined it (bpo-45274)
+    # Ctrl-C during `join` can make a running thread not `alive` (bpo-45274)
     is_over = threading.Event()
 
     def begin() -> None:
@@ -237,7 +237,8 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
+    # in a thread: on Ctrl-C, Ray's own handler would wait for the workers, but this process ends
+    # them
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

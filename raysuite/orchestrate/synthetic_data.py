@@ -1,4 +1,4 @@
-"""Synthetic data sets on the nodes' own disks: one task a node makes the set there."""
+"""Synthetic data sets on the nodes' own disks: one task per node makes the set there."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def make_on_nodes(
     force: bool,
     count: Callable[[int], None],
 ) -> list[NodeEnd]:
-    """Make the set on every node of the cluster that this process has joined; results by node name.
+    """Make the set on every node of the joined cluster; return results in order of node names.
 
-    `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. They are not
-    reserved with Ray: on a node that trains, the task would wait without a sign.
-    `count` gets 1 for each node that is done. Where nodes share a file system the first one writes,
-    and the others wait and find the set complete.
+    `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. No CPUs are
+    reserved with Ray: on a node that trains, the task would otherwise wait without any message.
+    `count` is called with 1 for each finished node. On a shared file system the first node writes
+    the set, and the others wait and find it complete.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -62,9 +62,9 @@ def make_on_nodes(
 def _make_here(
     synthetic: SyntheticSet, folder: Path | None, workers: int | None, force: bool
 ) -> tuple[Made | None, str]:
-    """On the node: the set, or why there is none."""
+    """On the node: make the set; return it, or the reason why there is none."""
     folder = folder or default_path(synthetic.name, synthetic.form)
     try:
         return make(synthetic, folder, workers or len(os.sched_getaffinity(0)), force), ""
-    except RaysuiteError as error:  # it needs no traceback
+    except RaysuiteError as error:  # no traceback is needed
         return None, str(error)

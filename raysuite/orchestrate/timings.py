@@ -1,4 +1,4 @@
-"""Where the wall time of a command went: measured as it goes, kept in timings.json, shown."""
+"""The wall time of a command by phase: measured while it runs, stored in timings.json, printed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timings:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of this context to a phase, also where it raises."""
+        """Add the time of this context to a phase, even if it raises an exception."""
         began = time.time()
         try:
             yield
@@ -41,7 +41,7 @@ class Timings:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.time() - began
 
     def split_runs(self, results: Results, began: float) -> None:
-        """Take the start of the workers out of the runs' phase, which began then."""
+        """Separate the start of the workers from the phase `runs`, which started at `began`."""
         firsts = [
             end.first_step_time - end.first_step_seconds
             for plan in results.plans()
@@ -54,7 +54,7 @@ class Timings:
             self.seconds["runs"] -= self.seconds["workers"]
 
     def write(self, results: Results) -> None:
-        """Keep them beside those of earlier commands on these results."""
+        """Store the timings next to those of earlier commands on these results."""
         own = {"began": self.began, "seconds": {n: round(s, 3) for n, s in self.seconds.items()}}
         if (cluster := current_folder()) is not None:
             own["nodes"] = {node.host: node.seconds for node in cluster.nodes()}
@@ -63,7 +63,7 @@ class Timings:
 
 
 def timing_lines(results: Results, timings: Timings) -> Iterator[str]:
-    """A table for a person: each phase, and the parts of each run."""
+    """A printable table: each phase, and the parts of each run."""
     total = time.time() - timings.began
     yield f"{'phase':<10}{'seconds':>9}{'share':>8}"
     for name, what in PHASES.items():

@@ -1,7 +1,7 @@
 """The gate under torchrun, on one machine and without Ray.
 
-One launch of torchrun checks several strategies, one after the other. Where one crashes or hangs,
-that strategy has failed, and another launch continues with the strategies after it.
+One launch of torchrun checks several strategies, one after the other. If a strategy crashes or
+hangs, it has failed, and another launch continues with the next one.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
 _PATIENCE_S = 10.0
-"""For its ranks to end after SIGTERM."""
+"""Seconds for the ranks to end after SIGTERM."""
 _POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be checked, and how."""
+    """The strategies to check, and the settings of the check."""
 
     strategies: Sequence[StrategyOptions]
     workers: int
     settings: dict[str, Any]
-    """Arguments of `StepSettings`, without the size of the micro-batch."""
+    """Arguments of `StepSettings`, except the micro-batch."""
     device: str = "cpu"
     timeout_s: float = 180.0
-    """Time limit for one strategy, with the start of its processes."""
+    """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """With the user's own network, one plan for each strategy; empty: the small network only."""
+    """To check the user's network: one plan per strategy. Empty: only the small network is
+    checked."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield (place in the request, verdict) for each strategy, in order, as soon as it is known."""
+    """Yield (index in the request, verdict) for each strategy, in order, as soon as it is known."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):
@@ -61,7 +62,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch, the last one a failure where the launch crashed or hung."""
+    """Verdicts of one launch; the last one is a failure if the launch crashed or hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:
@@ -76,7 +77,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
         deadline = time.monotonic() + request.timeout_s
         try:
             while left:
-                ended = process.poll() is not None  # before reading: nothing is written after it
+                ended = process.poll() is not None  # first: nothing is written after the end
                 lines = _lines(file)
                 for line in lines[read:]:
                     if "begin" in line and line["begin"] != pending[0]:
@@ -98,7 +99,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
                     yield left[0], _failure(request, left[0], why)
                     return
                 time.sleep(_POLL_SECONDS)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # all verdicts are known
+            with contextlib.suppress(subprocess.TimeoutExpired):  # all verdicts are already known
                 process.wait(request.timeout_s)
         finally:
             end_group(process, _PATIENCE_S)
@@ -146,7 +147,7 @@ def _failure(request: Request, number: int, message: str) -> GateVerdict:
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a crashed process, before torchrun's own report of it."""
+    """The last line of a crashed process's output, before torchrun's own report."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
     errors = [line.strip() for line in lines if "Error" in line or "Signal" in line]
     return (errors or lines or ["no output"])[-1][:300]

@@ -1,4 +1,4 @@
-"""MLflow beside `raysuite run` and `raysuite sweep`: fed from journals, missed without harm."""
+"""Send records from the journals to MLflow during runs and sweeps: an outage does no harm."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from raysuite.track.upload import ParentStatus
 
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
-"""From when on records are sent beside runs, and how often at most."""
+"""Seconds after which records are first sent during runs, and minimum seconds between transfers."""
 _REST = 20.0
-"""Work beside runs rests so many times as long as it took: 5 % of the time at most."""
+"""Pause after sending during runs, relative to its duration: sending takes at most 5 % of the
+time."""
 _PATIENCE_S = 60.0
-"""For MLflow, before the first run and again after the last."""
+"""Time limit for MLflow in seconds, before the first run and again after the last."""
 _NICENESS = 10
-"""Of work beside runs: they have the processors first."""
+"""Lower priority for sending during runs, which get the CPUs first."""
 
 
 class Show(Protocol):
@@ -31,7 +32,7 @@ class Show(Protocol):
 
 
 class Tracking:
-    """MLflow, fed from the journals; an outage is reported once."""
+    """MLflow, with the journals as input; an outage is reported once."""
 
     def __init__(
         self,
@@ -50,13 +51,13 @@ class Tracking:
         self._rests_until = clock() + _FIRST_S
 
     def _prepare(self) -> None:
-        from raysuite.track import prepare  # here: it loads MLflow
+        from raysuite.track import prepare  # on use: it imports MLflow
 
         prepare(self._uri)
 
     def ready(self) -> bool:
-        """Wait until MLflow is loaded and its store is open; False where that takes too long, and
-        then it is prepared beside the runs."""
+        """Wait until MLflow is imported and its store is open. Return False if that takes too long;
+        the preparation then continues during the runs."""
         self._preparing.join(self._patience_s)
         slow = self._preparing.is_alive()
         if slow:
@@ -68,9 +69,9 @@ class Tracking:
         return not slow
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
-        """Send what the journals gained, and wait for it; where MLflow shows it, or "".
+        """Send the journals' new records, and wait for that. Return where MLflow shows them, or "".
 
-        `status`: the state of the suite, where its runs do not show it.
+        `status`: the state of the suite, if its runs do not show it.
         """
         from raysuite.track import sync
 
@@ -83,9 +84,9 @@ class Tracking:
         return summary.shown
 
     def follow(self, results: Results) -> None:
-        """Send what the journals gained beside the runs, one time after the other, with rests.
+        """Send the journals' new records in a thread during the runs, with pauses.
 
-        To be called now and then; it returns at once.
+        Call it repeatedly; it returns at once.
         """
         if self._beside is not None:
             if self._beside.is_alive():
@@ -120,14 +121,15 @@ class Tracking:
         self._is_shown = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network; why there is none is printed, and is no failure."""
+        """Register a sweep's best network; the reason for having none is printed, without
+        failing."""
         from raysuite.track.sync import one_line
 
         if self._preparing.is_alive():
             return
         try:
             done, note = registration.register_best(results, tracking_uri=self._uri)
-        except Exception as error:  # whatever is wrong, the sweep has ended well
+        except Exception as error:  # any error: the sweep itself has succeeded
             self._show(f"no model is registered: {one_line(error)}", error=True)
             return
         if note:

@@ -1,7 +1,7 @@
-"""A worker group of Ray Train whose processes join no process group by themselves.
+"""A Ray Train worker group whose processes do not join a process group when they start.
 
-The strategies join and leave theirs, run by run, so that one group of processes serves a whole
-suite: PyTorch-DDP, Horovod and DeepSpeed, and worlds of several sizes.
+The strategies join and leave process groups, run by run. So one group of processes serves a whole
+suite: PyTorch-DDP, Horovod and DeepSpeed, with different numbers of workers.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, Nothing
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
-"""Longer than two polls of the workers."""
+"""Seconds; longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Starts in which workers die, or wait a minute for resources, before there is no further one."""
+"""Starts in which workers die, or wait a minute for resources, after which no other is tried."""
 _START_FAILED = "WorkerGroupStartup"
-"""Begins the names of the classes of Ray Train's errors of such a start."""
+"""Prefix of the class names of Ray Train's errors in such a start."""
 
 
 class _Backend(Backend):
-    """Gives all workers the store of their runs' process groups, in rank 0's process."""
+    """Connects all workers to one store for their runs' process groups, in rank 0's process."""
 
-    # as in Ray's TorchTrainer: every worker sees all GPUs of its node that the group has
+    # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
@@ -60,7 +60,7 @@ def _open_store() -> tuple[str, int]:
 
 
 def _join_store(host: str, port: int) -> tuple[str, str]:
-    """The worker's node and host."""
+    """Join the store; return the worker's node id and host."""
     from raysuite.orchestrate.rendezvous import join_store
 
     join_store(host, port)
@@ -77,11 +77,11 @@ class _Config(BackendConfig):
 
 
 class Workers:
-    """Runs a function of the worker processes, named as module:function, with `config()` on each,
-    and starts new workers where some fail, for as long as runs are left.
+    """Runs `work`, a function named as module:function, with `config()` on each worker process, and
+    starts new workers after failures, as long as runs are left.
 
-    The driver does not import the function, nor torch with it. The worker group is Ray Train's.
-    `run_config` names its folder.
+    The driver imports neither the function nor torch. The worker group is Ray Train's; `run_config`
+    names its folder.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Workers:
         self._halted, self._rests = threading.Event(), threading.Event()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Other runs are executed from now on, and have to end by another deadline."""
+        """Execute other runs from now on, with another deadline."""
         self._recorder.follow(plans)
         self._keeper.follow(plans, deadline)
 
@@ -108,7 +108,7 @@ class Workers:
         """Work until no run is left, or until the workers have been asked to stop.
 
         Raises NodesGoneError, StoppedWaitingError, LateError, DeadlineError, StorageError, and Ray
-        Train's ControllerError where no workers can be started.
+        Train's ControllerError if no workers can be started.
         """
         starts = 0
         while True:
@@ -125,13 +125,13 @@ class Workers:
                 raise error
 
     def halt(self) -> None:
-        """Make the thread that calls `fit` stop calling Ray: a call while Ray shuts down ends the
-        process, with code 1."""
+        """Stop the thread in `fit` from calling Ray: a call while Ray shuts down would end the
+        process with code 1."""
         self._halted.set()
         self._rests.wait(_HALTS_S)
 
     def _attempt(self) -> TrainingFailedError | None:
-        """One group of workers, until it has ended: what it failed with, if it did."""
+        """Run one group of workers until it has ended; return its error, if it failed."""
         settings: dict[str, Any] = {
             "train_loop_config": {**self._config(), "work": self._work},
             "backend_config": _Config(self._keeper.hosts_file),
@@ -144,7 +144,7 @@ class Workers:
             return self._fit_beside(settings)
 
     def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
-        """In a process of its own, with which Ray ends the controller and the workers."""
+        """Run a group in another process; at its end, Ray ends the controller and the workers."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         fitted = task.remote(settings)
@@ -160,10 +160,10 @@ class Workers:
             return ControllerError(error)
 
     def _poll(self) -> None:
-        """Twice a second while the workers work. Raises LateError, DeadlineError."""
+        """Called twice per second while the workers work. Raises LateError, DeadlineError."""
         if self._halted.is_set():
             self._rests.set()
-            threading.Event().wait()  # for ever, in a thread that ends with the process
+            threading.Event().wait()  # for ever: the thread ends with the process
         self._keeper.check()
 
 
@@ -173,7 +173,7 @@ def _start_failed(error: TrainingFailedError) -> bool:
 
 
 def _fit(settings: dict[str, Any]) -> TrainingFailedError | None:
-    os.environ.update(RUN_SETTINGS)  # a cluster that was joined has others
+    os.environ.update(RUN_SETTINGS)  # the environment of an existing cluster differs
     try:
         DataParallelTrainer(run_work, **settings).fit()
     except TrainingFailedError as error:
@@ -182,5 +182,5 @@ def _fit(settings: dict[str, Any]) -> TrainingFailedError | None:
 
 
 def run_work(config: dict[str, Any]) -> None:
-    """On each worker."""
+    """The function that Ray Train runs on each worker."""
     load(config["work"])(config)

@@ -1,4 +1,4 @@
-"""What Ray Train runs on every worker: a group of plans, one after the other."""
+"""The functions that Ray Train runs on every worker: a group of plans, one after the other."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
 
-# What Ray Train runs on every worker before a suite: the search for batches.
+# Runs on every worker before a suite: the search for batch sizes.
 
 
 def search_group(config: dict[str, Any]) -> None:
-    """Find the batch of every plan of `config["plans"]`, in order, until asked to stop.
+    """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    Called again on fresh workers where some ran out of memory: it continues after the tried sizes.
+    It is called again on new workers after some ran out of memory; tried sizes are skipped.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -71,7 +71,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """An error of this rank as text; `memory` gives the figures of a lack of it."""
+    """This rank's error as text; `memory` returns memory figures for an error of memory."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:
@@ -81,7 +81,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """On rank 0. A model that raised an error by itself would raise it again."""
+    """Whether to search, on rank 0. A model that raised another error would raise it again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -90,19 +90,19 @@ def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
 
 
 _SHARED_S = 10.0
-"""How long a network file system may take to show the driver's folder."""
+"""Seconds that a network file system may take to show the driver's folder."""
 
 
 Report = Callable[[EpochFinished], None]
-"""Called on rank 0 with each epoch, once it is in the journal and before its checkpoint."""
+"""Called on rank 0 with each epoch, once it is in the journal, before its checkpoint is written."""
 
 
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
-    Called again on fresh workers after each failure that Ray Train retries: runs that have ended
-    are left out, and the interrupted run is resumed from its last checkpoint. Ranks that a run
-    does not need wait for the next one.
+    It is called again on new workers after each failure that is retried: runs that have ended are
+    skipped, and the interrupted run is resumed from its last checkpoint. Ranks that a run does not
+    need wait for the next one.
     """
     settle(config)
     results = Results(Path(config["results"]))
@@ -121,12 +121,12 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Do one job after the other, as `run_group` does, until the last one.
+    """Run jobs in order, each like `run_group`, until the last one.
 
-    `config["mailbox"]` is the address of the trial's Mailbox. It has each job, a config for
+    `config["mailbox"]` is the address of the trial's Mailbox. It holds each job, a config for
     `run_group`, under `job/NUMBER`, and null after the last one; `config["first"]` is the number of
     the first job for these workers. Rank 0 puts each epoch under `report/NUMBER/0`,
-    `report/NUMBER/1` and so on, and null where the job is done.
+    `report/NUMBER/1` and so on, and null after the job's end.
     """
     rank, mailbox = ray.train.get_context().get_world_rank(), Mailbox.at(*config["mailbox"])
     for number in count(config["first"]):
@@ -134,7 +134,7 @@ def serve(config: dict[str, Any]) -> None:
         if job is None:
             return
         keys = (f"report/{number}/{place}" for place in count())
-        # the first ones may be of workers that were lost
+        # the first keys may be from workers that were lost
         free = (key for key in keys if not mailbox.has(key))
         run_group({**job, "job": number}, partial(_report, mailbox, free))
         if rank == 0:
@@ -145,16 +145,16 @@ _PER_STEP = ("losses", "learning_rates", "step_seconds")
 
 
 def _report(mailbox: Mailbox, keys: Iterator[str], epoch: EpochFinished) -> None:
-    """Put an epoch's line of the journal, without what grows with its steps."""
+    """Put an epoch as a line of the journal, without values per step."""
     brief = epoch.model_copy(update={name: [] for name in _PER_STEP})
     mailbox.put(next(keys), checked_line(brief).decode())
 
 
 def settle(config: dict[str, Any]) -> None:
-    """Change to the driver's working folder, and import from it.
+    """Change to the driver's working folder, and add it to the import path.
 
-    Raises BrokenRunError where the driver's results folder is not visible: the driver would not see
-    what rank 0 writes.
+    Raises BrokenRunError if the driver's results folder is not visible on this host: the driver
+    would not see what rank 0 writes.
     """
     deadline = time.monotonic() + _SHARED_S
     while not (Path(config["results"]) / FILE).exists():
@@ -167,15 +167,15 @@ def settle(config: dict[str, Any]) -> None:
             raise BrokenRunError(text, text, peer_lost=False)
         time.sleep(0.5)
     if os.path.isdir(config["path"]):
-        os.chdir(config["path"])  # a cluster that was joined began elsewhere
+        os.chdir(config["path"])  # workers of an existing cluster start elsewhere
     if config["path"] not in sys.path:
-        sys.path.insert(0, config["path"])  # the user's own models are beside the spec
+        sys.path.insert(0, config["path"])  # the user's own models are in the spec's folder
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker among those of a plan, also in torchrun's variables; None where it has none.
+    """This worker's place in a plan, also set as torchrun's variables; None if it has none.
 
-    Raises BrokenRunError where the plan needs a GPU and torch can use none.
+    Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
     place = _torchrun_place(plan)
     if place is None:
@@ -184,13 +184,13 @@ def place_of(plan: RunPlan) -> World | None:
     rank, local_rank = int(place["RANK"]), int(place["LOCAL_RANK"])
     try:
         device = torch_device(plan.device, local_rank)
-    except UserError as error:  # else it would count as a lost worker
+    except UserError as error:  # otherwise it would count as a lost worker
         raise BrokenRunError(str(error), str(error), peer_lost=False) from error
     return World(rank, plan.workers, local_rank, device)
 
 
 def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
-    """This worker's place in a plan, as torchrun's variables; None where it has none."""
+    """This worker's place in a plan, as torchrun's variables; None if it has none."""
     context = ray.train.get_context()
     rank = context.get_world_rank()
     if rank >= plan.workers:
@@ -206,14 +206,14 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
-    which checkpoint."""
+    """Whether to run the plan, and from which checkpoint; rank 0, which writes the journals,
+    decides."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
         return None
     folder = _checkpoint_folder(plan, results, config)
-    remove_partial(folder)  # of ranks that died
+    remove_partial(folder)  # left by ranks that died
     epochs = recorded_epochs(results.records(plan.run_id))
     found, unread = latest_checkpoint(folder, plan.run_id, epochs)
     return {"resume": str(found) if found else config.get("taken"), "unread": unread}
@@ -234,13 +234,13 @@ def _run(
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
-        # it comes through a store without authentication
+        # `resume` was sent through a store without authentication
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
             raise RunError(f"{resume} is no checkpoint of this run")
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
-        # the other ranks may wait for this one: Ray Train ends them and continues with the rest
+        # other ranks may wait for this one: Ray Train ends them, and the remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
 
 
@@ -254,7 +254,7 @@ def _run_script(plan: RunPlan, place: dict[str, str], results: Results, key: str
 
 
 def _sampling(plan: RunPlan, results: Results, wanted: bool) -> AbstractContextManager[None]:
-    """Each host samples itself, into a file of its own."""
+    """Sample each host's system figures into a file of its own, from one of its workers."""
     folder = results.journal_file(plan.run_id).parent
     return sampling(system_file(folder, socket.gethostname()) if wanted else None)
 

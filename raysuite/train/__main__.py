@@ -3,9 +3,9 @@
 python -m raysuite.train experiments/x.yaml [--results FOLDER] [key=value ...]
 torchrun --nproc-per-node 2 -m raysuite.train experiments/x.yaml resources.workers=2
 
-As `raysuite run`, each call makes a results folder, FOLDER/NAME/DATE-TIME, and prints it. SIGTERM
-and SIGUSR1 make a run stop between two steps, with a checkpoint in its folder; it exits with 75
-then, and --resume resumes it.
+Like `raysuite run`, each call makes a results folder, FOLDER/NAME/DATE-TIME, and prints its path.
+SIGTERM and SIGUSR1 stop a run between two steps, with a checkpoint in its folder. The exit code is
+then 75, and --resume resumes the run.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from raysuite.train.resuming import left_alone
 from raysuite.train.stop_together import RequestedEnd, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
-# A run's batch without Ray: what was tried is in the results folder.
+# The batch size of a run without Ray: its trials are recorded in the results folder.
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
-    """The plan with the batch that its ranks find by trial; with `resume`, from what was tried.
+    """The plan with the batch size that its ranks find by trial; `resume` continues a search.
 
-    All ranks must call it. Raises RunError where nothing fits, and where a rank ran out of memory
-    in a complete step: started again with `resume`, the search continues.
+    All ranks must call it. Raises RunError if no size fits, and if a rank runs out of memory in a
+    complete step: the next start with `resume` then tries smaller sizes.
     """
     world = world_from_environment(wish.device)
     file = results.folder / "batches" / f"{wish.run_id}.jsonl"
@@ -95,7 +95,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
 def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results:
     """A new results folder PARENT/DATE-TIME, which rank 0 makes for all ranks.
 
-    All ranks must call it. Raises UserError where it cannot be made.
+    All ranks must call it. Raises UserError if the folder cannot be made.
     """
     world = world_from_environment("cpu")
     store = shared_store("results", world.rank, world.size) if world.size > 1 else None
@@ -103,7 +103,7 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
         return Results(Path(store.get("folder").decode()))
     results = Results.create(parent)
     write_whole(results.folder / "spec.yaml", document.text.encode())
-    results.write_plans([])  # before a batch is found by trial, which can end this process
+    results.write_plans([])  # before the batch search, which can end this process
     results.add_command(shlex.join(["python", "-m", "raysuite.train", *arguments]))
     print(f"results: {results.folder}", flush=True)
     if store is not None:
@@ -112,8 +112,8 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
-    """The newest results below PARENT. Raises UserError where there are none, and where its runs
-    do other work than `plans`: rows of both would be in one table."""
+    """The newest results below PARENT. Raises UserError if there are none, and if their runs do
+    other work than `plans`: one table would contain rows of both."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
     results = Results.open(parent.absolute())
@@ -136,7 +136,7 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run every plan of a spec whose world size is the one this process was started with."""
+    """Run every plan of a spec that has the world size of this process's launch."""
     parser = argparse.ArgumentParser(
         prog="raysuite.train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
             return opened.end_of(plan.run_id) if opened else None
 
         left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
-        # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
+        # on each rank: torchrun would end ranks that wait for rank 0 only after a delay
         trial_batch.check(left, document)
         words = sys.argv[1:] if arguments is None else arguments
         results = opened or begin(document, parent, words)
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd) -> Record | None:
-    """Run a plan; its last Record."""
+    """Run a plan, and return its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
     taken_up: Path | None = None
@@ -216,7 +216,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
     if resume:
         epochs = recorded_epochs(results.records(plan.run_id))
         taken_up, unread = latest_checkpoint(kept, plan.run_id, epochs)
-    if taken_up is not None:  # now: an error later is the end of the run
+    if taken_up is not None:  # before the run starts: a later error would count as the run's end
         LoopState.read(taken_up).check_classes(plan.dataset.class_names)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
@@ -264,16 +264,17 @@ def _print(plan: RunPlan, record: Record) -> None:
 
 
 _ENDING_S = 10.0
-"""A rank that fails leaves its group first, and then writes why."""
+"""Seconds to wait for a failed rank to write its reason, after it has left its group."""
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
-    """Record why the run that `began` ended, and return it: the error of the rank that failed, not
-    the errors that it caused on others. Empty where none failed, but one is gone: that is no end.
+    """Record why the run that started at `began` failed, and return the error of the failed rank
+    instead of the errors that it caused on others. Empty if no rank failed but one disappeared: the
+    run can then be resumed.
 
-    Each rank writes for itself, as those that wait in a collective are not notified; they see one
-    journal where they share a file system. No rank that lost another ends before the reason is
-    written: torchrun kills the others when the first one ends.
+    Each rank writes its own error, because ranks that wait in a collective are not notified. Ranks
+    with a shared file system share one journal. A rank that lost another waits for the recorded
+    reason, because torchrun kills all ranks when the first one ends.
     """
 
     def known() -> RunFailed | None:
@@ -292,7 +293,8 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         message=message if world.size == 1 else f"rank {world.rank}: {message}",
         detail=traceback.format_exc(),
     )
-    # all ranks may have one error; one that failed before rank 0 wrote anything is not at the end
+    # Record an error that several ranks have only once. If rank 0's first Record came after an
+    # earlier failure, record it again: `end_of` takes only the last Record.
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:
         Journal(results.journal_file(plan.run_id)).write(failed)

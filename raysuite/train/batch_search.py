@@ -1,11 +1,11 @@
 """Search for the batch size of a run on its own ranks, before the run.
 
 First each rank passes a micro-batch forward and backward without communication, and all ranks
-exchange the result; a rank that runs out of memory blocks no other one. The largest size that fits
-is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank that
-runs out of memory there ends, because the others may wait in a collective that cannot be cancelled.
-The driver starts the ranks again, and the search continues with smaller sizes, from a file of the
-trials.
+exchange the result; a rank that runs out of memory does not block the others. The largest size that
+fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank
+that runs out of memory there ends, because the others may wait in a collective that cannot be
+cancelled. The driver starts the ranks again, and the search continues with smaller sizes, from a
+file of the trials.
 
 A GPU refuses an allocation that does not fit, a CPU does not. On a CPU a larger size is tried only
 if memory use at the smaller sizes predicts that it fits.
@@ -39,19 +39,19 @@ from raysuite.train.out_of_memory import is_out_of_memory
 from raysuite.units import human_bytes
 
 _WARM_STEPS = 2
-"""Before the steps that are timed; the optimiser makes its state in the first."""
+"""Steps before the timed ones; the optimiser creates its state in the first step."""
 _TIMED_S, _FEWEST, _MOST = 0.5, 3, 50
-"""Length of a timing, and its least and most steps."""
+"""Target duration of a timing in seconds, and its minimum and maximum number of steps."""
 _STAGES: tuple[Stage, ...] = ("alone", "together")
 
 
 def search_batch(
     plan: RunPlan, world: World, tried: TriedFile, stopped: Callable[[], bool] = lambda: False
 ) -> int:
-    """Continue the search for the batch of `plan` that `tried` records, to its end.
+    """Continue the search for the batch size of `plan`, recorded in `tried`, to its end.
 
-    Return the micro-batch that is taken; 0 if nothing fits, or if rank 0, which reads and writes
-    the file, was `stopped` before. All ranks must call it.
+    Return the chosen micro-batch; 0 if nothing fits, or if `stopped` became true on rank 0, which
+    reads and writes the file. All ranks must call it.
 
     Raises what the model or the strategy raises, and MemoryError if one of several ranks runs out
     of memory in a complete step: the ranks then have to be started again.
@@ -74,7 +74,7 @@ def search_batch(
 def _next_of_all(
     plan: RunPlan, world: World, comm: Comm, file: TriedFile, stopped: Callable[[], bool]
 ) -> tuple[Stage, int] | None:
-    """The next trial, as rank 0 decides it, on all ranks; None at the end."""
+    """The next trial, chosen by rank 0 and returned on all ranks; None at the end."""
     word = torch.zeros(2, dtype=torch.float64)
     if world.rank == 0 and not stopped():
         wanted = _next(plan, world, file)
@@ -86,7 +86,7 @@ def _next_of_all(
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
-    """The next size that may be tried; those that would not fit a host are recorded as such."""
+    """The next size to try; sizes too large for a host's memory are recorded as not fitting."""
     while True:
         tried = file.read()
         wanted = search_of(plan, tried).next()
@@ -100,9 +100,10 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 
 
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
-    """A record that `size` will not fit a worker, if the smaller sizes predict it; else None.
+    """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
 
-    The memory beyond the largest of them grows as it did up to there, from half of it or less.
+    The memory for more samples is extrapolated from the largest tried size and the largest of at
+    most half that size.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),
@@ -130,7 +131,7 @@ def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
 
 
 class _Ranks:
-    """Tries a size on all ranks; every method returns the same on all of them."""
+    """Tries a size on all ranks; every method returns the same result on all of them."""
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy, comm: Comm) -> None:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
@@ -188,7 +189,7 @@ class _Ranks:
             batches = [self._batch(size, plan.global_batch)] * plan.accumulate
 
             def steps(count: int) -> float:
-                """Seconds of so many steps on the slowest rank."""
+                """Seconds for `count` steps on the slowest rank."""
                 began = now(self._world.device)
                 for _ in range(count):
                     engine.step(batches, plan.peak_lr)
@@ -214,7 +215,7 @@ class _Ranks:
     def _agreed(
         self, stage: Stage, size: int, fits: bool, memory: PeakMemory, speed: float | None
     ) -> BatchTried:
-        """What all ranks found, once what was tried is freed."""
+        """The result over all ranks, after the memory of the trial is freed."""
         gc.collect()
         on_gpu = self._world.device.type == "cuda"
         peak = memory.device_bytes() if on_gpu else memory.process_bytes() - self._held

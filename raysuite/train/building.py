@@ -1,4 +1,4 @@
-"""The model of a plan under its strategy, for every part of a run."""
+"""Build a plan's model and its strategy's engine, for all parts of a run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from raysuite.tasks import Task, make_task
 
 
 def import_own(plan: RunPlan) -> None:
-    """Import the user's modules. What they change when they are imported, which is once a process,
-    is not undone at the end of a run. Raises UserError where one cannot be imported."""
+    """Import the user's modules. Changes that they make to the process on import, which happens
+    once per process, are not undone at the end of a run. Raises UserError if a module cannot be
+    imported."""
     models.check(plan.spec.model.name)
     data = plan.spec.data
     own = (
@@ -42,14 +43,14 @@ def import_own(plan: RunPlan) -> None:
 
 
 def set_torch(plan: RunPlan) -> None:
-    """Set torch's options of the whole process."""
+    """Set torch's process-wide options."""
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     torch.backends.cudnn.benchmark = plan.spec.training.cudnn_benchmark
 
 
 def bind_worker(plan: RunPlan, world: World) -> str:
-    """Bind this process to its share of the host's CPUs; the CPUs and their memory nodes as text,
-    empty where it is not bound. Raises UserError for CPUs that are not here."""
+    """Bind this process to its share of the host's CPUs, and return the CPUs and their memory nodes
+    as text; empty if the process is not bound. Raises UserError for CPUs that this host lacks."""
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     near = []
     if world.device.type == "cuda" and torch.cuda.device_count() >= workers:
@@ -79,7 +80,7 @@ def build_model(plan: RunPlan, world: World) -> nn.Module:
 
 
 def step_settings(plan: RunPlan) -> StepSettings:
-    """What an optimiser step of the plan means."""
+    """The plan's settings for an optimiser step."""
     training, facts = plan.spec.training, plan.dataset
     return StepSettings(
         micro_batch=plan.micro_batch,
@@ -96,11 +97,10 @@ def step_settings(plan: RunPlan) -> StepSettings:
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
 ) -> tuple[Engine, WeightAverage | None]:
-    """The engine, and the average of its weights where the plan asks for one. All ranks must call
-    it."""
+    """The engine, and the average of its weights if the plan has one. All ranks must call it."""
     decay = plan.spec.training.ema_decay
     model = build_model(plan, world)
-    # a copy of the bare model: frameworks replace weights, or put hooks on them
+    # a copy of the bare model: frameworks replace its weights, or add hooks to them
     average = WeightAverage(model, decay) if decay else None
     names: dict[Tensor, str] = {each: name for name, each in model.named_parameters()}
     engine = strategy.prepare(
@@ -114,13 +114,13 @@ def build_engine(
 
 
 def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Inputs and targets of `count` samples on the generator's device: see `drawn`."""
+    """Inputs and targets of `count` samples on the generator's device, as from `drawn`."""
     task = make_task(plan.spec.task, plan.dataset)
     return drawn(task, plan.spec.data.model_dump_json(), count, generator)
 
 
 def drawn(task: Task, data: str, count: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Random samples of a task, or, where it has none, training samples chosen at random."""
+    """Random samples of a task; for a task without them, randomly chosen training samples."""
     found = task.draw(count, generator)
     if found is not None:
         return found
@@ -133,7 +133,7 @@ def drawn(task: Task, data: str, count: int, generator: torch.Generator) -> tupl
 
 @lru_cache(maxsize=1)
 def _training_samples(data: str, facts: DatasetFacts) -> TensorSource:
-    """Kept open: the gate draws several batches."""
+    """The training set, opened once and kept open: the gate draws several batches."""
     prepared = prepare(DataOptions.model_validate_json(data), facts)
     source = open_source(prepared, "train")
     assert isinstance(source, TensorSource), "tasks of images draw their own"
@@ -141,5 +141,5 @@ def _training_samples(data: str, facts: DatasetFacts) -> TensorSource:
 
 
 def criterion_of(plan: RunPlan) -> Criterion | None:
-    """The loss of the plan's task; None for classification, whose own options change its loss."""
+    """The loss of the plan's task; None for classification, whose loss the engine computes."""
     return None if plan.spec.task.classifies else make_task(plan.spec.task, plan.dataset).loss

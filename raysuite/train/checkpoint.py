@@ -1,12 +1,12 @@
-"""What a checkpoint holds beside the engine's own files: the progress of training.
+"""The parts of a checkpoint that do not come from the engine: the progress of training.
 
 FOLDER/loop.json     epoch, step, times, and the finished part of an epoch in progress
-FOLDER/rank-R.pt     in mid-epoch alone: the rank's random state and its running statistics
-FOLDER/average.pt    the average of the weights, where there is one
+FOLDER/rank-R.pt     only within an epoch: the rank's random state and its buffers
+FOLDER/average.pt    the average of the weights, if there is one
 FOLDER/files.json    the size of each file; written last
 
-All ranks write into one folder, on a file system that they share. FOLDER.partial is being written,
-FOLDER.old is the one before while the new one takes its place.
+All ranks write into one folder, on a shared file system. A new checkpoint is written to
+FOLDER.partial; while it is renamed to FOLDER, the previous one is FOLDER.old.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class SoFar(BaseModel):
 
     steps: int = 0
     attempts: int = 0
-    """In how many attempts those steps were taken."""
+    """Number of attempts in which these steps were taken."""
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     skipped_steps: int = 0
-    """Those among them whose gradients overflowed in fp16."""
+    """Steps of these whose gradients overflowed in fp16."""
     seconds: float = 0.0
-    """Training time of the slowest worker of each attempt."""
+    """Training time, summed over attempts, of each attempt's slowest worker."""
     steady_images: int = 0
     steady_seconds: float = 0.0
     step_seconds: list[float] = Field(default_factory=list)
-    """Of each step after the warm-up, on the slowest worker."""
+    """Duration of each step after the warm-up, on the slowest worker."""
     data_wait_seconds: list[float] = Field(default_factory=list)
-    """Per worker."""
+    """Total time that each worker waited for data."""
     power: PowerUse | None = None
     compile_seconds: float = 0.0
     weights: list[float] = Field(default_factory=list)
-    """Of each step, where they are known from its targets alone."""
+    """Weight of each step in the loss, if the targets alone determine it."""
     other_cores: list[float] = Field(default_factory=list)
-    """Per worker; of an epoch in several attempts, of the last."""
+    """Cores used by other programs, per worker; for several attempts, in the last one."""
 
 
 class LoopState(BaseModel):
@@ -72,35 +72,35 @@ class LoopState(BaseModel):
     best_epoch: int = 0
     so_far: SoFar = SoFar()
     classes: tuple[str, ...] = ()
-    """By label; empty in checkpoints of earlier versions."""
+    """Class name of each label; empty in checkpoints of earlier versions."""
 
     def check_classes(self, found: Sequence[str]) -> None:
-        """Raise DataError where labels mean other classes now."""
+        """Raise DataError if labels now mean other classes."""
         remedy = "restore the names that they had, or begin a new run"
         match_classes(self.classes, "the checkpoint", found, "the data set", remedy)
 
     def write(self, folder: Path) -> None:
-        """Keep it in a checkpoint."""
+        """Write the progress to a checkpoint's folder."""
         (folder / _STATE).write_bytes(checked_line(self))
 
     @classmethod
     def read(cls, folder: Path) -> LoopState:
-        """What `write` kept."""
+        """Read the progress that `write` stored in a checkpoint's folder."""
         return cls.model_validate_json(content_of((folder / _STATE).read_bytes()))
 
 
 class _Files(BaseModel):
-    """The files of a checkpoint."""
+    """The sizes of a checkpoint's files."""
 
     sizes: dict[str, int]
-    """Path in its folder -> bytes."""
+    """Path relative to the checkpoint's folder -> bytes."""
 
 
 def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | None, str]:
-    """The newest whole checkpoint of a run that `keep_checkpoint` wrote to `folder`, None without
-    any, and why newer ones are not taken.
+    """The newest complete checkpoint of a run in `folder`, as `keep_checkpoint` wrote it, or None;
+    and why newer ones are not used.
 
-    `epochs`: how many the run's journal has. A checkpoint that is further on is of epochs whose
+    `epochs`: number of epochs in the run's journal. A later checkpoint belongs to epochs whose
     records are lost.
     """
     wrong = []
@@ -122,9 +122,9 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
 
 
 def _damage(folder: Path) -> str:
-    """The first file of a checkpoint that is not as it was written; empty where all are.
+    """A message on the first missing or damaged file of a checkpoint; empty if all are intact.
 
-    torch.save's files are archives with a checksum of each tensor.
+    torch.save's files are archives with a checksum for each tensor.
     """
     try:
         sizes = _Files.model_validate_json(content_of((folder / _FILES).read_bytes())).sizes
@@ -139,30 +139,30 @@ def _damage(folder: Path) -> str:
                 with zipfile.ZipFile(file) as archive:
                     if archive.testzip() is not None:
                         return f"{file} is damaged"
-        except Exception as error:  # a damaged archive raises whatever its fields lead to
+        except Exception as error:  # a damaged archive can raise any exception
             return f"{file} is damaged ({type(error).__name__})"
     return ""
 
 
 def places(folder: Path) -> tuple[Path, Path]:
-    """The folders that may contain a checkpoint of `folder`."""
+    """The folders that may hold the checkpoint of `folder`: the new one and the previous one."""
     return folder, _older(folder)
 
 
 def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, comm: Comm) -> None:
-    """Have `save` write a checkpoint, and put it at `folder` instead of an older one; every rank
-    calls it.
+    """Let `save` write a checkpoint, and replace `folder`'s older one by it. All ranks must call
+    it.
 
-    A rank that dies meanwhile leaves the older one as it is.
+    If a rank dies meanwhile, the older checkpoint is unchanged.
     """
     partial = _partial(folder)
     partial.mkdir(parents=True, exist_ok=True)
     save(partial)
     comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if world.local_rank == 0:
-        flush_folder(partial)  # a node has what its ranks wrote
-    comm.all_reduce(torch.zeros(1), "max")  # no rank looks at its files any more
-    if world.rank == 0:  # which has opened them all: NFS gives no older sizes then
+        flush_folder(partial)  # a node caches what its own ranks wrote
+    comm.all_reduce(torch.zeros(1), "max")  # no rank opens its files any more
+    if world.rank == 0:  # rank 0 has opened every file: NFS then reports current sizes
         write_sizes(partial)
         old = _older(folder)
         if folder.exists():
@@ -171,24 +171,24 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
         partial.rename(folder)
         flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
+    comm.all_reduce(torch.zeros(1), "max")  # before any rank writes the next checkpoint
 
 
 def write_sizes(folder: Path) -> None:
-    """Note the sizes of all files of a checkpoint, after the last of them."""
+    """Record the sizes of all files of a checkpoint; call it after the last file is written."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != _FILES]
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
     write_whole(folder / _FILES, checked_line(_Files(sizes=sizes)))
 
 
 def remove_checkpoint(folder: Path) -> None:
-    """Remove what `keep_checkpoint` wrote to `folder`."""
+    """Remove the checkpoint at `folder`, with its previous and its partial version."""
     for place in (folder, _older(folder), _partial(folder)):
         shutil.rmtree(place, ignore_errors=True)
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove a checkpoint that was being written when its ranks died."""
+    """Remove a partial checkpoint whose ranks died while they wrote it."""
     shutil.rmtree(_partial(folder), ignore_errors=True)
 
 
@@ -201,23 +201,22 @@ def _partial(folder: Path) -> Path:
 
 
 def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
-    """Write what each rank has of its own in mid-epoch: every rank calls it."""
+    """Write each rank's random state and buffers within an epoch. All ranks must call it."""
     buffers = {name: value.cpu() for name, value in _buffers(models)}
     state = {"draws": draws(world.device), "buffers": buffers}
     torch.save(state, _rank_file(folder, world.rank))
 
 
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor] | None:
-    """Restore the buffers that `save_rank` wrote, and return the random state.
+    """Restore the buffers that `save_rank` wrote, and return the rank's random state.
 
-    A rank that there was not when they were written takes the buffers of rank 0, and has no random
-    state: None.
+    A rank without a file (there were fewer ranks) takes rank 0's buffers, and returns None.
     """
     own = _rank_file(folder, world.rank)
     state = read_state(own if own.exists() else _rank_file(folder, 0))
     with torch.no_grad():
         for name, buffer in _buffers(models):
-            if name in state["buffers"]:  # a stage of a pipeline may hold others than before
+            if name in state["buffers"]:  # a pipeline stage may have different buffers than before
                 buffer.copy_(state["buffers"][name])
     found: dict[str, Tensor] = state["draws"]
     return found if own.exists() else None

@@ -1,4 +1,4 @@
-"""Costs of a run: operations and bytes, counted once a run, and energy, measured in each epoch."""
+"""Costs of a run: operations and bytes, counted once per run, and energy, measured per epoch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 
 if TYPE_CHECKING:
-    from raysuite.models.model_costs import (
-        ModelCost,
-    )  # imports triton
+    from raysuite.models.model_costs import ModelCost  # imports triton
 
-# What a device can do at most, by its vendor: operations per second, dense.
-#
-# Only devices whose document states it are listed. Of all others, CPUs among them, the peak is not
-# known, and what would be a part of it is not reported.
+# Peak dense rates of devices as published by their vendors, in operations per second.
+# Only devices with a published rate are listed. For all others, such as CPUs, the peak is unknown,
+# and shares of the peak are not reported.
 
 TERA = 1e12
 
@@ -35,11 +32,11 @@ V100 = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-data
 A100 = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
 H100 = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
 H200 = "https://www.nvidia.com/en-us/data-center/h200/"
-# H100's and H200's documents state tensor rates with sparsity; without it they are half.
+# The documents of H100 and H200 state tensor rates with sparsity; dense rates are half of these.
 
 
 class Peak(NamedTuple):
-    """The highest rate of one device in one number format."""
+    """The peak rate of one device in one dtype."""
 
     flops: float
     """Operations per second, a multiply-add counted as two."""
@@ -66,15 +63,15 @@ _TERAFLOPS: dict[str, tuple[dict[str, float], str]] = {
     "NVIDIA H100 PCIe": (_H100_PCIE, H100),
     "NVIDIA H200": (_H100_SXM, H200),
 }
-"""The driver's name of a device -> number format -> 10^12 operations per second. A name must be
-equal: a part of a device (MIG) has another, and another rate."""
+"""The driver's name of a device -> dtype -> 10^12 operations per second. The whole name must match:
+a MIG slice has another name and another rate."""
 
 
 def peak(device: str, precision: str, tf32: bool) -> Peak | None:
     """The peak of a device for training in `precision` (fp32, bf16 or fp16); None if unknown.
 
-    With `tf32`, convolutions in fp32 may use that format where the device has it, and they are
-    compared with its rate, which is the higher one.
+    With `tf32`, convolutions in fp32 may use TF32 if the device supports it. The peak is then the
+    rate of TF32, which is higher.
     """
     rates, source = _TERAFLOPS.get(device, ({}, ""))
     number_format = "tf32" if precision == "fp32" and tf32 and "tf32" in rates else precision
@@ -90,17 +87,17 @@ class EpochPower:
         self._reading = Reading()
 
     def begin(self) -> None:
-        """Before the first step."""
+        """Call before the first step."""
         if self._meter is not None:
             self._meter.begin()
 
     def end(self) -> None:
-        """After the last step, before anything is computed of it."""
+        """Call after the last step, before results are computed."""
         if self._meter is not None:
             self._reading = self._meter.end()
 
     def use(self, comm: Comm) -> PowerUse | None:
-        """The epoch's readings of all workers; every rank calls it. None where there are none."""
+        """All workers' readings of the epoch; None if there are none. All ranks must call it."""
         if self._meter is None:
             return None
         mine, meter = self._reading, self._meter
@@ -131,7 +128,7 @@ def _known(values: list[float]) -> list[float | None]:
 
 
 def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
-    """What one image of `plan` costs, and what the workers' device can do; every rank calls it."""
+    """The cost of one image of `plan`, and the workers' peak rate. All ranks must call it."""
     device = _device(world, comm)
     known = peak(device, plan.spec.training.precision, torch.backends.cudnn.allow_tf32)
     cost, message = None, ""
@@ -156,11 +153,11 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
 
 @lru_cache
 def _counted(model: str, facts: DatasetFacts) -> ModelCost:
-    """Once a process, which several runs share: deep networks take seconds."""
+    """The cost of a model, cached for several runs in a process: deep networks take seconds."""
     return models.cost_of(ModelOptions.model_validate_json(model), facts)
 
 
 def _device(world: World, comm: Comm) -> str:
-    """The name of all workers' device; empty on CPUs, and where they are not alike."""
+    """The name of all workers' device; empty on CPUs, and if the devices differ."""
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
     return name if len(set(gather_plain(comm, name))) == 1 else ""

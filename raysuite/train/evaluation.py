@@ -51,8 +51,8 @@ class Evaluation:
         return found
 
     def by_class(self) -> list[dict[str, Any]]:
-        """For each class its samples, precision, recall and F1 score, by scikit-learn; None where
-        one is not defined."""
+        """For each class, samples, and scikit-learn's precision, recall and F1 (None if
+        undefined)."""
         from sklearn.metrics import precision_recall_fscore_support
 
         found = precision_recall_fscore_support(
@@ -71,12 +71,12 @@ class Evaluation:
 
 
 MOST_NUMBERS = 16
-"""Of a sample's output, or of its targets, up to which they are kept."""
+"""Maximum numbers in a sample's output, and in its targets, for which predictions are kept."""
 
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """The metrics of a task over a split, and the predictions where they were asked for."""
+    """The metrics of a task over a split, and the predictions if requested."""
 
     samples: int
     loss: float
@@ -96,10 +96,10 @@ def evaluate(
     device: torch.device,
     advance: Advance = lambda samples: None,
 ) -> Evaluation:
-    """Predict every sample of `split` of the plan's data set, in fp32, by the state in `weights`.
+    """Predict every sample of the plan's `split` in fp32, with the model state in `weights`.
 
-    `advance` is called with the number of samples of each batch. Raises UserError where the weights
-    are not the model's, and DataError for an image that cannot be read.
+    `advance` is called with the number of samples of each batch. Raises UserError if the weights do
+    not match the model, and DataError for an image that cannot be read.
     """
     found: list[list[NDArray[Any]]] = []
     loss = torch.zeros((), dtype=torch.float64)
@@ -120,10 +120,10 @@ def evaluate_task(
     advance: Advance = lambda samples: None,
     keep: bool = False,
 ) -> TaskEvaluation:
-    """The same of any task: its own loss and metrics, and with `keep` the predictions.
+    """Like `evaluate`, for any task: its own loss and metrics, and with `keep` the predictions.
 
-    Raises UserError at the first batch where the predictions of a sample are no single tensor of up
-    to MOST_NUMBERS.
+    Raises UserError at the first batch if predictions are kept and a sample's are not a single
+    tensor of at most MOST_NUMBERS.
     """
     task = make_task(plan.spec.task, plan.dataset)
     samples, sums, loss, weight = 0, None, 0.0, 0.0
@@ -146,7 +146,7 @@ def evaluate_task(
 
 
 def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
-    """[samples, n] of a tensor with few numbers for each sample."""
+    """A tensor with few numbers per sample, as [samples, n]."""
     if isinstance(value, Tensor) and value.dim() and len(value) == samples:
         rows: NDArray[Any] = value.reshape(samples, -1).cpu().numpy()
         if rows.shape[1] <= MOST_NUMBERS:
@@ -160,11 +160,11 @@ def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
 def _predicted(
     plan: RunPlan, weights: Path, split: Split, device: torch.device, advance: Advance
 ) -> Iterator[tuple[Any, Any]]:
-    """The outputs of the network and the targets of each batch, without padding."""
+    """The network's outputs and the targets of each batch, without padding."""
     network = network_of(plan, weights).to(device)
     prepared = prepare(plan.spec.data, plan.dataset)
     order = np.arange(prepared.samples(split))
-    # as validation sees samples: nothing is drawn
+    # as in validation: without random augmentation
     steps = rank_slices(order, plan.micro_batch, 1, 0)
     with (
         closing(make_loader(prepared, split, plan.spec.loader, device)) as loader,
@@ -177,7 +177,7 @@ def _predicted(
 
 
 def places(plan: RunPlan, split: Split) -> list[str]:
-    """The place of each sample of a split, as errors name it."""
+    """The location of each sample of a split, as error messages show it."""
     prepared = prepare(plan.spec.data, plan.dataset)
     with closing(open_source(prepared, split)) as source:
         return [source.place(sample) for sample in range(prepared.samples(split))]

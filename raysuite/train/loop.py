@@ -62,18 +62,18 @@ class TrainingLoop:
         self.step = 0
         self.time_to_accuracy: float | None = None
         self.best: float | None = None
-        """For early stopping: the best value of its metric so far, and the epoch that had it."""
+        """For early stopping: the metric's best value so far; `best_epoch` is its epoch."""
         self.best_epoch = 0
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self.steps_here = 0
-        """Steps of this attempt: a fresh process warms up anew."""
+        """Optimiser steps of this attempt: a new process warms up again."""
         self.so_far = SoFar()
-        """The finished part of the present epoch."""
+        """The finished part of the current epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
-        """The epoch whose samples were put in order last, and that order."""
+        """An epoch and the order of its samples: the last order that was computed."""
         self.diverged_at: int | None = None
-        """The first optimiser step, from 1, at which losses or weights were found not finite."""
+        """The first optimiser step, counted from 1, with losses or weights that are not finite."""
         self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
@@ -81,7 +81,7 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.task = make_task(plan.spec.task, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
-        """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
+        """Split -> [samples], True for samples left out; set before the first epoch."""
         last, options = plan.memory_format == "channels_last", plan.spec.loader
         train = self.engine.takes_images
         self.train_loader = make_loader(self.prepared, "train", options, world.device, last, train)
@@ -91,15 +91,16 @@ class TrainingLoop:
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._tally: Tensor | None = None
-        """Of the last validation of this attempt, by this rank."""
+        """Counts of this rank's samples in the last validation of this attempt."""
         self._labels: NDArray[np.int64] | None = None
-        """Of the training samples, below 0 for what is left out; None where they are not needed."""
+        """Labels of the training samples, negative for those left out; None if not needed."""
         self._weights: NDArray[np.float64] | None = None
-        """Of each training sample in the loss."""
+        """Weight of each training sample in the loss."""
 
     def read_labels(self) -> None:
-        """Once, before the first epoch, where weights or the order depend on labels. All ranks must
-        call it. Raises DataError for a label that cannot be read or is none."""
+        """Read the training labels, if loss weights or the sample order depend on them. Call it
+        once, before the first epoch, on all ranks. Raises DataError for a label that cannot be read
+        or is outside the set's classes."""
         training, classes = self.plan.spec.training, self.plan.dataset.classes
         if self.prepared.tensors:
             with closing(open_source(self.prepared, "train")) as source:
@@ -124,9 +125,10 @@ class TrainingLoop:
         )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
-        """Train what is left of an epoch, and validate. The Record is the same on all ranks.
+        """Train the rest of an epoch, and validate. The Record is the same on all ranks.
 
-        The request, where it is to stop: `save` then keeps the finished part of the epoch.
+        Return a request to stop instead, if there is one: `save` then writes the finished part of
+        the epoch.
         """
         plan = self.plan
         self.so_far, stop = train_rest(self, watch)
@@ -168,7 +170,7 @@ class TrainingLoop:
             run_id=plan.run_id,
             epoch=self.epoch - 1,
             first_step=first_step,
-            losses=(sums / torch.tensor(weights)).tolist(),  # not a number where none counts
+            losses=(sums / torch.tensor(weights)).tolist(),  # NaN if the step's weight is 0
             learning_rates=[self.learning_rate(first_step + index) for index in range(len(units))],
             skipped_steps=done.skipped_steps,
             attempts=done.attempts,
@@ -191,8 +193,8 @@ class TrainingLoop:
         )
 
     def class_figures(self) -> ClassFigures | None:
-        """Of the last validation; None where this attempt made none, or there are too many classes.
-        All ranks must call it."""
+        """Figures by class of the last validation; None if this attempt has not validated, or with
+        too many classes. All ranks must call it."""
         if self._tally is None:
             return None
         matrix = self.engine.comm.all_reduce(self._tally.cpu(), "sum").tolist()
@@ -211,16 +213,16 @@ class TrainingLoop:
 
     @property
     def stops_early(self) -> bool:
-        """Whether validation has not got better for `early_stopping.patience` epochs."""
+        """Whether validation has not improved for `early_stopping.patience` epochs."""
         early = self.plan.spec.training.early_stopping
         return early is not None and self.epoch - self.best_epoch > early.patience
 
     def _diverged_at(self, sums: Sequence[float], first: int, val_loss: float) -> int | None:
-        """The step at which the run diverged, by an epoch's summed losses, the weights after it and
-        the validation loss, which also shows running means and sharded weights; None if it did not.
-        """
+        """The step at which the run diverged, or None. It is found from an epoch's summed losses,
+        the weights after the epoch, and the validation loss, which also reflects running means and
+        sharded weights."""
         for step, loss in enumerate(sums, start=first + 1):
-            # a step of fp16 whose numbers overflow is skipped
+            # in fp16, a step whose gradients overflow is skipped
             if not math.isfinite(loss) and self.plan.spec.training.precision != "fp16":
                 return step
         parts = [local_part(each.detach()) for each in self.engine.model.parameters()]
@@ -230,25 +232,26 @@ class TrainingLoop:
         return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
-        """Call before the first sample of an epoch is read, at the monotonic time `when`."""
+        """Call before an epoch's first sample is read; `when` is monotonic time."""
         if self._began is None:
             self._began = when
 
     def restore_draws(self) -> None:
-        """Before the first step of an epoch, or the first after a checkpoint in its midst, of which
-        a rank that is new has none."""
+        """Set the random state before the first step of an epoch, or the first step after a
+        checkpoint within an epoch. A rank that the checkpoint does not contain is seeded as for a
+        new epoch."""
         if self.so_far.steps and self._draws is not None:
             restore_draws(self.world.device, self._draws)
         else:
             seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
 
     def _elapsed(self) -> float:
-        """Seconds since this attempt touched its first sample."""
+        """Seconds since this attempt read its first sample."""
         return 0.0 if self._began is None else time.perf_counter() - self._began
 
     def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
-        """This rank's micro-batches of each step of an epoch, and each step's units of throughput
-        in all."""
+        """This rank's micro-batches of each step of an epoch, and each step's throughput units over
+        all ranks."""
         plan, skipped = self.plan, self.skipped.get("train")
         draw = (plan.seed, epoch)
         batch, engine = plan.global_batch, self.engine
@@ -260,19 +263,19 @@ class TrainingLoop:
         return list(steps), self.step_units(epoch)
 
     def step_units(self, epoch: int) -> list[int]:
-        """What the throughput counts, in each step of an epoch, over all ranks."""
+        """Throughput units (images or tokens) in each step of an epoch, over all ranks."""
         if self.task.unit == "tokens":
             return [round(weight) for weight in self._step_weights(epoch)]
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_sizes(order, self.plan.global_batch, skipped)
 
     def _step_weights(self, epoch: int) -> list[float]:
-        """What the summed loss of each step of an epoch is divided by."""
+        """Divisor of the summed loss of each step of an epoch."""
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 
     def weight_of(self, step: Sequence[Slice]) -> float:
-        """What this rank's part of a step is divided by: its samples or tokens."""
+        """Divisor of this rank's part of a step's loss: its samples or tokens."""
         if not self.prepared.tensors or self._weights is None:
             return sum(part.real for part in step)
         return float(sum(self._weights[part.ids[: part.real]].sum() for part in step))
@@ -289,12 +292,12 @@ class TrainingLoop:
 
     @property
     def weighs_batches(self) -> bool:
-        """Whether the weight of a step is known from its targets alone."""
+        """Whether the weight of a step can be computed only from its targets."""
         return self.task.weighted and self._weights is None
 
     @property
     def counts_weights(self) -> bool:
-        """Whether these weights are also what the throughput counts."""
+        """Whether these weights are also the units of the throughput."""
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
@@ -308,7 +311,7 @@ class TrainingLoop:
         return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
-        """One optimiser step; the summed loss of this rank's samples, on the device."""
+        """Take one optimiser step; return the summed loss of this rank's samples, on the device."""
         with layers_named(self.engine.model, self.world):
             loss = self.engine.step(micro_batches, rate)
         if self.average is not None:
@@ -323,14 +326,14 @@ class TrainingLoop:
         )
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """The largest of each over all ranks, on all of them."""
+        """The maximum of each value over all ranks, on all of them."""
         largest: list[float] = self.engine.comm.all_reduce(
             torch.tensor(seconds, dtype=torch.float64), "max"
         ).tolist()
         return largest
 
     def per_worker(self, value: float) -> list[float]:
-        """`value` of every rank, in the order of ranks, on all of them."""
+        """`value` of every rank, in rank order, on all ranks."""
         values: list[float] = (
             self.engine.comm.all_gather(torch.tensor([value], dtype=torch.float64))
             .flatten()
@@ -339,7 +342,7 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint; every rank calls it, with a folder of all of them or its own."""
+        """Write a checkpoint into a folder, common or each rank's own. All ranks must call it."""
         self.engine.save(folder)
         if self.average is not None:
             self.engine.complete(self.average.model)
@@ -379,8 +382,8 @@ class TrainingLoop:
         return [self.engine.model, *([self.average.model] if self.average else [])]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
-        """Rank 0 writes the `state_dict` of the model that was validated, with whole `weights`.
-        All ranks must call it."""
+        """Write the `state_dict` of the model that was validated, with unsharded `weights`, on rank
+        0. All ranks must call it."""
         if self.average is not None:
             state = whole_state(self.average.model, self.average.weights())
         else:
@@ -400,9 +403,9 @@ class TrainingLoop:
 def train_labels(
     prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
-    """The label of each training sample, -1 for what is `skipped`; each rank reads its share.
+    """The label of each training sample, -1 for `skipped` ones; each rank reads its share.
 
-    All ranks must call it. Raises DataError for a label that is none of the set's.
+    All ranks must call it. Raises DataError for a label outside the set's classes.
     """
     samples = prepared.samples("train")
     labels = np.zeros(samples, np.int64)
@@ -417,25 +420,25 @@ def train_labels(
 
 
 def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
-    """[classes] samples / (classes * samples of the class), as scikit-learn's `balanced`; 1 for a
+    """[classes] samples / (classes * samples of the class), like scikit-learn's `balanced`; 1 for a
     class without samples."""
     counts = np.bincount(labels[labels >= 0], minlength=classes)
     weights = counts.sum() / (classes * np.maximum(counts, 1))
     return np.where(counts, weights, 1.0).astype(np.float32)
 
 
-# The steps of one epoch, from where an earlier attempt stopped, and what they took.
+# The remaining steps of one epoch, and their measurements.
 
 
 def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | None]:
-    """Take the steps that are left of the loop's epoch, or those until it is asked to stop.
+    """Take the remaining steps of the loop's epoch, until the end or a request to stop.
 
-    The finished part of the epoch then is the same on all ranks, which all call it.
+    Return the finished part, the same on all ranks, and the request. All ranks must call it.
     """
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)
     steps, sizes = whole[before.steps :], all_sizes[before.steps :]
-    if not steps:  # its validation is left
+    if not steps:  # only the validation remains
         loop.has_begun(now(device))
         return before, None
     steady_from = max(0, loop.plan.spec.measure.warmup_steps - loop.steps_here)
@@ -487,7 +490,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     seconds, steady_seconds = loop.slowest(times)
     step_seconds = loop.slowest(steps_clock.seconds()) if steady else []
     compile_seconds = 0.0
-    if compiler.enabled:  # a rank that compiles has the others wait
+    if compiler.enabled:  # the other ranks wait for a rank that compiles
         slowest = loop.slowest(compiling)
         compile_seconds = sum(slowest)
         seconds -= compile_seconds
@@ -496,14 +499,14 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     units = weights if loop.counts_weights else sizes
     waits = loop.per_worker(waited)
-    # the ranks of a pipeline wait for the one that takes images
+    # the ranks of a pipeline wait for the rank that takes images
     width = loop.plan.spec.strategy.model_workers
     waits = np.array(waits).reshape(-1, width).max(1).repeat(width).tolist()
     power = loop.power.use(loop.engine.comm)
     other_seconds = others.seconds(loop.engine.comm.all_gather)
     if before.attempts:
         earlier = before.data_wait_seconds
-        if len(earlier) != len(waits):  # of another number of workers: each has their mean
+        if len(earlier) != len(waits):  # the worker count changed: take the mean
             earlier = [sum(earlier) / len(earlier)] * len(waits)
         waits = [a + b for a, b in zip(earlier, waits, strict=True)]
         power = joined([(before.power, before.seconds), (power, seconds)])
@@ -526,8 +529,8 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
 
 
 def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> float | None:
-    """Mean loss of this rank's samples, or tokens, of a step; None where it is on a device, or
-    another rank's, or not finite."""
+    """Mean loss of this rank's samples, or tokens, in a step; None if the loss is on a device,
+    belongs to another rank, or is not finite."""
     weight = loop.weight_of(step)
     if total.device.type != "cpu" or not loop.engine.counts or not weight:
         return None
@@ -536,12 +539,12 @@ def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> floa
 
 
 def first_draws(seed: int, epoch: int, rank: int) -> int:
-    """A seed of its own for each epoch of each rank: other dropout on each rank, the same ones
-    after a checkpoint is loaded."""
+    """The seed for an epoch on a rank: dropout differs between ranks, and is the same again after a
+    checkpoint is loaded."""
     return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
-# One exact pass over the validation set, shared among all ranks.
+# One exact pass over the validation set, shared by all ranks.
 
 
 @dataclass(frozen=True)
@@ -551,14 +554,14 @@ class Validated:
     loss: float
     """Mean over samples, or tokens."""
     metrics: dict[str, float]
-    """Of the task, by name."""
+    """Metric of the task -> value."""
     tally: Tensor | None
-    """What the task counted of this rank's samples, on the device."""
+    """The task's counts over this rank's samples, on the device."""
 
 
 def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
-    """The fields of EpochFinished for a task's metrics: two of classification are as old as
-    journals."""
+    """The fields of EpochFinished for a task's metrics: `accuracy` and `top5` have fields of their
+    own."""
     known = {name: metrics[name] for name in ("accuracy", "top5") if name in metrics}
     others = {name: value for name, value in metrics.items() if name not in known}
     return {f"val_{name}": value for name, value in known.items()} | {"val_metrics": others}
@@ -574,9 +577,9 @@ def validate(
     skipped: NDArray[np.bool_] | None,
     watch: Watch,
 ) -> Validated | EndRequest:
-    """Over every validation sample but `skipped`, from all ranks, unless asked to stop meanwhile.
+    """Validate on all ranks, over all samples except `skipped`, unless a stop is requested.
 
-    Of the averaged weights where there is an `average`. All ranks must call it.
+    Uses the averaged weights if there is an `average`. All ranks must call it.
     """
     engine.average_buffers()
     engine.train(False)
@@ -589,7 +592,7 @@ def validate(
     replicas, replica = engine.replicas, engine.replica
     order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * replicas
     steps = rank_slices(order, global_batch, replicas, replica, skipped=skipped)
-    # on the device: to read it at every batch would have the host wait for each
+    # on the device: reading the sums at every batch would make the host wait
     sums: Tensor | None = None
     sizes: list[int] = []
     nothing, on_host = torch.zeros((), device=world.device), 0
@@ -601,7 +604,7 @@ def validate(
                 unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
             )
             weight = task.weight(targets)
-            if not isinstance(weight, Tensor):  # a copy to the device would wait for it
+            if not isinstance(weight, Tensor):  # copying it to the device would wait
                 on_host, weight = on_host + weight, nothing
             parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
             parts += sums_of(task, output, targets)

@@ -1,4 +1,4 @@
-"""Whether an error means that memory ran out, the device's or the host's."""
+"""Detect errors that mean that the memory of the device or of the host ran out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from raysuite.plan import RunPlan
 
 _WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "MemoryError")
-"""CUDA's; those of torch's CPU allocator, which has no class of its own; cuBLAS's; and what a
-loader reports of its processes."""
+"""Messages of CUDA, of torch's CPU allocator (which has no exception class), of cuBLAS, and of a
+loader's processes."""
 _RAYS_WORDS = re.compile("OutOfMemoryError|running low on memory|OOM kill reason")
-"""Of Ray's memory monitor, which ends a worker before the system would."""
+"""Messages of Ray's memory monitor, which ends a worker before the system would."""
 _RAYS_FIGURES = re.compile(r"Memory on the node \(IP: ([^,)]+).*? was (\S+ used / \S+) limit")
 _RAYS_SHARES = re.compile(r"Selected to kill: .*?memory used=([^,\s)]+)")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -24,8 +24,8 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it is, or began with, an allocation that failed."""
-    import torch  # which the driver, that asks about Ray's words, does without
+    """Whether an error is, or was caused by, a failed allocation."""
+    import torch  # on use: the driver, which needs `ray_out_of_memory` only, does not import torch
 
     found: BaseException | None = error
     while found is not None:
@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def figures(plan: RunPlan, world: World) -> str:
-    """What this rank holds and what is left, and the keys that reduce it."""
+    """The memory that this rank holds and what is left, and the keys that reduce it."""
     import psutil
     import torch
 
@@ -58,8 +58,8 @@ def figures(plan: RunPlan, world: World) -> str:
 
 
 def ray_out_of_memory(text: str) -> str:
-    """Ray's error on a worker that its memory monitor ended, as one line with Ray's figures; empty
-    where the error is another one."""
+    """Ray's error for a worker that its memory monitor ended, as one line with Ray's figures; empty
+    for any other error."""
     if not _RAYS_WORDS.search(text):
         return ""
     node, held = _RAYS_FIGURES.search(text), _RAYS_SHARES.findall(text)
@@ -74,7 +74,7 @@ def ray_out_of_memory(text: str) -> str:
 
 def kernel_kills(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
     """Number of processes that the kernel's OOM killer ended in this process's cgroup and below it;
-    on SLURM, in the whole job on this host. None if the kernel does not show it.
+    on SLURM, in the whole job on this host. None if the kernel does not report it.
 
     (Linux, admin-guide/cgroup-v2, memory.events; cgroup-v1/memory, memory.oom_control.)
     """

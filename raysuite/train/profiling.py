@@ -35,10 +35,10 @@ from raysuite.records import TimeShares
 from raysuite.train.loop import TrainingLoop
 
 _SETTLING_STEPS = 2
-"""Under the profiler, before the window: the first calls of a profiler take longer."""
+"""Profiled steps before the measured ones: the first calls under a profiler are slower."""
 
 _AHEAD_STEPS = 4
-"""Asked of the loader beyond the window, so that it loads ahead there as it does in training."""
+"""Steps that the loader gets beyond the measured ones, so that it loads ahead as in training."""
 
 _UNSEEN = (
     "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
@@ -47,10 +47,10 @@ _UNSEEN = (
 
 
 def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
-    """The time shares of `measure.profile_steps` steps after `measure.warmup_steps` others.
+    """The time shares of `measure.profile_steps` steps, after `measure.warmup_steps` other steps.
 
-    All ranks call it, after training; the Record is the same on all of them. Rank 0 writes
-    `trace`. None under nsys, which keeps its own record of the same steps.
+    All ranks must call it, after training; the Record is the same on all of them. Rank 0 writes
+    `trace`. None under nsys, which records the same steps itself.
     """
     began = time.perf_counter()
     measure = loop.plan.spec.measure
@@ -72,8 +72,8 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 with record_function(WINDOW):
                     steps.take(measure.profile_steps)
                     now(loop.world.device)
-                # torch 2.15's memory is corrupted where a send over Gloo that began under its
-                # profiler is waited for after it
+                # In torch 2.15, memory is corrupted if a Gloo send that began under the profiler is
+                # waited for after the profiler has stopped.
                 loop.engine.drain()
         found = horovod_collectives(timeline) if timeline.exists() else []
         if trace is not None and loop.world.rank == 0:
@@ -81,16 +81,16 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 profiler.write_trace(trace)
                 if found:
                     shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
-            except OSError as error:  # a full disk is no reason to lose the finished run
+            except OSError as error:  # a full disk must not lose the finished run
                 trace, lost = None, f"its trace could not be written: {error}"
     parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
     return _record(loop, parts, trace, began, lost)
 
 
 def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
-    """Whether on any rank a GPU computed and the profiler recorded no kernel of it.
+    """Whether on any rank a GPU computed but the profiler recorded none of its kernels.
 
-    The host's operators only launch kernels: their time is no computation.
+    The host's operators only launch kernels: their time is not computation.
     """
     lacks = device.type == "cuda" and not parts.kernels
     return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))
@@ -115,7 +115,7 @@ def _record(
         communication_exposed_seconds=each(parts.communication_exposed),
         data_seconds=each(parts.data),
         data_exposed_seconds=each(parts.data_exposed),
-        # in the same order on all ranks, which gather them
+        # the same order on all ranks: each value is a collective
         kernel_seconds={name: each(parts.kernels[name]) for name in KERNELS if parts.kernels},
         sources=list(parts.sources),
         trace=trace.name if trace is not None else "",
@@ -147,7 +147,7 @@ class Steps:
 
 
 def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
-    """Steps of further epochs, without the last one of each where it is smaller."""
+    """Steps of further epochs, without a last step that is smaller than the others."""
     for epoch in count(loop.epoch):
         steps, sizes = loop.slices(epoch)
         yield from (step for step, size in zip(steps, sizes, strict=True) if size == max(sizes))
@@ -155,14 +155,14 @@ def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
 
 @contextmanager
 def _seen_by_nsys() -> Iterator[None]:
-    """What nsys records when it captures between these two calls."""
+    """Let nsys record the steps inside the context."""
     torch.cuda.profiler.start()
     yield
     torch.cuda.profiler.stop()
 
 
 def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals, on all ranks: the others have none. Their clocks are treated as one."""
+    """Rank 0's intervals, the only ones, on all ranks; the ranks' clocks are treated as equal."""
     rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
     most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
     if most == 0:

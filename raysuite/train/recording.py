@@ -1,4 +1,4 @@
-"""A run whose Records go into its journal: for Ray and for torchrun."""
+"""Execute a run and write its Records into its journal, for Ray and for torchrun."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def recorded(
     requested_end: RequestedEnd,
     until: int | None = None,
 ) -> Iterator[Record]:
-    """Execute a plan; yields each Record on all ranks, once rank 0 has written it.
+    """Execute a plan; yield each Record on all ranks, after rank 0 has written it.
 
-    Checkpoints go to `folder`; the trained weights, the trace of a profile and the position inside
-    an epoch are written beside the journal. The other parameters, and what is raised, are those of
-    `execute`.
+    Checkpoints go to `folder`. The trained weights, the trace of a profile and the position within
+    an epoch are written next to the journal. The other parameters, and the errors raised, are those
+    of `execute`.
     """
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None

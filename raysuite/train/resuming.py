@@ -1,4 +1,4 @@
-"""What a resumed invocation reports of runs that it does not make: for Ray and for torchrun."""
+"""What a resumed invocation reports of runs it skips: for Ray and for torchrun."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raysuite.records.ends import is_left
 
 
 def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
-    """What a person is told of runs that have ended: how failed ones are repeated, and that
-    nothing is left to do."""
+    """Messages about runs that have ended: how to repeat failed ones, and that none is left to
+    resume."""
     ends = [results.end_of(plan.run_id) for plan in plans]
     lines = [
         f"{plan.title}: it failed, and is left alone: {end.message}; to repeat it from its first "

@@ -55,7 +55,7 @@ TRACE = "trace.json.gz"
 """The trace of a profile, in the run's folder."""
 
 Checkpoint = Callable[[TrainingLoop], None]
-"""Called on all ranks after an epoch that is to be kept, and where a run stops."""
+"""Called on all ranks after an epoch whose state is to be kept, and when a run stops."""
 
 
 def execute(
@@ -70,21 +70,21 @@ def execute(
     progress_file: Path | None = None,
     unread: str = "",
 ) -> Iterator[Record]:
-    """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
+    """Run `plan` on this rank; every rank yields the same Records.
 
-    `resume` is the folder of a checkpoint, of this run or of another whose weights it takes; the
-    trained model's state goes into `model_file`, which `torch.load(..., weights_only=True)` reads,
-    and rank 0's trace, where the spec asks for a profile, into `trace_file`. A strategy that fails
-    the gate ends the run with RunFailed before a single step is timed; so does a run at whose end
-    the ranks hold different weights, and none of its figures is reported; and so does an epoch
-    after which losses or weights are not finite. Where `requested_end` returns a Stop on rank 0,
+    `resume` is the folder of a checkpoint, of this run or of another run whose weights are used.
+    The trained model's state is written to `model_file`, for `torch.load(..., weights_only=True)`,
+    and rank 0's trace, if the spec enables a profile, to `trace_file`. Rank 0 writes its position
+    within an epoch to `progress_file`. `unread`: why a newer checkpoint is not resumed.
+
+    The last Record is RunFailed if the strategy fails the gate (before any step is timed), if
+    losses or weights are not finite after an epoch, or if the ranks hold different weights at the
+    end (the run's figures are then not reported). If `requested_end` returns a Stop on rank 0,
     `checkpoint` is called and the last Record is RunStopped: the run can be resumed. After a Prune
-    there is no checkpoint, and the last Record is RunPruned. With `until`, it stops as on a request
-    after so many of its epochs, if it has more of them. Rank 0 writes its position inside an epoch
-    into `progress_file`.
-    `unread`: why a newer checkpoint is not resumed.
+    there is no checkpoint, and the last Record is RunPruned. With `until`, a run with more epochs
+    than that stops after `until` epochs, as on a Stop.
 
-    Raises ValueError for a plan whose batch is still to be found.
+    Raises ValueError for a plan whose batch size is not yet known.
     """
     if plan.undecided:
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
@@ -108,13 +108,13 @@ class _Attempt:
     """One attempt at a run on this rank, from joining its group to leaving it."""
 
     def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
-        """Join the ranks of the run; `group` leaves them and frees everything."""
+        """Join the ranks of the run; closing `group` leaves them and frees everything."""
         self._plan, self._world, self._group = plan, world, group
         self._began = time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
         self._loop: TrainingLoop | None = None
         import_own(plan)
-        # objects of modules are no garbage: the collection at the end need not traverse them
+        # modules' objects are never garbage: the collection at the end need not traverse them
         gc.freeze()
         group.callback(self._free)
         self._transport = Transport(world.device.type == "cuda" and world.size > 1)
@@ -122,13 +122,14 @@ class _Attempt:
             profiled = plan.spec.measure.profile == "torch"
             self._strategy = group.enter_context(joined(plan.spec.strategy, world, profiled))
         set_torch(plan)
-        # rank 0 writes the Record; a thousand ranks would ask one file server for the commit
+        # only on rank 0: many ranks would all ask one file server for the commit
         self._facts = environment(commits=world.rank == 0)
         group.callback(bind, os.sched_getaffinity(0))
         self._binding = bind_worker(plan, world)
 
     def _free(self) -> None:
-        # engines hold cycles: without this, the next run in this process would begin with them
+        # engines contain reference cycles, whose memory the next run in this process would still
+        # hold
         self._loop = None
         gc.collect()
         gc.unfreeze()
@@ -147,7 +148,7 @@ class _Attempt:
         return self._loop
 
     def gate(self) -> GateVerdict:
-        """The verdict on the strategy; the peak of memory is counted from here on."""
+        """The verdict on the strategy. Peak memory is counted from the end of the gate."""
         plan = self._plan
         with self._timed("gate"):
             verdict = strategy_check.check(plan, self._world, self._strategy, self._facts)
@@ -170,7 +171,7 @@ class _Attempt:
             run_id=self._plan.run_id,
             record_schema=SCHEMA,
             plan=self._plan.model_dump(mode="json"),
-            # of each rank: CPUs and memory nodes that it is bound to
+            # for each rank: the CPUs and memory nodes that it is bound to
             environment={**self._facts, "binding": bound if any(bound) else []},
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
@@ -184,9 +185,9 @@ class _Attempt:
         return RunFailed(run_id=self._plan.run_id, reason=reason, message=message, step=step)
 
     def read_samples(self) -> Iterator[Record]:
-        """Find the samples that are left out, and the labels of the others where they matter."""
+        """Find the samples to leave out, and read the labels of the others if needed."""
         loop = self.loop
-        # what was yielded is on record before any rank can fail in an epoch
+        # all ranks wait until the yielded Records are written, before any can fail in an epoch
         loop.engine.comm.all_reduce(torch.zeros(1), "max")
         for found in bad_samples(self._plan, loop.prepared, self._world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask
@@ -200,7 +201,7 @@ class _Attempt:
         checkpoint: Checkpoint | None,
         progress_file: Path | None,
     ) -> Generator[Record, None, Record | None]:
-        """Yield the epochs; return the last Record of a run that does not come to its end."""
+        """Yield the epochs; return the last Record if the run does not reach its end."""
         loop, training, world = self.loop, self._plan.spec.training, self._world
         if progress_file is not None and world.rank == 0:
             loop.live.start(progress_file)
@@ -211,7 +212,7 @@ class _Attempt:
         while loop.epoch < goal and not loop.stops_early:
             try:
                 done = loop.run_epoch(watch)
-            except FloatingPointError as error:  # of fp16's loss scale, on all ranks
+            except FloatingPointError as error:  # raised by fp16's loss scale, on all ranks
                 return self.failed("error", str(error))
             if isinstance(done, Stop):
                 keep(loop)
@@ -237,10 +238,10 @@ class _Attempt:
         return None
 
     def results(self, model_file: Path | None, trace_file: Path | None) -> Iterator[Record]:
-        """The figures of a whole run, once the ranks hold the same weights."""
+        """The figures of a whole run, after the check that all ranks hold the same weights."""
         plan, world, loop = self._plan, self._world, self.loop
         finished = self._finished()
-        # only now are sharded weights gathered: that takes memory which training does not
+        # only now are sharded weights gathered, which takes memory that training does not need
         weights = loop.engine.weights()
         held = [weights] if loop.average is None else [weights, loop.average.weights()]
         if not all(same_on_all_ranks(loop.engine.comm, each) for each in held):
@@ -275,7 +276,7 @@ class _Attempt:
 
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
-    """Every name that some rank gives, on all of them."""
+    """Every name that any rank gives, on all ranks."""
     return sorted({name for each in gather_plain(comm, names) for name in each})
 
 

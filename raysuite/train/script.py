@@ -1,8 +1,8 @@
-"""One rank of a training script that is not changed: `python -m raysuite.train.script train.py`.
+"""One rank of an unchanged training script: `python -m raysuite.train.script train.py`.
 
-The script runs as `__main__`, as it would by itself; `raysuite.measure.script_steps` observes it.
-What it writes goes to the named pipe that its launcher reads. Horovod, which has a launcher of its
-own, finds its place from that of torch.
+The script runs as `__main__`, as without raysuite; `raysuite.measure.script_steps` observes it. Its
+output goes to the named pipe that its launcher reads. Horovod, which has its own launcher, gets its
+rank from torch's variables.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from raysuite.cluster.process import own_age_s
 from raysuite.measure.script_steps import Recorder, observe, rank_file, status_bytes
 
 SETTINGS = "RAYSUITE_SCRIPT"
-"""Variable with the settings of a run, as JSON: the folder of the ranks' files, how many steps are
-checked, whether energy is measured, and when the launcher began."""
+"""Environment variable with the settings of a run, as JSON: the folder of the ranks' files, the
+number of steps to check, whether energy is measured, and the launcher's start time."""
 
 
 def output_file(folder: Path, rank: int) -> Path:
-    """The named pipe that a rank writes its output into, if it is there."""
+    """The named pipe for a rank's output, if the launcher has made it."""
     return folder / f"output-{rank}"
 
 
 SETTLING_STEPS = 2
-"""Under the profiler, before the window: the first calls of a profiler take longer."""
+"""Profiled steps before the measured ones: the first calls under a profiler are slower."""
 
 
 class _Profile:
-    """The time shares of some steps of a script, which then count in no throughput."""
+    """The time shares of some steps of a script; these steps do not count for the throughput."""
 
     def __init__(self, recorder: Recorder, first: int, steps: int, trace: str) -> None:
         from torch.profiler import record_function
@@ -102,7 +102,7 @@ class _Horovod(importlib.abc.MetaPathFinder):
 
 
 def _redirect(pipe: Path) -> None:
-    """Give this process's output, and that of what it starts, to the launcher."""
+    """Send the output of this process and its children to the launcher."""
     if pipe.exists():
         descriptor = os.open(pipe, os.O_WRONLY)
         for each in (1, 2):
@@ -121,7 +121,7 @@ def run_script(words: Sequence[str]) -> None:
         return
     file = os.path.abspath(words[0])
     sys.argv, sys.path[0] = list(words), os.path.dirname(file)
-    # not runpy.run_path, which takes the module away at the end, before functions of atexit
+    # not runpy.run_path, which removes the module at the end, before atexit functions run
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=words[0], __builtins__=__builtins__, __spec__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
@@ -132,13 +132,13 @@ def run_script(words: Sequence[str]) -> None:
 
 
 def _is_peer_loss(error: BaseException) -> bool:
-    from raysuite.train.world import is_peer_loss  # once it is known that one is needed
+    from raysuite.train.world import is_peer_loss  # imported only when an error was raised
 
     return is_peer_loss(error)
 
 
 def main() -> None:
-    """Run what follows on the command line, observed."""
+    """Run the script given on the command line, observed."""
     settings = json.loads(os.environ.pop(SETTINGS))
     folder, rank = Path(settings["folder"]), int(os.environ["RANK"])
     _redirect(output_file(folder, rank))

@@ -1,4 +1,5 @@
-"""A trained network as others use it: pixels in, logits out; of other tasks inputs and outputs."""
+"""A trained network for use elsewhere: pixels in, logits out; inputs and outputs for other
+tasks."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 
 EXAMPLES = 2
-"""Images of an example: a graph that is traced with one image accepts one image only."""
+"""Number of images in an example: a graph traced with one image accepts only one."""
 
 
 class Served(nn.Module):
-    """A network preceded by its normalisation: its users need to know neither mean nor std."""
+    """A network with its normalisation in front: users do not need the mean and std."""
 
     shift: Tensor
     scale: Tensor
@@ -44,7 +45,7 @@ class Served(nn.Module):
 
 
 class Whole(nn.Module):
-    """A network of one input, whatever its own forward calls it."""
+    """A network of one input, whatever the name of its forward's parameter."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Whole(nn.Module):
 
 
 def served(plan: RunPlan, weights: Path) -> nn.Module:
-    """`network_of`, of classification for pixels."""
+    """Like `network_of`, but a classifier takes pixels."""
     network = network_of(plan, weights)
     if not plan.spec.task.classifies:
         return Whole(network).eval()
@@ -63,10 +64,9 @@ def served(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def network_of(plan: RunPlan, weights: Path) -> nn.Module:
-    """The network of a run with the state that it kept in `weights`, on the CPU, for inference.
+    """The network of a run with the state stored in `weights`, on the CPU, for inference.
 
-    Raises UserError where the file is not that network's state: the user's own model may have
-    changed since.
+    Raises UserError if the file is not that network's state: the user's own model may have changed.
     """
     network = models.build(plan.spec.model, plan.dataset)
     try:
@@ -80,10 +80,10 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def example(plan: RunPlan) -> NDArray[Any]:
-    """Two synthetic images of the size and channels that the network takes, the same each time; of
-    another task the first inputs of its validation set.
+    """Two synthetic images of the size and channels that the network takes, always the same; for
+    other tasks, two inputs of the validation set.
 
-    Raises UserError where these are several tensors.
+    Raises UserError if the inputs are several tensors.
     """
     facts = plan.dataset
     if not plan.spec.task.classifies:
@@ -96,9 +96,9 @@ def example(plan: RunPlan) -> NDArray[Any]:
 
 
 def outputs(module: nn.Module, inputs: NDArray[Any]) -> NDArray[Any]:
-    """What the network gives for inputs, such as pixels [b, channels, size, size] -> [b, classes].
+    """The network's outputs for inputs, such as pixels [b, channels, size, size] -> [b, classes].
 
-    Raises UserError where these are several tensors.
+    Raises UserError if the outputs are several tensors.
     """
     with torch.no_grad():
         return _single(module(torch.from_numpy(inputs)), "outputs")

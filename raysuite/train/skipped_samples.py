@@ -1,4 +1,4 @@
-"""Before the first epoch: which samples are left out, found by all ranks together."""
+"""Find the samples to leave out, on all ranks together, before the first epoch."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from raysuite.records import SamplesSkipped
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 MOST_BAD = 0.1
-"""The largest share of a split that may be left out: with more, another set would be trained on
-than the spec names."""
+"""The largest share of a split that may be left out: with more, the data set would no longer be the
+one in the spec."""
 MOST_TOLD = 20
-"""Bad samples whose place and reason are reported, and things that are lacking; the others are
-counted."""
+"""Maximum number of bad samples reported with location and reason, and of missing items reported;
+the rest are only counted."""
 _LONGEST = 400
-"""Bytes of a place and its reason, as they are sent to the other ranks."""
+"""Maximum bytes of a location and its reason, as sent to the other ranks."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """What is left out of a split, and its Record; the same on all ranks."""
+    """The samples left out of a split, and its Record; the same on all ranks."""
 
     mask: NDArray[np.bool_]
-    """[samples], True for what is left out."""
+    """[samples], True for samples left out."""
     record: SamplesSkipped
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """What a run leaves out of each split; nothing where its policy is that bad samples end it.
+    """The samples left out of each split; nothing under the policy that a bad sample ends the run.
 
-    All ranks must call it. Raises as `check_samples`.
+    All ranks must call it. Raises like `check_samples`.
     """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker
@@ -55,12 +55,12 @@ def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> 
 def check_samples(
     prepared: Prepared, split: Split, run_id: str, world: World, comm: Comm, threads: int
 ) -> Skipped:
-    """Check every sample of a split, each rank at its share of them, on `threads` threads.
+    """Check every sample of a split, each rank its share, with `threads` threads.
 
-    All ranks must call it. They synchronise after each chunk: none waits long, and too many
-    bad samples end it early.
+    All ranks must call it. They synchronise after each chunk, so that no rank waits long, and too
+    many bad samples end the check early.
 
-    Raises DataError, on all ranks alike, where more than MOST_BAD of the samples are bad.
+    Raises DataError, on all ranks, if more than MOST_BAD of the samples are bad.
     """
     began = time.perf_counter()
     samples = prepared.samples(split)
@@ -108,7 +108,7 @@ def _shared_mask(comm: Comm, samples: int, faults: Faults) -> NDArray[np.bool_]:
 
 
 def _shared_reasons(comm: Comm, ids: NDArray[np.int64], faults: Faults) -> list[str]:
-    """What the ranks know of the samples `ids`, in their order, on all ranks."""
+    """The reasons why the samples `ids` are bad, in their order, gathered on all ranks."""
     texts = torch.zeros(len(ids), _LONGEST, dtype=torch.uint8)
     for row, sample in enumerate(ids.tolist()):
         if sample in faults:

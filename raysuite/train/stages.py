@@ -1,5 +1,5 @@
-"""What the stages of a pipeline do: extra steps, measured after the training that is timed; and
-what each block of a network would cost a stage.
+"""Measure the stages of a pipeline in extra steps after the timed training; and report the cost of
+each block of the network.
 
 These steps change the weights, but only after the trained model has been saved.
 """
@@ -23,8 +23,8 @@ _KINDS: tuple[Literal["forward", "backward", "update"], ...] = ("forward", "back
 
 
 def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
-    """All ranks call it, after training; the Record is the same on all of them. None of other
-    strategies than pipelines."""
+    """Measure the stages in extra steps after training. All ranks must call it; the Record is the
+    same on all of them. None if the strategy is not a pipeline."""
     engine = loop.engine
     if not isinstance(engine, PipelineEngine):
         return None
@@ -34,7 +34,7 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
     clock = partial(now, loop.world.device)
     steps.take(before)
     engine.measured = counted = Measured(clock, memory=True)
-    steps.take(1 + schedule.steps_to_fill)  # until nothing is under way that was not counted
+    steps.take(1 + schedule.steps_to_fill)  # until all micro-batches in flight have been counted
     engine.measured = None
     engine.comm.all_reduce(torch.zeros(1), "max")
     engine.measured = timed = Measured(clock)
@@ -77,7 +77,7 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
 
 
 def _first_step(engine: PipelineEngine, timed: Measured, began: float) -> list[list[Slot]]:
-    """Of the workers of the first copy."""
+    """The operations of the first measured step, for each worker of the first replica."""
     count = len(timed.slots) // _STEPS
     longest = int(engine.comm.all_reduce(torch.tensor([count]), "max"))
     padded = torch.full((longest, 5), -1.0, dtype=torch.float64)

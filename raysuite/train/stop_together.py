@@ -1,9 +1,9 @@
 """Stop a run between two steps on request, to be resumed later or for good.
 
-Only rank 0 reads requests, and all ranks have to stop after the same step: a rank that continued
-would wait for the others in its next collective. So about once a second all ranks take part in one
-small reduction, which starts after one step and is read after the next, while that one computes.
-In it rank 0 also sends the number of steps until the next such reduction.
+Only rank 0 reads requests, but all ranks have to stop after the same step: a rank that continued
+would wait for the others in its next collective. So about once per second all ranks take part in a
+small reduction, which starts after one step and is read after the next, while that step computes.
+In it rank 0 also sends the number of steps until the next reduction.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from raysuite.parallel.base import World
     from raysuite.parallel.comm import Comm, Pending
 
-# Signals that ask runs to stop.
+# Signals that request runs to stop.
 
 SIGNALS: dict[signal.Signals, StopReason] = {
     signal.SIGTERM: "interrupted",
     signal.SIGHUP: "interrupted",
     signal.SIGUSR1: "time_limit",
 }
-"""A person, who ends Ray's jobs, or torchrun, which hands it on to its workers; a terminal that
-closes; and SLURM's `--signal=USR1@SECONDS`, ahead of the time limit."""
+"""SIGTERM comes from a person who ends Ray's jobs, or from torchrun, which forwards it to its
+workers; SIGHUP from a terminal that closes; SIGUSR1 from SLURM's `--signal=USR1@SECONDS`, before
+the time limit."""
 
 
 class Signals:
-    """Whether a signal asked this process to stop, since the context was entered.
+    """Whether this process has received a signal to stop, within the context.
 
-    `within_s`: the seconds until the deadline, which no signal names; None for no deadline. A
-    signal that comes again does what it always does, or nothing where all are `kept`.
+    `within_s`: seconds from the signal to the deadline; None for no deadline. A repeated signal has
+    its usual effect, or none with `kept`.
     """
 
     def __init__(self, within_s: float | None = None, kept: bool = False) -> None:
@@ -50,7 +51,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         found = {each: signal.getsignal(each) for each in SIGNALS}
-        # under nohup SIGHUP is ignored
+        # nohup ignores SIGHUP: leave it ignored
         self._before = {each: old for each, old in found.items() if old != signal.SIG_IGN}
         for each in self._before:
             signal.signal(each, self._receive)
@@ -61,7 +62,7 @@ class Signals:
             signal.signal(each, handler)
 
     def request(self) -> Stop | None:
-        """The request of the first signal; None before it."""
+        """The request made by the first signal; None if there was none."""
         return self._stop
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -76,7 +77,7 @@ class Signals:
 
 
 def _leave_terminal() -> None:
-    """Write nowhere instead of to a terminal that is gone, which would raise EIO."""
+    """Redirect the terminal's streams to /dev/null: writing to a closed terminal raises EIO."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):
@@ -84,8 +85,8 @@ def _leave_terminal() -> None:
 
 
 MEET_SECONDS = 1.0
-"""About the seconds between two reductions. On one host of 2 cores one takes 7 ms with 8 ranks and
-12 ms with 32 (benchmarks/results/worlds.md), beside steps that compute."""
+"""Approximate seconds between two reductions. On one host of 2 cores a reduction takes 7 ms with 8
+ranks and 12 ms with 32 (benchmarks/results/worlds.md), in parallel with steps."""
 _MOST_STEPS = 1000
 _REASONS: tuple[StopReason, ...] = get_args(StopReason)
 _PRUNE = 1 + len(_REASONS)
@@ -97,17 +98,17 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """When the process will be ended, in seconds since 1970; None: it will not be."""
+    """Time at which the process will be ended, in seconds since 1970; None if it will not."""
 
 
 @dataclass(frozen=True)
 class Prune:
-    """A request to end a run for good, without a checkpoint: others do better."""
+    """A request to end a run for good, without a checkpoint, because other runs are better."""
 
     by: str = ""
-    """The scheduler's name; on rank 0 only."""
+    """Name of the scheduler; on rank 0 only."""
     value: float | None = None
-    """The value by which the run was compared; on rank 0 only."""
+    """The value that was compared with other runs; on rank 0 only."""
     message: str = ""
 
 
@@ -119,7 +120,7 @@ it may read a small file."""
 
 
 def never() -> Stop | None:
-    """For runs that are never asked to stop."""
+    """A `RequestedEnd` for runs that are never stopped."""
     return None
 
 
@@ -135,19 +136,20 @@ class Watch:
         self._met_at, self._steps, self._anew = time.monotonic(), 0, False
 
     def anew(self) -> None:
-        """Before steps of another length, on every rank: the next reduction is after the first one.
+        """Call on every rank before steps of another duration: the next reduction then follows the
+        first step.
 
-        At the pace of a validation's steps, it would otherwise be half an epoch away.
+        Otherwise, at the pace of validation steps, it could be half an epoch away.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
 
     def step(self) -> EndRequest | None:
-        """After each step, on every rank: whether to stop now."""
+        """Call after each step, on every rank: the request to stop now, or None."""
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
-            # a number of steps that was computed before `anew` is for steps of another length
+            # a number of steps computed before `anew` is for steps of another duration
             self._pending, self._left = None, 1 if self._anew else int(steps)
             if number == _PRUNE:
                 return self._prune
@@ -159,7 +161,7 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """After the last step, on every rank: wait for a reduction in progress."""
+        """Call after the last step, on every rank: wait for a reduction in progress."""
         if self._pending is not None:
             self._pending()
             self._pending = None

@@ -1,9 +1,9 @@
-"""One batch through the network of each plan, forward and backward, before anything starts.
+"""Pass one batch through the network of each plan, forward and backward, before anything starts.
 
     python -m raysuite.train.trial_batch FILE < plans.json
 
-writes into FILE a line for each plan: a JSON list of its mistakes, as [key, message]. It is a
-process of its own as it imports torch and the user's module, which may end it.
+writes one line per plan into FILE: a JSON list of its mistakes, as [key, message]. It is a separate
+process because it imports torch and the user's module, which may end it.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from raysuite.train.building import build_engine, draw, drawn
 from raysuite.units import human_bytes
 
 _LARGE = 2 * 10**7
-"""Parameters."""
+"""Number of parameters above which a network is tried on the meta device first."""
 _IMAGES = 2
-"""As in the smallest micro-batch: raysuite.data.order pads smaller ones."""
+"""Images per batch, as in the smallest micro-batch: raysuite.data.order pads smaller ones."""
 _PASSES = 2
-"""Two, to find layers that are used in every second step only."""
+"""Two passes, to find layers that are used only in every second step."""
 _RANDOM_PASSES = 8
-"""Of a network that draws at random, and may choose its layers so."""
+"""Passes through a network that draws random numbers, and may choose its layers by them."""
 
 
 _KEYS = ("model.weights", "task", "data.name")
-"""Keys to change that a message of `_network` may begin with; else it is the model."""
+"""Keys to change with which a message of `_network` may begin; otherwise it is the model."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "
@@ -68,9 +68,9 @@ _STRIDES = (
 
 
 def check(plans: Sequence[RunPlan], document: Document) -> None:
-    """Try a batch for the plans that need it, in this process.
+    """Try a batch for each plan that needs it, in this process.
 
-    Raises SpecError with all mistakes, with the document's file and lines.
+    Raises SpecError with all mistakes, each with the document's file and line.
     """
     found = [
         placed(document, mistake, plan.label)
@@ -82,9 +82,9 @@ def check(plans: Sequence[RunPlan], document: Document) -> None:
 
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
-    """Why this plan's network cannot be trained under its strategy, or its images not be read.
+    """Reasons why this plan's network cannot be trained with its strategy, or its images not read.
 
-    What it depends on is in `raysuite.plan.dry_batch.distinct`.
+    `raysuite.plan.dry_batch.distinct` lists what the result depends on.
     """
     facts = plan.dataset
     size = _IMAGES * facts.image_values * torch.float.itemsize
@@ -119,7 +119,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
                 f"training, and {plan.spec.optimizer.name} validates their average; take adamw, or "
                 "a network with GroupNorm or LayerNorm"
             )
-        # one process does not synchronise
+        # a single process does not synchronise BatchNorm
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
                 f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has for GPUs alone; "
@@ -135,7 +135,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
-    """Why this plan's network cannot be cut into its stages, by key; empty where it can be."""
+    """The reason why this plan's network cannot be divided into stages, by key; empty if it can."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.partition import stage_sizes
 
@@ -149,8 +149,8 @@ def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
 
 
 def _untrained(plan: RunPlan) -> dict[str, str]:
-    """Why one process on a CPU cannot take a step under the plan's strategy, by key, where layers
-    are given something else under it; empty where it can."""
+    """The reason why one process on a CPU cannot take a step with the plan's strategy, by key;
+    empty if it can. Tried only for strategies that change the inputs or weights of layers."""
     tried = plan.spec.strategy.alone()
     if plan.device != "cpu" or tried is None:
         return {}
@@ -168,7 +168,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
         ]
         try:
             engine.step([batch], 0.0)
-        except Exception as error:  # the user's forward may raise anything
+        except Exception as error:  # the user's forward may raise any exception
             held = f"; layers {some(names, 3)} have buffers, which stay fp32" if names else ""
             message = f"with it a step on a CPU raised {type(error).__name__}: {error}{held}"
             return {key: f"{message}; leave it out, or take layers without buffers, as GroupNorm"}
@@ -181,10 +181,10 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
 def _network(
     model: str, task: str, data: str, facts: DatasetFacts, memory_format: str
 ) -> Network | str:
-    """The findings of a pass in training and one in evaluation; or why there is none.
+    """The findings of one pass in training and one in evaluation; or the reason why there are none.
 
-    A large network is run on torch's meta device, if it allows it: that takes neither memory nor
-    time except some seconds of imports.
+    A large network is run on torch's meta device if possible, which takes no memory and little time
+    except some seconds of imports.
     """
     options = ModelOptions.model_validate_json(model)
     aim = make_task(TaskOptions.model_validate_json(task), facts)
@@ -195,7 +195,7 @@ def _network(
             if large and options.weights is None:
                 return examine(built, aim, memory_format, data)
     except (Exception, SystemExit):
-        pass  # the one with numbers has the reason
+        pass  # the pass with real tensors below reports the reason
     try:
         with torch.random.fork_rng(devices=[]):
             built = models.build(options, facts)
@@ -204,7 +204,7 @@ def _network(
             return examine(built, aim, memory_format, data)
     except UserError as error:
         return str(error)
-    except (Exception, SystemExit) as error:  # the user's forward may raise anything
+    except (Exception, SystemExit) as error:  # the user's forward may raise any exception
         shape = f"[{_IMAGES}, {facts.channels}, {facts.image_size}, {facts.image_size}]"
         given, keys = f"images of shape {shape} in fp32", "data.image_size or data.channels"
         if facts.inputs:
@@ -220,8 +220,8 @@ def _network(
 def examine(
     model: nn.Module, task: Task, memory_format: str = "contiguous", data: str = ""
 ) -> Network:
-    """Pass random samples through a model, or those of `data`, DataOptions as JSON. Raises
-    UserError, and whatever its code raises."""
+    """Pass random samples through a model, or samples of `data` (DataOptions as JSON). Raises
+    UserError, and whatever the model's code raises."""
     strides = MEMORY_FORMATS[memory_format]
     model.to(memory_format=strides)
     named = dict(model.named_parameters())
@@ -288,9 +288,9 @@ def examine(
 
 
 def _loss(task: Task, output: Any, targets: Any) -> Tensor:
-    """The summed loss of a batch, whose weight and metrics can be computed too.
+    """The summed loss of a batch, after the check that its weight and metrics can be computed.
 
-    Raises UserError for what they raise, and for values that are not finite.
+    Raises UserError if one of them raises an exception, and for targets that are not finite.
     """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.isfinite().all():
@@ -300,7 +300,7 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
         loss, weight = task.loss(output, targets), float(task.weight(targets))
         with torch.no_grad():
             sums = [each.sums(output, targets) if each.sums else None for each in task.metrics]
-    except Exception as error:  # the task may be the user's own
+    except Exception as error:  # the user's own task may raise any exception
         raise UserError(
             f"task: {name}, given the network's output, raised {type(error).__name__}: {error}; "
             "correct the task, the network or the targets"
@@ -320,12 +320,12 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
 
 
 def _drawn() -> tuple[Any, ...]:
-    """The states of the generators that a network may draw from."""
+    """The states of the random generators that a network may use."""
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 
 def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
-    """What this network has that this strategy cannot train: key -> message."""
+    """The properties of this network that its strategy does not support: key -> message."""
     found = {}
     if network.sparse:
         found["model.name"] = (
@@ -337,9 +337,9 @@ def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
 
 @cache
 def _unread(data: str, facts: DatasetFacts) -> str:
-    """Why the first image of a split cannot be read; empty if both can."""
+    """The reason why the first image of a split cannot be read; empty if both can."""
     options = DataOptions.model_validate_json(data)
-    if options.name == "digits":  # made of what scikit-learn brings
+    if options.name == "digits":  # made from scikit-learn's data
         return ""
     try:
         prepared = prepare(options, facts)
@@ -357,10 +357,10 @@ def _unread(data: str, facts: DatasetFacts) -> str:
 
 
 def main(file: Path, batches: bool = True) -> None:
-    """Check the plans on standard input, one after the other; without batches, only whether their
-    networks can be imported."""
+    """Check the plans on standard input in order; without `batches`, only whether their networks
+    can be imported."""
     look = mistakes if batches else unknown_model
-    sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
+    sys.path.append(os.getcwd())  # like `raysuite`, for the user's own modules
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:
         for plan in plans:

@@ -1,5 +1,4 @@
-"""Which layer each rank was in where a collective failed: ranks that use different layers wait for
-each other."""
+"""Name each rank's layer if a collective fails: ranks in different layers wait for each other."""
 
 from __future__ import annotations
 
@@ -18,13 +17,14 @@ from raysuite.parallel.base import World
 from raysuite.train.world import is_peer_loss
 
 _OTHERS_S = 5.0
-"""How long the others' layers are waited for: they time out within that of each other."""
+"""Seconds to wait for each other rank's layer: ranks in one collective time out almost together."""
 
 
 @contextmanager
 def layers_named(model: nn.Module, world: World) -> Iterator[None]:
-    """Within it, a collective that fails, but for the end of another rank, raises RunError with the
-    layer of each rank. It fails at its group's time limit: of torch's Gloo, 30 minutes."""
+    """Raise RunError with the layer of each rank if a collective inside fails, except because a
+    rank ended. A mismatched collective fails at its group's time limit, 30 minutes in torch's
+    Gloo."""
     try:
         yield
     except Exception as error:
@@ -42,10 +42,10 @@ def layers_named(model: nn.Module, world: World) -> Iterator[None]:
 
 
 def _exchanged(layer: str, world: World, wait: bool) -> list[str]:
-    """Every rank's layer, where this one waits for those of the others."""
+    """Every rank's layer; with `wait`, after waiting for the other ranks' layers."""
     layers = ["not known"] * world.size
     layers[world.rank] = layer
-    with contextlib.suppress(Exception):  # what runs the store may have ended
+    with contextlib.suppress(Exception):  # the error may have ended the process with the store
         store = comm.shared_store("layers", world.rank, world.size)
         store.set(str(world.rank), layer)
         for rank in range(world.size if wait else 0):

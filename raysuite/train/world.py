@@ -13,7 +13,7 @@ from raysuite.parallel.base import World
 
 
 def world_from_environment(device: str) -> World:
-    """The World that RANK, WORLD_SIZE and LOCAL_RANK describe; one process without them."""
+    """The World from RANK, WORLD_SIZE and LOCAL_RANK; one process if they are not set."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     return World(
         rank=int(os.environ.get("RANK", "0")),
@@ -24,7 +24,7 @@ def world_from_environment(device: str) -> World:
 
 
 def torch_device(device: str, local_rank: int) -> torch.device:
-    """This worker's device; on a GPU machine also the current one of CUDA."""
+    """This worker's device; a GPU also becomes CUDA's current device."""
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -39,10 +39,10 @@ def torch_device(device: str, local_rank: int) -> torch.device:
     return chosen
 
 
-# Whether a rank failed itself, or because another one ended during its collective.
+# Tell a rank's own failure from the loss of another rank during a collective.
 
 _PEER_LOSS = ("DistError", "HorovodInternalError")
-"""torch.distributed's base of NCCL, network and store errors, and Horovod's one error."""
+"""torch.distributed's base class of NCCL, network and store errors, and Horovod's only error."""
 
 
 def is_peer_loss(error: BaseException) -> bool:
@@ -52,7 +52,7 @@ def is_peer_loss(error: BaseException) -> bool:
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
     """
     while (cause := error.__cause__ or error.__context__) is not None:
-        if str(cause) == str(error):  # Horovod raises a RuntimeError anew, in its own class
+        if str(cause) == str(error):  # Horovod raises the same RuntimeError again as its own class
             break
         error = cause
     kinds = {kind.__name__ for kind in type(error).__mro__}

@@ -1,1 +1,1 @@
-"""One process a node: starts Ray there, and the head's MLflow server, watches and ends them."""
+"""One agent process per node: starts, watches and ends Ray, and the MLflow server on the head."""

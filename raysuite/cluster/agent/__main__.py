@@ -1,6 +1,6 @@
-"""`python -P -m raysuite.cluster.agent FOLDER`: one node of the cluster, until a signal ends it.
+"""`python -P -m raysuite.cluster.agent FOLDER`: run one node of the cluster until a signal ends it.
 
-Exit codes: 0 ended as asked; 1 Ray failed here; 2 the site or the folder is wrong.
+Exit codes: 0 ended on request; 1 Ray failed on this node; 2 the site or the folder is wrong.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
         return BAD_INPUT
-    os.umask(0o077)  # Ray makes its folders for everyone otherwise
-    # a core would hold the token, in the folder in which `cluster up` was called
+    os.umask(0o077)  # otherwise Ray's folders would be open to all users
+    # a core dump would contain the token, in the folder in which `cluster up` was called
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     folder = ClusterFolder(Path(arguments[0]))
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
-        # also what an image or bash has set otherwise
+        # overrides also what an image or bash has set
         os.environ.update(with_site(os.environ, cluster.site.environment))
         place = find_place(cluster.site)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Processes that an agent starts, and everything that those start: ended by process id alone."""
+"""Start and end an agent's child processes with all their descendants, by process id only."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Children:
-    """The agent's children by name. What outlives its own parent becomes the agent's child."""
+    """The agent's children by name. Descendants whose parent ends become children of the agent."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where they run."""
+        """`folder` is the children's working folder."""
         self._folder = folder
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -31,7 +31,7 @@ class Children:
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> None:
-        """Start a process in a session of its own; it writes to `log` and ends with the agent."""
+        """Start a process in its own session; it writes to `log` and ends with the agent."""
         descriptor = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             self._started[name] = subprocess.Popen(
@@ -41,7 +41,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
-                start_new_session=True,  # Ray's reaper kills its process group: not ours
+                start_new_session=True,  # Ray's reaper kills its own process group
                 preexec_fn=_before_it_runs,
             )
         finally:
@@ -56,14 +56,14 @@ class Children:
         return self._started[name].poll()
 
     def how_ended(self, name: str) -> str:
-        """A child's end in words."""
+        """How a child ended: its signal or exit status."""
         status = self._started[name].poll()
         if status is None:
             return "it had not ended"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def end(self, name: str, patience_s: float) -> None:
-        """End a child and what it started."""
+        """End a child and its descendants."""
         process = self._started.pop(name, None)
         if process is None:
             return
@@ -78,7 +78,7 @@ class Children:
             process.wait()
 
     def end_all(self, patience_s: float) -> None:
-        """End all of them and all that descends from this process."""
+        """End all children, and then all other descendants of this process."""
         for process in self._started.values():
             if process.poll() is None:
                 process.terminate()
@@ -92,7 +92,7 @@ class Children:
             self.reap()
 
     def reap(self) -> None:
-        """Reap orphaned descendants, whose parents ended before them."""
+        """Reap descendants that this process has adopted and that have ended."""
         ours = {process.pid for process in self._started.values()}
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error, ChildProcessError):
@@ -101,7 +101,7 @@ class Children:
 
 
 def _before_it_runs() -> None:
-    # SLURM may send its warning to every process of a step, and only the agent expects it
+    # SLURM may send its warning signal to every process of a step: only the agent handles it
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     end_with_parent()
 
@@ -113,7 +113,7 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _of_session(leader: int) -> list[psutil.Process]:
-    """Descendants of this process in the session that `leader` began, also when it is gone."""
+    """Descendants of this process in the session of `leader`, even if `leader` has ended."""
     found = []
     for process in _below(os.getpid()):
         with contextlib.suppress(OSError):

@@ -26,47 +26,49 @@ from raysuite.cluster.state_files import Alive, Head, Stop
 from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
 from raysuite.errors import RaysuiteError
 
-# On the head: starts MLflow's server, restarts it, copies its database to the cluster's folder.
+# Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
 
 _RESTARTS, _WITHIN_S = 5, 600.0
-"""So many restarts within that time are made at once; the next one after a rest of _REST_S."""
+"""Number of restarts without delay within that many seconds; the next one waits _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""From its start to its first answer, on a busy node; a slower one is reported, and waited for."""
+"""Seconds from a start to the first answer, on a busy node; a slower server is reported, and waited
+for."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
-"""Bytes of the server's output in which its last error is looked for."""
+"""Bytes at the end of the server's output that are searched for its last error."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """One server, as long as the head runs. The cluster continues without it if it fails."""
+    """Keeps one MLflow server running while the head runs. If it fails, the cluster continues
+    without it."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
-        """`output` is the file that the server writes to."""
+        """`output` is the file that the server's output goes to."""
         self.server = server
         self.answers = False
-        """Whether it has answered, and has not failed since."""
+        """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why it failed; one that has ever answered is started again after a rest."""
+        """Why the server failed. A server that has answered before is restarted after a rest."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
         self._restarts: list[float] = []
-        """When it was started again, by the monotonic clock, within _WITHIN_S."""
+        """Monotonic times of the restarts within the last _WITHIN_S seconds."""
         self._again = math.inf
-        """When the rest after a failure is over."""
+        """Monotonic time at which the rest after a failure ends."""
         self._printed = 0
-        """Bytes of the output that earlier servers wrote."""
+        """Size of the output, in bytes, before the present server started."""
         self._late = False
-        """Whether `error` is that it still starts."""
+        """Whether `error` means only that the server is still starting."""
         self._answered = False
-        """Whether it ever has: until then the database may be half made, or half moved to a newer
-        MLflow."""
+        """Whether the server has ever answered: before that, the database may be incomplete, or
+        half migrated to a newer MLflow."""
         self._seen = (self.answers, self.error)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Start the server. Raises UserError where the site's options for it do not hold."""
+        """Start the server. Raises UserError if the site's options for it are invalid."""
         self._environment = environment
         self.began = time.monotonic()
         try:
@@ -79,7 +81,7 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check and restart the server, and copy its database; whether `answers` or `error`
+        """Check and restart the server, copy its database; return whether `answers` or `error`
         changed."""
         now = time.monotonic()
         if self.error and now > self._again:
@@ -91,7 +93,8 @@ class MlflowKeeper:
         return self._seen != before
 
     def save(self) -> None:
-        """Copy the database to the cluster's folder; a full disk there ends nothing."""
+        """Copy the database to the cluster's folder; an error, as from a full disk, is only
+        logged."""
         if not self._answered:
             return
         try:
@@ -127,7 +130,7 @@ class MlflowKeeper:
             log.warning("MLflow's database will not be copied if the head is killed: %s", error)
 
     def _start_again(self, now: float) -> None:
-        why = self._end()  # its own child may live on, and hold the port
+        why = self._end()  # the server's own child may still run and hold the port
         self._restarts = [then for then in self._restarts if now - then < _WITHIN_S]
         if len(self._restarts) >= _RESTARTS:
             self._give_up(f"its server ended again and again: {why}")
@@ -148,7 +151,7 @@ class MlflowKeeper:
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 
     def _end(self) -> str:
-        """End what is left of the server; how it had ended, with the last error that it printed."""
+        """End the rest of the server; return how it ended, with the last error in its output."""
         why = self._children.how_ended(self.server.NAME)
         self._children.end(self.server.NAME, 5.0)
         try:
@@ -163,44 +166,44 @@ class MlflowKeeper:
 _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", re.IGNORECASE)
 
 
-# Suites that the head resumes: submitted as jobs, as soon as Ray takes any.
-#
-# A head that starts resumes all without a driver; while it runs, those whose
-# driver was killed, or failed, on this host.
+# Suites that the head resumes, as jobs, as soon as Ray accepts jobs.
+# A new head resumes all suites without a driver. A running head resumes those whose driver was
+# killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""From the head's first answer: on a busy node its job server comes up much later."""
+"""Seconds, from the head's first answer, in which a suite must be submitted: on a busy node the job
+server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
-"""Ray's job server itself waits up to 10 s for its agent on the head."""
+"""Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
     resume: Resume
     job: str
-    """The id of its job."""
+    """The id for the suite's job."""
     until: float
 
 
 class Resuming:
-    """What is still to be submitted. Each suite is a job of its own, and never two."""
+    """Suites that are still to be submitted. Each suite has a job of its own, and never two."""
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder
         self._left: dict[Path, _Waiting] = {}
         self._handed_in: dict[Path, str] = {}
-        """By results folder: the last job that was submitted for it."""
+        """Results folder -> the last job that was submitted for it."""
         self._next = math.inf
 
     def begin(self) -> None:
-        """Find the suites to resume, now that Ray answers."""
+        """Find the suites to resume; called when Ray answers."""
         self._add(resume_commands(self._folder))
 
     def look(self, url: str) -> None:
         """Submit the remaining suites to Ray's dashboard at `url`.
 
-        Those that it does not accept are tried again at the next call.
+        Suites that it does not accept are submitted again at the next call.
         """
         dashboard = Dashboard(url, self._folder.token(), _SUBMIT_S)
         if time.monotonic() > self._next and self._folder.stop() is None:
@@ -230,32 +233,32 @@ class Resuming:
             self._left.setdefault(resume.results, _Waiting(resume, job, until))
 
     def _without_driver(self, dashboard: Dashboard) -> list[Resume]:
-        """Suites whose driver died, but for those whose next one is about to begin."""
+        """Suites whose driver died, except those whose resuming job is still running."""
         found = resume_commands(self._folder, head_is_new=False)
         if not found:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # on this head a job with that id has ended
+            replace(each, job="")  # on this head a job with that id has already ended
             for each in found
             if self._handed_in.get(each.results) not in running
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # an answer that came too late left a job, which is found by its name
+        # an earlier submission whose answer came too late may have made the job: look for its id
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
 
 
 _COUNT_EACH_S = 2.0
-"""Once all nodes were counted; at each look before that."""
+"""Seconds between two counts of the nodes; until all have joined, every check counts them."""
 _WARNING_S = 60.0
-"""Between the warning and the end, where the site does not set it."""
+"""Seconds between the warning and the end, if the site does not set them."""
 
 
 class HeadNode:
-    """Runs until a signal ends it. Raises NodeFailedError when Ray's head dies."""
+    """Runs the head until a signal ends it. Raises NodeFailedError if Ray's head dies."""
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
@@ -274,7 +277,7 @@ class HeadNode:
         while not node.signals.ended:
             self._watch()
             node.signals.wait(0.5)
-        if node.folder.stop() is None:  # else the reason is there already
+        if node.folder.stop() is None:  # otherwise the file already has the reason
             node.folder.write(Stop(reason="preempted", deadline=time.time()))
 
     def end(self) -> None:
@@ -313,13 +316,13 @@ class HeadNode:
             raise NodeFailedError(f"Ray's head did not start, in {ray_start.TRIES} attempts: {why}")
         self._count()
         if not node.signals.ended:
-            if self._mlflow:  # now: Ray's start needs every core, and nothing waits for MLflow
+            if self._mlflow:  # only now: Ray's start needs all cores, and nothing waits for MLflow
                 self._mlflow.start(self._environment)
             node.say("joined")
             self._resuming.begin()
 
     def _place_mlflow(self) -> None:
-        """Choose the server's address: Ray's processes get it before it answers."""
+        """Choose the server's address. Ray's processes need it before the server answers."""
         node = self._node
         options, port = node.cluster.site.mlflow, node.ports.mlflow
         server = MlflowServer(node.folder, options, node.address, port, node.temp, self._outside)
@@ -339,7 +342,8 @@ class HeadNode:
             self._relay = None
 
     def _tell_where(self) -> None:
-        """Before Ray answers: the other nodes try to connect until it does, and lose no time."""
+        """Write the cluster's addresses, before Ray answers: the other nodes then try to connect
+        until it does, without losing time."""
         node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(
@@ -393,7 +397,7 @@ class HeadNode:
             node.say("joined")
 
     def _count(self) -> None:
-        """Write which nodes Ray counts as alive, whenever that changes."""
+        """Write which nodes Ray counts as alive, whenever they change."""
         try:
             alive = [node for node in self._dashboard().nodes() if node.alive]
         except NoAnswerError as error:
@@ -411,7 +415,7 @@ class HeadNode:
             log.info("nodes alive: %s", ", ".join(found.addresses))
             try:
                 self._node.folder.write(self._alive)
-            except OSError as error:  # a disk may be full for a while
+            except OSError as error:  # the disk may be full temporarily
                 log.error("%s", error)
                 self._alive = Alive()
 

@@ -1,4 +1,4 @@
-"""What an earlier agent of the cluster left on this host when it was killed."""
+"""Remove what a killed agent of the cluster left on this host."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from raysuite.spec.site import LocalSite
 def clear_away(
     folder: ClusterFolder, cluster: Cluster, place: Place, tell: Callable[[str], None]
 ) -> list[str]:
-    """End its processes and remove its temporary folder; yields a line for each unexpected finding.
+    """End the agent's processes, remove its temporary folder; return a line for each unexpected
+    finding.
 
-    MLflow's database in there may be newer than the copy in the cluster's folder: on the head it is
-    copied there first, if its server had answered. A running agent is left alone; so is a folder
-    that is not the agent's own: /tmp may have been emptied since, and others can know its path.
+    MLflow's database in the folder may be newer than the copy in the cluster's folder: on the head
+    it is copied there first, if its server had answered. A running agent is left alone, and so is a
+    folder that is not the agent's: /tmp may have been emptied since, and another user may have made
+    this folder.
     """
     wrong = []
     left = folder.left_nodes()
@@ -53,7 +55,7 @@ def clear_away(
 
 
 def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], None]) -> list[str]:
-    """`clear_away` for a cluster on this machine; nothing of the nodes of any other."""
+    """`clear_away` for a cluster on this machine; do nothing for any other cluster."""
     if not isinstance(cluster.site, LocalSite):
         return []
     return clear_away(folder, cluster, find_place(cluster.site), tell)
@@ -65,7 +67,7 @@ def _not_ours(node: Node) -> str:
     try:
         found = temp.lstat()
     except OSError:
-        return ""  # there is nothing
+        return ""  # the folder is gone
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return "it is not a folder of yours"
     if found.st_mode & 0o077:
@@ -73,7 +75,7 @@ def _not_ours(node: Node) -> str:
     try:
         nonce = (temp / NONCE).read_text("ascii")
     except FileNotFoundError:
-        nonce = ""  # agents of older versions made none
+        nonce = ""  # agents of older versions did not write one
     return "" if nonce == node.nonce else "another cluster's agent made it"
 
 
@@ -82,7 +84,7 @@ def _bring_home(
 ) -> None:
     temp = Path(node.temp)
     if not (temp / "mlflow" / ANSWERED).exists():
-        return  # it may be half made, or half moved to a newer MLflow
+        return  # the database may be half made, or half migrated
     if _is_newer(temp / "mlflow" / DATABASE, folder.mlflow / DATABASE):
         tell(f"MLflow's database is taken over from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()

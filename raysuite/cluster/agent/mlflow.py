@@ -1,7 +1,7 @@
 """The cluster's MLflow server, with a password and its database on the head's own disk.
 
-SQLite on a network file system corrupts with several writers (optuna#815): the database is
-restored from the cluster's folder at the start, copied back now and then, and at the end.
+SQLite on a network file system corrupts with several writers (optuna#815): the database is restored
+from the cluster's folder at the start, and copied back at intervals and at the end.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from raysuite.spec.site import MlflowOptions
 DATABASE = "mlflow.db"
 _GENERATIONS = 3
 _GENERATION_S = 3600.0
-"""Number of older copies of the database beside the newest, and the seconds between them."""
+"""Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file beside the database, made once the server has answered: the database is complete then."""
+"""A file next to the database, written at the server's first answer: the database is then
+complete."""
 _NICENESS = 10
-"""Lower priority than Ray and its workers: it must not slow their start, nor a measured run."""
+"""Lower priority than Ray and its workers: the server must not slow their start or a measured
+run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """What `children` starts under the name `mlflow`: its command line, environment and files."""
+    """Command line, environment and files of the server, which `children` starts as `mlflow`."""
 
     NAME = "mlflow"
 
@@ -48,7 +50,7 @@ class MlflowServer:
         temp: Path,
         outside: str = "",
     ) -> None:
-        """`outside`: the address that clients give, where it is another."""
+        """`outside`: the address that clients use, if it is not `address`."""
         self._folder, self._options = folder, options
         self._address, self._port = address, port
         self._names = (address, outside) if outside else (address,)
@@ -59,32 +61,32 @@ class MlflowServer:
         return f"http://{self._address}:{self._port}"
 
     def words(self) -> list[str]:
-        """The command line; it holds no secret."""
+        """The command line; it contains no secret."""
         artifacts = private.make_folder(self._folder.mlflow / "artifacts")
         made = mlflow_server.words(self._address, self._port, artifacts)
         return ["nice", "-n", str(_NICENESS), *made]
 
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Bring the database here and write the password's file; the server's environment."""
+        """Restore the database here, write the password's file, return the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
-        hosts = (*self._names, "127.0.0.1", "localhost")  # the last two: through an SSH forward
+        hosts = (*self._names, "127.0.0.1", "localhost")  # the last two are for SSH forwards
         store = self._store()
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 
     def answers(self, pid: int) -> bool:
-        """Whether the server is up, and is process `pid` or a child of it."""
+        """Whether the server is up and runs in process `pid` or in a child of it."""
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable, for the next agent after a kill."""
+        """Write a file that marks the database as usable for the next agent, after a kill."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
-        """Make a consistent copy of the database in the cluster's folder, while the server runs.
+        """Copy the database consistently to the cluster's folder, while the server runs.
 
-        Raises sqlite3.DatabaseError for a database that is damaged: the copies stay as they are.
+        Raises sqlite3.DatabaseError for a damaged database; the copies are then unchanged.
         """
         source = self._own / DATABASE
         if self._options.backend == "sqlite" and source.exists():
@@ -97,7 +99,7 @@ class MlflowServer:
         if here.exists() and (problem := _damage(here)):
             log.error("MLflow's database is damaged (%s); its last copy is restored", problem)
             shutil.move(here, self._folder.mlflow / f"{DATABASE}.damaged")
-            for name in ("journal", "wal", "shm"):  # SQLite would apply them to the copy
+            for name in ("journal", "wal", "shm"):  # SQLite would apply them to the restored copy
                 here.with_name(f"{DATABASE}-{name}").unlink(missing_ok=True)
         if not here.exists():
             _restore(self._folder.mlflow / DATABASE, here)
@@ -105,9 +107,9 @@ class MlflowServer:
 
 
 def _read_url(file: Path) -> str:
-    """The database's URL in `file`, which no message shows: a password may be in it.
+    """The database's URL from `file`. Messages do not show it, because it may contain a password.
 
-    Raises UserError, and MissingPartError where the database's driver is not installed.
+    Raises UserError, and MissingPartError if the database's driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
@@ -139,9 +141,9 @@ def _read_url(file: Path) -> str:
 
 
 def _restore(kept: Path, here: Path) -> None:
-    """Copy the newest copy that is whole to `here`; nothing where there is none at all.
+    """Copy the newest undamaged copy to `here`; do nothing if there are no copies.
 
-    Raises sqlite3.DatabaseError where all of them are damaged.
+    Raises sqlite3.DatabaseError if all copies are damaged.
     """
     problems = []
     for copy in (kept, *_older(kept, _GENERATIONS)):
@@ -164,7 +166,7 @@ def _older(kept: Path, generations: int) -> list[Path]:
 
 
 def _damage(database: Path) -> str:
-    """What SQLite finds wrong with a database; empty: nothing."""
+    """The damage that SQLite finds in a database; empty if there is none."""
     try:
         with contextlib.closing(sqlite3.connect(database)) as opened:
             found = opened.execute("pragma integrity_check(1)").fetchone()[0]
@@ -179,11 +181,12 @@ def _damage(database: Path) -> str:
 def _copy(source: Path, target: Path, generations: int = 0) -> None:
     """Copy a database, mode 0600; `target` is replaced only by a complete copy.
 
-    The previous copy is kept as TARGET.1 and so on, if the last of these is old enough. Raises
-    sqlite3.DatabaseError where the copy is damaged.
+    Previous copies are kept as TARGET.1 (the newest) and so on, but not more often than every
+    _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    # created here, as sqlite would use the umask; without a writer the copy is a single file
+    # Created here, because sqlite would use the umask. The copy is a single file, as no process
+    # writes to it.
     fresh.unlink(missing_ok=True)
     try:
         private.create(fresh, "")
@@ -196,7 +199,7 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
             raise sqlite3.DatabaseError(f"{source}: {problem}")
         _keep_generation(target, generations)
         os.replace(fresh, target)
-    finally:  # on a full disk, failed copies must not accumulate
+    finally:  # failed copies must not accumulate on a full disk
         fresh.unlink(missing_ok=True)
 
 

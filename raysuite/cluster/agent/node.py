@@ -1,4 +1,5 @@
-"""A node of the cluster: its environment, its Ray, and the main loop of nodes but the head."""
+"""A node of the cluster: its environment, its Ray, and the main loop of nodes other than the
+head."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
-# What a node's processes find in their environment: paths of secrets, never secrets.
+# The environment of a node's processes: paths of secrets, never secrets.
 
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
@@ -40,7 +41,7 @@ _RAY = {
     **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
-    "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job that is stopped has a minute for a checkpoint
+    "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job has a minute for a checkpoint
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
 }
 
@@ -52,7 +53,7 @@ def node_variables(
     temp: Path,
     site_environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """The environment of Ray's processes on this node, and so of the jobs that they start."""
+    """The environment of Ray's processes on this node, and of the jobs that they start."""
     inherited = {name: value for name, value in os.environ.items() if name not in _NEVER_INHERITED}
     base = with_site({**inherited, **_RAY}, site_environment)
     path = [str(Path(sys.executable).parent), base.get("PATH", os.defpath)]
@@ -70,30 +71,29 @@ def node_variables(
     }
 
 
-# The process by which slurmd holds this node's part of a step: its task's parent.
-#
-# Where it dies, as by a memory limit or an administrator's hand, its tasks live on and SLURM knows
-# nothing of them: it neither ends them with the job nor notifies srun.
+# slurmstepd, the process that holds this node's part of a step: the parent of its task.
+# If it dies, for example by a memory limit or an administrator's signal, its tasks live on without
+# SLURM: SLURM neither ends them with the job nor notifies srun.
 
 
 class Step:
-    """Watches slurmstepd; outside of SLURM there is none, and `is_lost` is always false."""
+    """Watches slurmstepd. Outside of SLURM there is none, and `is_lost` is always false."""
 
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
-        # in an image the agent is a descendant of the task, not the task itself
+        # in an image, the agent is a descendant of the task
         task = variables.get("SLURM_TASK_PID", "")
         self._task: psutil.Process | None = None
         self.began: float | None = None
-        """When the task began, in seconds since 1970."""
+        """Start time of the task, in seconds since 1970."""
         if "SLURM_STEP_ID" in variables and task.isdecimal():
             try:
                 self._task = psutil.Process(int(task))
                 self._holder, self.began = self._task.ppid(), self._task.create_time()
-            except psutil.Error:  # a container with process ids of its own
+            except psutil.Error:  # a container with its own process ids
                 self._task = None
 
     def is_lost(self) -> bool:
-        """Whether the task is no longer held by the process that started it."""
+        """Whether the task has lost its parent, slurmstepd."""
         if self._task is None:
             return False
         try:
@@ -108,11 +108,11 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class NodeFailedError(RaysuiteError):
-    """This node cannot be, or stay, a part of the cluster."""
+    """This node cannot join the cluster, or cannot stay in it."""
 
 
 class ThisNode:
-    """The node that this agent looks after."""
+    """The node of this agent."""
 
     def __init__(
         self, folder: ClusterFolder, cluster: Cluster, place: Place, temp: Path, signals: Signals
@@ -132,7 +132,7 @@ class ThisNode:
             self._seconds = {"image": self._began - self._step.began, **self._seconds}
 
     def say(self, state: NodeState, message: str = "") -> None:
-        """Write the state of this node into the cluster's folder."""
+        """Write the state of this node to the cluster's folder."""
         log.info("%s%s", state, f": {message}" if message else "")
         self.folder.write(
             Node(
@@ -156,7 +156,7 @@ class ThisNode:
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
-        """A free block of ports; another one at each attempt."""
+        """Take a free block of ports, another one at each attempt."""
         self.release_ports()
         seed = f"{self.folder.path}:{self.place.incarnation}:{self.place.host}:{attempt}"
         size = ports.block_size(self.place.cpus or 0)
@@ -166,33 +166,34 @@ class ThisNode:
         self._guards.close()
 
     def environment(self, mlflow: str) -> dict[str, str]:
-        """Of all processes on this node."""
+        """The environment of all processes on this node."""
         site = self.cluster.site
         return node_variables(self.folder, self.address, mlflow, self.temp, site.environment)
 
     def start_ray(self, gcs: str, environment: dict[str, str]) -> None:
-        """Start Ray, with a folder of its own each time."""
+        """Start Ray, with a new folder each time."""
         ray_temp = self.temp / "r"
         shutil.rmtree(ray_temp, ignore_errors=True)
         words = start_words(self.place, self.address, self.ports, gcs, ray_temp)
         self.children.start(RAY, words, environment, self.folder.log_of(self.place.host))
 
     def check_step(self) -> None:
-        """Raise NodeFailedError where slurmstepd on this node has died."""
+        """Raise NodeFailedError if slurmstepd on this node has died."""
         if self._step.is_lost():
             raise NodeFailedError(
                 "SLURM's own process of the step (slurmstepd) is gone here; Ray ends with it"
             )
 
     def ray_ended(self) -> bool:
-        """Whether Ray ended by itself; a signal to all processes may arrive there first."""
+        """Whether Ray ended by itself. A signal to all processes may reach Ray before this agent,
+        so wait for it."""
         if self.children.status(RAY) is None:
             return False
         self.signals.wait(2.0)
         return not self.signals.ended
 
     def end_ray(self) -> str:
-        """End it; why it had ended before, from Ray's logs, or from what it printed last."""
+        """End Ray. Return why it had ended before, from its logs or from its last printed line."""
         self.children.end(RAY, _RAY_END_S)
         printed = self.folder.log_of(self.place.host).read_text("utf-8", "replace").splitlines()
         return ray_start.reason(self.temp / "r") or (printed or ["it printed nothing"])[-1]
@@ -205,21 +206,22 @@ class ThisNode:
 
 _REJOIN_AFTER_S = 5.0
 _HEAD_SILENT_S = 90.0
-"""After Ray counts the head as dead: how long it may be unreachable before its nodes end."""
+"""Seconds for which the head may be unreachable before its nodes end, counted from when Ray
+considers it dead."""
 _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
-"""Refused connections in a row after which Ray's head is known to have ended."""
+"""Number of consecutive refused connections after which Ray's head has certainly ended."""
 _NEW_HEAD_S = 20.0
-"""Seconds in which a new head must answer, or else the head's agent is considered dead too."""
+"""Seconds within which a new head must answer; otherwise its agent is considered dead too."""
 
 
 class WorkerNode:
-    """Runs until a signal ends it, or the head has ended. Raises NodeFailedError."""
+    """Runs a node until a signal ends it, or the head has ended. Raises NodeFailedError."""
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
         self._joined = ""
-        """Where the head answered that this node joined last."""
+        """Address of the head that this node last joined."""
 
     def run(self) -> None:
         node = self._node
@@ -241,7 +243,8 @@ class WorkerNode:
         self._node.end()
 
     def _find_head(self) -> Head | None:
-        """The head of this start of the step, once it can be reached; None at the end."""
+        """The head of this start of the step, once it can be reached; None if this node or the head
+        has to end first."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:
@@ -292,7 +295,7 @@ class WorkerNode:
     def _head_ended(self) -> bool:
         """Whether the head of this start has ended.
 
-        Raises NodeFailedError where it failed, or where this node itself has.
+        Raises NodeFailedError if the head failed, or if this node's step is lost.
         """
         self._node.check_step()
         for other in self._node.folder.nodes():
@@ -301,7 +304,7 @@ class WorkerNode:
                     raise NodeFailedError(f"the head {other.host} failed: {other.message}")
                 if other.state == "ended":
                     return True
-        if self._node.folder.over.exists():  # it was killed, and could not write its end
+        if self._node.folder.over.exists():  # the head's agent was killed
             raise NodeFailedError("the head's agent has ended")
         return False
 
@@ -311,13 +314,13 @@ _LOOK_EACH_S = 1.0
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP mean the end, and so does a file; SIGUSR1 warns before it."""
+    """Handles SIGTERM, SIGINT, SIGHUP and a file as requests to end, and SIGUSR1 as a warning."""
 
     def __init__(self, end: Path) -> None:
-        """The file `end` exists once the end was requested."""
+        """`end` is a file that exists once the end has been requested."""
         self.pid = os.getpid()
         self.mark: Path | None = None
-        """A file that is made when a signal means the end."""
+        """A file that is created when a signal requests the end."""
         self._file, self._looked = end, 0.0
         self._ended = threading.Event()
         self._warned = threading.Event()
@@ -334,13 +337,13 @@ class Signals:
         return self._ended.is_set()
 
     def take_warning(self) -> bool:
-        """Whether there was a warning since the last call."""
+        """Whether a warning has come since the last call."""
         warned = self._warned.is_set()
         self._warned.clear()
         return warned
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not beyond the end."""
+        """Sleep, unless asked to end."""
         deadline = time.monotonic() + seconds
         while not self.ended and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_STEP_S, left))

@@ -1,4 +1,4 @@
-"""Which node of the cluster this process is, and by which address the others reach it."""
+"""This node's number, size and addresses in the cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Place:
-    """A node of the cluster. None: Ray detects the number by itself."""
+    """A node of the cluster. If a number is None, Ray detects it."""
 
     host: str
     index: int
-    """0 is the head."""
+    """0 for the head."""
     attempt: int
     incarnation: str
-    """Differs with every start of the step; the same on all nodes."""
+    """An id that is new at each start of the step; the same on all nodes."""
     cpus: int | None
     gpus: int | None
     memory: int | None
@@ -39,7 +39,8 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """This process's place: by SLURM's variables, by its launcher, or alone in a local cluster."""
+    """This process's place: from SLURM's or its launcher's variables, or that of a local
+    cluster."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
@@ -78,7 +79,7 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
 
 
 def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
-    """SLURM's number; it can be empty (SLURM_GPUS_PER_TASK), and then the site's counts."""
+    """The number of GPUs from SLURM; if SLURM gives none (SLURM_GPUS_PER_TASK), the site's."""
     said = _number(variables, "SLURM_GPUS_ON_NODE")
     if said is not None:
         return said
@@ -89,7 +90,7 @@ def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
 
 
 def _memory(variables: Mapping[str, str], cpus: int | None) -> int | None:
-    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0: all of the node's
+    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0 means all of the node
     each = _number(variables, "SLURM_MEM_PER_CPU")
     if node:
         return node * _MEGABYTE
@@ -124,10 +125,10 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """The address on the site's interface, else the one with the route to `head`.
+    """The address on the site's interface; without one, the address on the route to `head`.
 
-    `head` is None on the head itself: there it is the address of the name that SLURM knows the
-    node by. Raises UserError where there is none.
+    `head` is None on the head itself: its address is then that of the name by which SLURM knows the
+    node. Raises UserError if there is none.
     """
     ours = own_addresses()
     if site.interface is not None:
@@ -147,14 +148,14 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
 
 
 def client_address(site: Site, address: str) -> str:
-    """By which clients reach this node, the head, whose address among the nodes is `address`."""
+    """The address of this node, the head, for clients; `address` is its address for the nodes."""
     if site.client_interface is None:
         return address
     return _on(site.client_interface, own_addresses(), "client_interface")
 
 
 def interface_of(address: str) -> str:
-    """The interface that has `address`; empty where none has."""
+    """The interface that has `address`; empty if none has."""
     return own_addresses().get(address, "")
 
 
@@ -185,7 +186,7 @@ def _resolved(name: str) -> list[str]:
 
 
 def _route_to(address: str) -> str:
-    """This host's address on the route to that one. Raises UserError where there is no route."""
+    """This host's address on the route to `address`. Raises UserError if there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
         try:
             prober.connect((address, 9))  # sends nothing

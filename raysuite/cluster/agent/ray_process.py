@@ -1,4 +1,4 @@
-"""`ray start` of one node, with every port and address given."""
+"""`ray start` for one node, with every port and address given."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from raysuite.cluster.ports import Ports
 from raysuite.errors import UserError
 
 LONGEST_SOCKET_PATH = 107
-"""Bytes of a Unix socket's path that Linux takes (ray#17161)."""
+"""Maximum length of a Unix socket's path on Linux, in bytes (ray#17161)."""
 _BELOW_TEMP = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/dash_MetricsHead")
 _OBJECT_STORE_SHARE = 0.3
-"""Of the allocation's memory, as Ray takes of a whole host's."""
+"""Share of the allocation's memory; Ray takes the same share of a whole host's."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -57,7 +57,7 @@ def start_words(place: Place, address: str, ports: Ports, gcs: str, temp: Path) 
 
 
 def check_temp(temp: Path) -> None:
-    """Raise UserError where Ray's sockets would have too long paths below `temp`."""
+    """Raise UserError if the paths of Ray's sockets below `temp` would be too long."""
     length = len(os.fsencode(temp)) + _BELOW_TEMP
     if length > LONGEST_SOCKET_PATH:
         raise UserError(
@@ -67,14 +67,14 @@ def check_temp(temp: Path) -> None:
 
 
 def answers(address: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether something listens there."""
+    """Whether a program listens at this address and port."""
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout_s):
         return True
     return False
 
 
 def refuses(address: str, port: int, timeout_s: float = 2.0) -> bool:
-    """Whether the host is there and nothing listens; a host that is silent does not refuse."""
+    """Whether the host is up but no program listens; False for a host that does not respond."""
     try:
         socket.create_connection((address, port), timeout_s).close()
     except ConnectionRefusedError:

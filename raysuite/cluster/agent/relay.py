@@ -1,4 +1,5 @@
-"""The head's servers for clients at a second address, on a network that the nodes do not use."""
+"""Forward the head's servers to a second address, for clients on a network that nodes do not
+use."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ _BYTES = 2**16
 
 
 class Relay:
-    """Carries connections to ports of `outside` to the same ports of `inside`, in a thread.
+    """Forwards connections from ports of `outside` to the same ports of `inside`, in a thread.
 
-    Raises OSError where a port of `outside` is taken, or the address is not this host's.
+    Raises OSError if a port of `outside` is taken, or if `outside` is not an address of this host.
     """
 
     def __init__(self, outside: str, inside: str, ports: Iterable[int]) -> None:
@@ -26,7 +27,7 @@ class Relay:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, with the connections that it carries."""
+        """Stop the relay, and close its connections."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
@@ -44,7 +45,7 @@ class Relay:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("sockname")[1]
-        with closing(writer), suppress(OSError):  # the server is not there yet, or ends suddenly
+        with closing(writer), suppress(OSError):  # the server is not up yet, or ends suddenly
             to_reader, to_writer = await asyncio.open_connection(self._inside, port)
             with closing(to_writer):
                 await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer))
@@ -54,4 +55,4 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(_BYTES):
         writer.write(data)
         await writer.drain()
-    writer.write_eof()  # the other direction may go on
+    writer.write_eof()  # the other direction may continue

@@ -1,4 +1,4 @@
-"""A sweep: trials of one spec, each a whole run on workers of its own, through Ray Tune."""
+"""A sweep: trials of one spec, each a whole run on its own workers, through Ray Tune."""
 
 from raysuite.orchestrate.sweep.sweep_driver import run
 

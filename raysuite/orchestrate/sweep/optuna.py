@@ -1,8 +1,8 @@
 """Optuna, through its ask-and-tell interface.
 
-The study is rebuilt for each suggestion from the trials' results, and its random state depends on
-the sweep's seed and the trial's number alone: a sweep that is resumed continues as it would
-have.
+The study is rebuilt for each suggestion from the trials' results. Its random state depends only on
+the sweep's seed and the trial's number, so that a resumed sweep continues as if it had not been
+interrupted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from raysuite.records.sweep import TrialFigures, lower_is_better
 from raysuite.spec.search import QUALITY, TIMES, Dimension, Goal, OptunaSearch, SearchOptions, holds
 from raysuite.spec.tasks import CLASSIFICATION
 
-# A space's dimensions in Optuna's terms: plain numbers between bounds.
+# A space's dimensions in Optuna's form: plain numbers between bounds.
 
 _TAIL = 1e-6
-"""Probability of each tail of a normal distribution that is never drawn."""
+"""Probability of each tail of a normal distribution that is left out."""
 _DIGITS = 6
-"""Significant digits of a number that is drawn: it can be read, and written again as it was."""
+"""Significant digits of a drawn number, which make it readable and exact when written to a file."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """A normal distribution is suggested by its quantile, equally likely steps by their number,
-    listed values, which may be whole blocks, by their place, others as numbers of a range."""
+    """Optuna's distribution: of quantiles for a normal distribution, of indices for equally likely
+    steps and for listed values (which may be whole blocks), of numbers in a range for others."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
@@ -76,7 +76,7 @@ def spec_value(dimension: Dimension, found: Any) -> Any:
 
 
 def internal_value(dimension: Dimension, value: Any) -> Any:
-    """The number that Optuna chose, from the spec's value."""
+    """The number that Optuna chose, computed from the spec's value."""
     match dimension.kind:
         case "normal" | "qrandn":
             return min(max(NormalDist(*dimension.arguments[:2]).cdf(value), _TAIL), 1 - _TAIL)
@@ -90,7 +90,7 @@ def internal_value(dimension: Dimension, value: Any) -> Any:
 
 
 def ordered(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Dimension]]:
-    """Each key after those that its conditions are on."""
+    """Each key and dimension, after the keys on which its conditions depend."""
     known: set[str] = set()
     while len(known) < len(space):
         for key, dimension in space.items():
@@ -103,24 +103,24 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-# What Optuna is given of a trial: its objective.
+# The objective of a trial, as given to Optuna.
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Seconds that the longest of the trials that count has trained; no time to the target is above
-    it."""
+    """Training time of the longest trial that counts, in seconds: a bound of times to the
+    target."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
 
 
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
-    """A trial's objective for a goal; None where nothing can be learnt from it.
+    """A trial's objective for a goal; None if the trial contains no information.
 
     `longest` is `longest_s` of all trials.
 
-    One that missed its target has no time to it. It counts as slower than all that met it, and the
-    slower, the worse its primary metric became: what is near the target is worth a search, and
-    where no trial has met it yet, that is the only information.
+    A trial that missed its target has no time to the target. Its objective is above those of all
+    trials that met the target, and higher the worse its primary metric is: values near the target
+    are worth searching, and before any trial has met it, this is the only information.
     """
     value = trial.goals.get(goal)
     reached = next((trial.goals[each] for each in QUALITY if each in trial.goals), None)
@@ -129,7 +129,7 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     main = trial.figures.task.main
     if main.unit == "share":
         return longest * (2.0 - (reached if main.higher_is_better else 1.0 - reached))
-    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # from 1 to 2 too
+    return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # factor from 1 to 2
 
 
 Values = dict[str, Any]
@@ -138,7 +138,7 @@ _GENERATION = "NSGAIISampler:generation"
 
 
 class OptunaAlgorithm:
-    """The next values, by one of Optuna's samplers."""
+    """Suggests the next values with one of Optuna's samplers."""
 
     def __init__(self, search: SearchOptions) -> None:
         assert isinstance(search.searcher, OptunaSearch)
@@ -147,7 +147,7 @@ class OptunaAlgorithm:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The sampler's suggestion after these trials; None once all requested trials were made."""
+        """The sampler's suggestion after these trials; None if no further trial is requested."""
         if len(trials) >= (self._search.trials or 0):
             return None
         number = len(trials) + len(left_out)
@@ -171,11 +171,11 @@ class OptunaAlgorithm:
             return RandomSampler(seed=seed)
         if self._options.sampler == "nsga2":
             return NSGAIISampler(seed=seed, population_size=max(2, startup))
-        # those that are under way count as poor, so that the next one is another
+        # running trials count as poor, so that the next suggestion differs from them
         return TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
 
     def _suggested(self, trial: optuna.Trial) -> Values:
-        """Values of all keys whose conditions hold: the others are not asked for."""
+        """Values of all keys whose conditions hold; the other keys are not suggested."""
         values: Values = {}
         for key, dimension in ordered(self._search.space):
             if holds(dimension.when, values):
@@ -193,7 +193,7 @@ class OptunaAlgorithm:
             known = [objective(trial, goal, longest) for goal in self._search.wanted]
             finite = [value for value in known if value is not None and math.isfinite(value)]
             whole = trial.counts and len(finite) == len(known)
-            if trial.status in ("missing", "stopped"):  # under way, or to be resumed
+            if trial.status in ("missing", "stopped"):  # running, or to be resumed
                 yield create_trial(state=TrialState.RUNNING, **parameters)
             elif whole and trial.status == "pruned":
                 steps = {max(trial.epochs, 1): finite[0]}

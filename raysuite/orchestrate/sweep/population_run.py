@@ -1,9 +1,8 @@
-"""A population whose trials wait for each other: compared when all are at an interval, then resumed
-from their own checkpoints or from those of better ones (PBT).
+"""A population whose trials wait for each other (PBT): they are compared when all are at an
+interval, then resumed from their own checkpoints or from those of better trials.
 
-The journals hold all of it. No trial continues before every PBT step is written and every
-checkpoint that is taken is copied, so that a driver that was killed decides the rest as it would
-have.
+The journals contain its whole state. No trial continues before each PBT step is written and each
+checkpoint to be taken is copied. So a driver that replaces a killed one makes the same decisions.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Population:
         self._document, self._search, self._results = document, search, results
 
     def next_segment(self, plan: RunPlan) -> tuple[RunPlan, Segment | None]:
-        """The next part of a trial, and its plan with the values that it has there; the whole of it
-        where the sweep has no population."""
+        """The next segment of a trial, and its plan with the values for that segment; the whole
+        trial if the sweep has no population."""
         if not isinstance(self._search.scheduler, PbtScheduler):
             return plan, None
         turns = turns_of(self._results.records(plan.run_id))
@@ -54,12 +53,12 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """Which of the trials that wait at an interval continue: all, once every trial that is to
-        be compared with them has arrived. The decision on each is then in its journal.
+        """The trials waiting at an interval that may continue: all of them, once every trial to be
+        compared with them has arrived. The decision on each is then in its journal.
 
-        `plans` are all of the population, `left` the trials whose workers and driver have ended: a
-        driver that reads its trial's end would not find it if others wrote after it. Raises
-        RunError where a checkpoint cannot be copied.
+        `plans`: all of the population; `left`: trials whose workers and driver have ended. Only
+        journals of `left` are written to, because a driver expects its trial's end as the last
+        line. Raises RunError if a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
         unfinished = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
@@ -71,7 +70,7 @@ class Population:
         if not held <= left:
             return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
-        if incomplete:  # the driver was killed before Ray Train had taken it in: they come again
+        if incomplete:  # the driver was killed before these were complete: they are repeated
             return incomplete
         members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
         standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]
@@ -91,8 +90,8 @@ class Population:
         return True
 
     def _carry_out(self, turn: Turn, sign: int, journals: Journals, epochs: int) -> None:
-        """Copy the checkpoint that a trial takes, and record the decision, in that order;
-        its own checkpoint is not needed any more. `sign`: of the metric that they go by."""
+        """Copy the checkpoint that a trial takes, then record the decision, then remove the trial's
+        own checkpoint. `sign`: that of the compared metric."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,
@@ -118,7 +117,7 @@ class Population:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _checkpoint(self, run_id: str, journals: Journals, epochs: int) -> Path | None:
-        """The complete checkpoint of a run after so many epochs; None where there is none."""
+        """The complete checkpoint of a run after `epochs` epochs; None if there is none."""
         took = _took(turns_of(journals[run_id]))
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
@@ -131,13 +130,13 @@ class Population:
 
 
 def _behind(records: Sequence[Record]) -> int:
-    """Epochs up to the last interval that a run has completed."""
+    """Number of epochs up to the last interval that a run has completed."""
     turns = turns_of(records)
     return held_after(records) or (turns[-1].epoch + 1 if turns else 0)
 
 
 def _stands(records: Sequence[Record], epochs: int) -> bool:
-    """Whether a run has trained exactly so many epochs."""
+    """Whether a run has trained exactly `epochs` epochs."""
     last = records[-1] if records else None
     judged = isinstance(last, RunJudged) and last.epoch + 1 == epochs
     return judged or held_after(records) == epochs
@@ -159,22 +158,23 @@ def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing
 
 
 def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
-    """The last PBT step that gave a run the weights of another."""
+    """The last PBT step that gave a run another run's weights."""
     return next((turn for turn in reversed(turns) if turn.source is not None), None)
 
 
 def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's checkpoint: once it took other weights, its earlier one is not used."""
+    """The name of a run's checkpoint; it changes with taken weights, to ignore earlier
+    checkpoints."""
     return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """The path of the checkpoint that a run took."""
+    """The path of the copied checkpoint that a run took."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 
 def _copy_whole(found: Path | None, to: Path) -> None:
-    """Copy a checkpoint; `to` is there when all of it is."""
+    """Copy a checkpoint; `to` exists only when the copy is complete."""
     assert found is not None, "looked for before any PBT step"
     partial = to.with_name(f"{to.name}.partial")
     try:

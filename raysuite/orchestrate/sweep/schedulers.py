@@ -1,8 +1,8 @@
-"""Early stopping of trials: Ray Tune's schedulers, fed from the journals.
+"""Early stopping of trials: Ray Tune's schedulers, with the journals as input.
 
-A scheduler does not kill a trial: its decision is written into the run's folder, the workers end
-between two steps, and rank 0 records it. A resumed sweep gives the scheduler the epochs of the
-journals again, in the same order, so that its rungs are the same.
+A scheduler does not kill a trial: its decision is written to the results folder, the workers end
+between two steps, and rank 0 records it. In a resumed sweep, the scheduler gets the journals'
+epochs again, in the same order, so that its rungs are the same.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from raysuite.spec.tasks import TaskFacts
 from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
-"""In the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler was given them. Of two trials' epochs the later one may come first."""
+"""File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
+scheduler got them. It can differ from the order of these times."""
 _ORDER_BEFORE = "heard.jsonl"
-"""Its name in results of earlier versions."""
+"""The file's name in results of earlier versions."""
 
 _EpochKey = tuple[str, int, float]
 _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
@@ -47,13 +47,14 @@ _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """The attributes of a trial that Ray Tune's schedulers need; the same object when resumed."""
+    """The attributes of a trial that Ray Tune's schedulers need. Equal for a resumed trial."""
 
     trial_id: str
 
 
 def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
-    """Ray Tune's scheduler for a sweep whose trials have at most so many epochs; None for none."""
+    """Ray Tune's scheduler for a sweep whose trials have at most `most_epochs` epochs; None if the
+    sweep has no scheduler."""
     options = search.scheduler
     common: dict[str, Any] = {"time_attr": "epochs", "metric": "value", "mode": "max"}
     if options.name == "asha":
@@ -68,7 +69,7 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
         return MedianStoppingRule(
             grace_period=options.grace_epochs,
             min_samples_required=options.min_trials,
-            # a trial is never paused in favour of another
+            # infinite: a trial is never paused in favour of another
             min_time_slice=math.inf,  # type: ignore[arg-type]
             **common,
         )
@@ -76,7 +77,7 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
 
 
 class JournaledScheduler(FIFOScheduler):
-    """Passes each epoch on once, and asks the workers of runs that are to end to stop."""
+    """Passes each epoch to the scheduler once, and asks workers to stop runs that are to end."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
         super().__init__()
@@ -91,17 +92,17 @@ class JournaledScheduler(FIFOScheduler):
         self._pruned: dict[str, Prune] = {}
 
     def add(self, plan: RunPlan) -> None:
-        """A run that is about to begin, or that is resumed."""
+        """Add a run that is about to begin or to be resumed."""
         if plan.run_id in self._plans:
             return
         self._plans[plan.run_id] = plan
         if self._scheduler is not None:
-            # brackets are dealt by numpy's own draws: a trial's is the same at each resumption
+            # Tune draws brackets from numpy's random state: a resumed trial gets the same one
             with _numpy_seeded(self._search.seed, plan.index):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass on the journals' epochs: in the order in which they were passed on before, then the
+        """Pass on the journals' epochs: first those passed on before, in the same order, then the
         rest."""
         for plan in plans:
             self.add(plan)
@@ -112,10 +113,9 @@ class JournaledScheduler(FIFOScheduler):
             self.on_epoch(epoch)
 
     def on_epoch(self, epoch: EpochFinished) -> None:
-        """Pass an epoch on, unless it was before, or has no value.
+        """Pass an epoch on, unless it was passed on before, or has no value.
 
-        A run that is to end may finish some more epochs before its workers stop: these are not
-        compared.
+        A run that is to end may finish some more epochs before its workers stop: these are ignored.
         """
         run_id = epoch.run_id
         if (
@@ -156,7 +156,7 @@ class JournaledScheduler(FIFOScheduler):
             stopping.request_prune(self._results.folder, run_id, self._pruned[run_id])
 
     def settle(self, plan: RunPlan) -> None:
-        """Record the end of a run that was to end when it was lost: no worker of it is left."""
+        """Record the end of a pruned run whose workers were lost before they recorded it."""
         run_id = plan.run_id
         prune = self._pruned.get(run_id)
         if prune is None or self._results.end_of(run_id) is not None:
@@ -172,11 +172,10 @@ class JournaledScheduler(FIFOScheduler):
         Journal(self._results.journal_file(run_id)).write(record)
 
     def _value(self, epoch: EpochFinished, task: TaskFacts) -> tuple[float | None, int]:
-        """What runs are compared by at the same epoch, and by what it is multiplied so that higher
-        is better.
+        """The value by which runs are compared at one epoch, and a sign: with it, higher is better.
 
-        For a time to the target it is the primary metric too: a worse one after as many epochs is
-        worse. None where all of the epoch was warm-up: the first later epoch with a value is used.
+        With a time to the target as the goal, the primary metric is compared. None if the whole
+        epoch was warm-up: the first later epoch with a value is used.
         """
         if self._search.wanted[0] == "throughput":
             rate = epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None
@@ -184,7 +183,7 @@ class JournaledScheduler(FIFOScheduler):
         return epoch.validation.get(task.primary), task.main.sign
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Ray Tune's call at each report; a trial is never ended by Tune itself."""
+        """Called by Ray Tune at each report. Tune itself never ends a trial."""
         if "epoch" in result:
             line = content_of(result["epoch"].encode())
             self.on_epoch(EpochFinished.model_validate_json(line))
@@ -196,7 +195,7 @@ def _key(epoch: EpochFinished) -> _EpochKey:
 
 
 def _read(file: Path) -> Iterator[_EpochKey]:
-    """The epochs that were passed on; damaged lines are left out."""
+    """The epochs that were passed on, without damaged lines."""
     for line in read_lines(file):
         with contextlib.suppress(ValidationError):
             yield _EPOCH_KEY.validate_json(line)
@@ -204,7 +203,7 @@ def _read(file: Path) -> Iterator[_EpochKey]:
 
 @contextmanager
 def _numpy_seeded(*seed: int) -> Iterator[None]:
-    """For Ray Tune's schedulers, which draw from numpy's own state: it is as before afterwards."""
+    """Seed numpy's global state, for Ray Tune's schedulers, and restore it after the context."""
     before = np.random.get_state()
     np.random.seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
     try:

@@ -1,4 +1,4 @@
-"""Search algorithms: the values of the next trial, drawn beforehand or by others' objectives."""
+"""Search algorithms: choose the next trial's values, in advance or from earlier objectives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Values = dict[str, Any]
 
 
 class SearchAlgorithm(Protocol):
-    """Decides the values of trials, without a state of its own between calls."""
+    """Chooses the values of trials, without any state between calls."""
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The values of the next trial; None where there is none left.
+        """The values of the next trial; None if there are no more.
 
-        `trials` are those that were decided so far, running ones too; `left_out` are infeasible
-        values, which make no trial.
+        `trials` are all trials so far, including running ones; `left_out` are infeasible values,
+        which become no trial.
         """
 
 
@@ -38,7 +38,7 @@ def draws_replacements(search: SearchOptions) -> bool:
 
 
 class Drawn:
-    """Trials that do not depend on each other's results."""
+    """Values that do not depend on results of other trials."""
 
     def __init__(self, search: SearchOptions) -> None:
         self._search = search

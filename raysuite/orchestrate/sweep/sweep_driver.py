@@ -1,4 +1,4 @@
-"""The driver of a sweep: Ray Tune in a thread, and the listener's calls in this one."""
+"""The driver of a sweep: Ray Tune in its own thread, the listener's callbacks in the caller's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from raysuite.train.stop_together import Stop
 
 _TUNE = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    # its newer output prints a table at any verbosity
+    # the newer output prints a table at any verbosity
     "RAY_AIR_NEW_OUTPUT": "0",
-    # its own state is never read again: the journals are
+    # Tune's state is never read again: the journals replace it
     "TUNE_GLOBAL_CHECKPOINT_S": "100000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -39,10 +39,10 @@ def run(
     listener: Listener,
     resume: bool = False,
 ) -> Stop | None:
-    """Make the trials that RESULTS/search.json asks for and that have not ended yet.
+    """Make the trials that RESULTS/search.json requests and that have not ended yet.
 
-    Returns the request that stopped it, if one did before the end. `resume`: the results hold
-    trials of an earlier attempt; unfinished ones are resumed first, from their checkpoints.
+    Return the request that stopped the sweep before its end, if any. `resume`: the results contain
+    trials of an earlier attempt, and unfinished ones are resumed first, from their checkpoints.
     """
     found = results.search()
     assert found is not None, "results of a sweep"
@@ -83,7 +83,7 @@ def run(
 
 
 def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
-    """Pass on in this thread what Ray Tune's thread puts into the queue."""
+    """A listener that handles in this thread what Ray Tune's thread puts into the queue."""
 
     def poll() -> None:
         while not events.empty():
@@ -111,7 +111,7 @@ def _tuner(
     from raysuite.orchestrate.groups import INTERFACE
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
-    # Ray's messages on each trial's end and on what it would keep: the journals have that
+    # without Ray's messages on each trial's end and on Tune's files, which repeat the journals
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
@@ -124,7 +124,7 @@ def _tuner(
     )
     here = f"node:{ray.util.get_node_ip_address()}"
     return tune.Tuner(
-        # beside the driver, and without a CPU of its own: its workers have them
+        # on the driver's node, without a CPU: the CPUs are for the trial's workers
         tune.with_resources(
             tune.with_parameters(run_trial, setting=setting), {"CPU": 0, here: 0.0001}
         ),

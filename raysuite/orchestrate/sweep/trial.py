@@ -1,4 +1,4 @@
-"""One trial of a sweep, in an actor of Ray Tune's: the driver of its run's worker group."""
+"""One trial of a sweep, in an actor of Ray Tune: the driver of its run's worker group."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
 
-# A trial whose batch is to be found: on the trial's own workers, before its run begins.
+# A trial whose batch size is not known: it is searched on the trial's own workers, before its run.
 
 FOLDER = "batches"
-"""In the results folder, while a batch is searched."""
+"""Folder in the results folder, during a batch search."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with all its numbers, with the search in its journal; None where none was found.
+    """The plan with its batch size, and with the search in its journal; None if no size was found.
 
-    The reason is recorded then, unless the sweep was asked to stop. `deadline`: when the
+    The reason is then recorded, unless the sweep was asked to stop. `deadline`: time at which the
     search is ended, in seconds since 1970.
     """
     from raysuite.orchestrate.found_batches import decide
@@ -59,20 +59,19 @@ def _why(error: RunError) -> tuple[FailReason, str]:
     return ("out_of_memory" if isinstance(error, NothingFitsError) else "error"), str(error)
 
 
-# Workers that are used by one trial after the other, in the process of Ray Tune that drives them.
-#
-# Ray Tune reuses that process for the next trial. Its worker group stays for as long as trials
-# alike come within a few seconds; it ends with a trial that fails, and when none comes.
+# Workers that serve one trial after the other, in the Ray Tune process that drives these trials.
+# Ray Tune reuses that process for the next trial. Its worker group stays as long as trials with
+# equal resources follow within a few seconds; it ends when a trial fails, or when no trial follows.
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""How long workers without a trial keep their resources, for which another trial may wait."""
+"""Seconds for which idle workers keep their resources: another trial may be waiting for these."""
 _POLL_S = 0.1
-"""Between two looks into the Mailbox, which is in this process."""
+"""Seconds between two queries of the Mailbox, which is in this process."""
 
 
 class WarmWorkers:
-    """A worker group for trials with equal resources, one after the other."""
+    """A worker group for consecutive trials with equal resources."""
 
     def __init__(self, plan: RunPlan, results: Path) -> None:
         from raysuite.orchestrate.mailbox import Mailbox
@@ -81,15 +80,15 @@ class WarmWorkers:
         self._lock = threading.Lock()
         self._mailbox = Mailbox.serve()
         self._number = -1
-        """Of the last job; see `worker.serve`."""
+        """Number of the last job; see `worker.serve`."""
         self._ends = False
         self.error: Exception | None = None
-        """What ended the workers, if anything did."""
+        """The error that ended the workers, if any."""
         self._trainer = make_trainer([plan], results, work=_SERVE, more=self._jobs)
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
     def start(self, plan: RunPlan, segment: Segment | None, deadline: float | None) -> bool:
-        """Begin a run, or a segment of it; False where these workers are not for it.
+        """Start a run, or a segment of it; return False if these workers cannot take it.
 
         A `deadline`, in seconds since 1970, ends the workers.
         """
@@ -106,9 +105,8 @@ class WarmWorkers:
         return True
 
     def epochs(self) -> Iterator[str | None]:
-        """Lines of the journal of the run that was begun, until it ends or the workers do: its
-        epochs, without what grows with their steps. None ten times a second while there is none.
-        """
+        """The epochs of the started run as lines of its journal, without values per step, until the
+        run or its workers end. None ten times per second while there is no new line."""
         number = self._number
         for place in count():
             key = f"report/{number}/{place}"
@@ -129,7 +127,7 @@ class WarmWorkers:
         self._thread.join()
 
     def _end_after(self, number: int) -> None:
-        """Let the workers end, where that job was the last one."""
+        """End the workers, unless a later job than `number` has been started."""
         with self._lock:
             if self._number == number and not self._ends:
                 self._ends = True
@@ -146,48 +144,47 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """Where new workers find their jobs, and which is the first: that of the last workers."""
+        """The address at which new workers find jobs, and the current job's number, their first."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
 
 _ENDING_S = 30.0
-"""How long Ray Train may take to end workers that took too long, before its process is ended."""
+"""Seconds that Ray Train may take to end workers after the deadline; then its process is ended."""
 
 
 class Request(BaseModel):
-    """What is asked of a trial's process: a run, or a segment of it."""
+    """The task of a trial's process: a run, or a segment of it."""
 
     model_config = ConfigDict(frozen=True)
 
     plan: RunPlan
     segment: Segment | None = None
     left_s: float | None = None
-    """How long it may still take; None: for ever."""
+    """Seconds that the run may still take; None: no limit."""
 
 
 def as_text(model: BaseModel) -> str:
-    """A model as JSON: Ray Tune would give the values of a nested one other names. (Pydantic's own
-    JSON is UTF-8, which not all names of files are.)"""
+    """JSON of a pydantic model: Ray Tune would rename values of nested ones. (Pydantic's own JSON
+    is UTF-8, which not all file names are.)"""
     return json.dumps(model.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all trials of a sweep have in common."""
+    """The settings that all trials of a sweep share."""
 
     results: str
     path: str
     """The driver's working folder."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Ray's settings, and the driver's own: a cluster that was joined has others."""
+    """Ray's settings, and the driver's own: the environment of an existing cluster differs."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
-    """Do what `config["request"]` asks, a Request as JSON, and report each epoch as the line that
-    its journal has.
+    """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
 
-    Its end is recorded when this returns: it does not raise.
+    The run's end is recorded when this returns; no exception is raised for a failed run.
     """
     import ray.tune
 
@@ -206,21 +203,21 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if decided is None:
             return
         plan = decided
-        # when this returns, the driver has replaced the plan by the new one
+        # when `report` returns, the driver has replaced the plan by the new one
         ray.tune.report({"plan": as_text(plan)})
     for line in _epochs(plan, results, deadline, request.segment):
         ray.tune.report({"epoch": line})
 
 
 def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
-    """Every epoch in a run's journal, those that were made again too, in the order of writing."""
+    """Every epoch in a run's journal, including repeated ones, in the order of writing."""
     return [record for record in results.records(run_id) if isinstance(record, EpochFinished)]
 
 
 def _epochs(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> Iterator[str]:
-    """Make the run, or a segment of it; the lines of its epochs, as they come."""
+    """Make the run, or a segment of it; yield its epochs' lines as they are written."""
     workers = _start(plan, results, deadline, segment)
     for line in workers.epochs():
         if line is not None:
@@ -228,18 +225,18 @@ def _epochs(
         if deadline is not None and time.time() > deadline + _ENDING_S:
             if results.end_of(plan.run_id) is None:
                 record_deadline(plan, results)
-            os._exit(1)  # with this process Ray ends its controller and its workers
+            os._exit(1)  # when this process ends, Ray ends its controller and workers
     _settle(plan, results, workers.error)
 
 
 _workers: WarmWorkers | None = None
-"""Of this process, which drives one trial after the other."""
+"""The worker group of this process, which drives one trial after the other."""
 
 
 def _start(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> WarmWorkers:
-    """Begin the run on the workers of the trial before, or on new ones."""
+    """Start the run on the workers of the previous trial, or on new ones."""
     global _workers
     if _workers is None or not _workers.start(plan, segment, deadline):
         _release()
@@ -257,7 +254,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run that has none, unless it was asked to stop, or waits for others."""
+    """Record an end for a run without one, unless it was stopped or waits for other trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):
@@ -269,7 +266,7 @@ def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
 
 
 def record_deadline(plan: RunPlan, results: Results) -> None:
-    """Record that a run took longer than it may."""
+    """Record that a run exceeded its deadline."""
     epochs = len({record.epoch for record in epochs_of(results, plan.run_id)})
     message = f"took longer than the sweep's deadline_s allows; {epochs} epoch(s) were finished"
     record_failure(plan, results, "deadline", message)

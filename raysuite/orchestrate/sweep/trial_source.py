@@ -1,4 +1,4 @@
-"""Ray Tune's search algorithm: the next trial's plan, as soon as the cluster can hold it."""
+"""Ray Tune's search algorithm: suggests the next trial's plan once the cluster can hold it."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ from raysuite.records.sweep import TrialFigures, trial_figures, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
-# Which trials fit beside each other: no worker and no GPU is counted twice.
+# Which trials fit on the cluster at the same time: no worker and no GPU is counted twice.
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
-    """Whether the nodes hold the workers of all running trials and those that are wanted.
+    """Whether the nodes can hold the workers of all running trials and of the wanted one.
 
-    Workers are placed the largest first, each on the first node with enough free resources. Ray
-    may place them otherwise, and a trial's workers then wait: it never gives out more than there
-    is.
+    The largest workers are placed first, each on a node with enough free resources. Ray may place
+    them differently; a trial's workers then wait, because Ray never allocates more than there is.
     """
     left = [[node.cpus, node.gpus] for node in nodes]
     each = [(need.cpus, int(need.gpu)) for need in (*running, wanted) for _ in range(need.workers)]
     for cpus, gpus in sorted(each, key=lambda worker: (worker[1], worker[0]), reverse=True):
-        # a worker without a GPU leaves the nodes with GPUs to those that need one
+        # a worker without a GPU prefers nodes with few free GPUs
         room = [node for node in left if node[0] >= cpus and node[1] >= gpus]
         if not room:
             return False
@@ -59,28 +58,28 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
     return True
 
 
-# Leaving Ray Tune's loop at once, before the process ends its Ray.
+# Leaving Ray Tune's loop at once, before Ray is shut down.
 
 
 class TuneShutdown(Callback):
-    """Ends the thread in which Ray Tune runs, at its next step, without waiting for trials.
+    """Ends Ray Tune's thread at its next step, without waiting for trials.
 
-    Left alone, it would continue to ask a Ray that has ended.
+    Otherwise the thread would continue to call Ray after its end.
     """
 
     def __init__(self) -> None:
         self.requested = False
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Ray Tune's call, several times a second. Raises SystemExit."""
+        """Called by Ray Tune several times per second. Raises SystemExit if requested."""
         if self.requested:
             raise SystemExit
 
 
 _READ_EACH_S = 2.0
 _MOST_LEFT_OUT = 100
-"""Infeasible values in a row after which a sweep ends that draws others for them: most of its space
-is infeasible."""
+"""Consecutive infeasible values after which a sweep that replaces them ends: most of its space is
+infeasible."""
 
 
 class TrialSource(Searcher):
@@ -109,7 +108,7 @@ class TrialSource(Searcher):
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
         """Trials that wait at an interval for the others of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
-        """Whether all of that population are decided, as they are after its first PBT step."""
+        """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
@@ -118,19 +117,19 @@ class TrialSource(Searcher):
         self._known_nodes: Sequence[Node] = ()
         self._read_at = -math.inf
         self.stopped = False
-        """Whether no further trial begins, because the driver ends."""
+        """Whether no further trial starts, because the driver ends."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: what Ray Tune keeps of it is never read, and a listener's screen is no data."""
+        """An empty state: what Ray Tune saves is never read, and `notify` cannot be pickled."""
         return {}
 
     @property
     def is_done(self) -> bool:
-        """Whether all trials are decided and have ended."""
+        """Whether all trials have been chosen and have ended."""
         return self._all_decided and not (self._pending or self._running or self._held)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next run; None while the cluster cannot hold it; FINISHED where there is none."""
+        """The next run; None if the cluster cannot hold it now; FINISHED if there are no more."""
         if self.stopped or stopping.requested_stop(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()
@@ -152,13 +151,13 @@ class TrialSource(Searcher):
 
     def _request(self, plan: RunPlan) -> Request:
         limit = self._search.deadline_s
-        if limit is not None:  # over all attempts
+        if limit is not None:  # the limit is for all attempts together
             limit -= wall_seconds(self._results.records(plan.run_id))
         plan, segment = self._population.next_segment(plan)
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A trial reports the batch that it found; its epochs are the scheduler's."""
+        """Take the plan of a trial after its batch search; epochs are for the scheduler."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -171,13 +170,13 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """A trial's actor has ended; where it died, its run is made again, or is lost."""
+        """Called when a trial's actor ends; a dead one's run is repeated, or recorded as lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
-        self._scheduler.replay([plan])  # epochs whose report was lost with the process
+        self._scheduler.replay([plan])  # for epochs whose report was lost with the process
         if not stopped:
-            self._scheduler.settle(plan)  # its scheduler ended it: it is not made again
+            self._scheduler.settle(plan)  # a trial that the scheduler ended is not repeated
         if self._results.end_of(plan.run_id) is not None:
             return
         if stopped:
@@ -199,7 +198,7 @@ class TrialSource(Searcher):
         return held_after(self._results.records(plan.run_id)) is not None
 
     def _release(self) -> None:
-        """Let trials continue whose whole population has arrived."""
+        """Let waiting trials continue if their whole population has arrived."""
         self._is_whole |= self._all_decided
         if not (self._held and self._is_whole and self._has_changed):
             return
@@ -209,13 +208,13 @@ class TrialSource(Searcher):
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
     def _nodes(self) -> Sequence[Node]:
-        """The resources of each node; called several times a second, read from Ray less often."""
+        """The resources of each node, read from Ray only every few seconds."""
         if time.monotonic() > self._read_at + _READ_EACH_S:
             self._read_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether a further trial should not be decided yet: it can use results of running ones."""
+        """Whether to choose the next trial later, so that it can use results of running ones."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -231,7 +230,7 @@ class TrialSource(Searcher):
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
-        """Whether this cluster can make the run; where it cannot, that is recorded."""
+        """Whether this cluster can execute the run; if not, that is recorded."""
         wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
@@ -240,7 +239,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan; others are reported, and recorded where they have a plan."""
+        """The next feasible plan; infeasible ones are reported, and recorded if they have a
+        plan."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
@@ -272,7 +272,7 @@ class TrialSource(Searcher):
         return None
 
     def _trials(self) -> list[TrialFigures]:
-        """Every trial that was decided; the journals of those that have ended are read once."""
+        """Every trial chosen so far; ended ones' journals are read once."""
         found = []
         for plan in self._plans:
             trial = self._ended.get(plan.run_id)
