@@ -4,7 +4,7 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
 RESULTS/search.json                    of a sweep: what is searched, and the spec it starts from
-RESULTS/decided.json                   of a sweep: values that made no trial; whether all are decided
+RESULTS/decided.json                   of a sweep: values that made no trial, and if all are decided
 RESULTS/epoch-order.jsonl              of a sweep: epochs in the order its scheduler received them
 RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
