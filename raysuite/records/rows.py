@@ -94,8 +94,8 @@ class Row:
     """Whether a script trains another number of parameters here than in its baseline: there is no
     speed-up."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved the time it took; infinite or None if it does not
-    save any."""
+    """Steps after which torch.compile has saved the time it took; None if it makes a step no
+    shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 

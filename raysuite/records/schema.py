@@ -187,8 +187,8 @@ class EpochFinished(RecordBase):
     val_metrics: dict[str, float] = later({})
     """Metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
-    """From before the first sample was touched to the end of this validation, over all attempts up
-    to this run's checkpoint."""
+    """From before the first sample was touched to the end of this validation, over this attempt and
+    those whose checkpoints it resumed."""
     power: PowerUse | None = None
     """Energy use of the training; None if none of it can be read, or it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
