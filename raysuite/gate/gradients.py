@@ -1,5 +1,4 @@
-"""Comparison of a lossy strategy's mean gradients with the exact ones, to bounds from its
-options."""
+"""Comparison of a lossy strategy's mean gradients with the exact ones; bounds from its options."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest error of a parameter's gradient, relative to the mean of the ranks' absolute
-    gradients."""
+    """Largest error of a parameter's gradient / mean of the ranks' absolute gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -124,8 +122,7 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four, one in twelve draws had an error above the bound of passes
 in bf16; with 16 the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts into which ranks are divided; each part in turn has all samples of a
-step."""
+"""Largest number of parts of the ranks; each part in turn has all samples of a step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
@@ -148,7 +145,7 @@ def _true_gradients(
     shares: list[list[Batch]],
     settings: StepSettings,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Parameter name -> mean of the ranks' gradients with `weights`, and mean of their absolute
+    """Parameter name -> mean of the ranks' gradients with `weights`, and of their absolute
     values."""
     net.load_state_dict(weights, strict=False)
     found = {name: torch.zeros(2, *each.shape).double() for name, each in net.named_parameters()}

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Relative error for fp32: sums in another order differ by some 1e-7, a gradient that is not
-averaged by 1."""
+"""For fp32: sums in another order differ by some 1e-7, a gradient that is not averaged by 1."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class _Ranks:
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:
-        """The values of all ranks in order. They are sent as JSON, since unpickling could run
-        code."""
+        """The values of all ranks in order. Sent as JSON, since unpickling could run code."""
         if self._dist is None:
             return [own]
         import torch

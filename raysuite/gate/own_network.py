@@ -63,7 +63,7 @@ _SAMPLES = 4
 """Largest number of samples in a micro-batch; with only two, BatchNorm after a global pooling
 enlarges rounding errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step: two are enough for accumulation. Pipelines keep their
+"""Largest number of micro-batches in a step, enough for accumulation. Pipelines keep their
 number."""
 BUDGET_S = 60.0
 """Largest expected duration of the check; beyond it, the check is left out."""
@@ -213,8 +213,7 @@ def _kept_draws(device: torch.device) -> Iterator[None]:
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
-    """The plan's network with equal weights on all ranks; each of its modules is seeded by
-    `draws`."""
+    """The plan's network with equal weights on all ranks; `draws` seeds each of its modules."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])

@@ -117,8 +117,7 @@ def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
 RATES = (0.1, 0.05, 0.2, 0.1)
 """The learning rate of each step."""
 RATE_AT_START = 0.7
-"""The rate with which the optimiser is constructed; it finds engines that ignore the step's
-rate."""
+"""The rate at construction of the optimiser; it finds engines that ignore the step's rate."""
 PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
 """The optimiser with which every strategy is checked."""
 _MICRO_BATCH = 4

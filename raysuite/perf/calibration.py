@@ -184,8 +184,8 @@ class Calibration(_Part):
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: a lower bound for the errors of
-    predictions."""
+    """Errors of runs relative to the mean of their repeats: predictions cannot have smaller
+    ones."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""
@@ -206,8 +206,7 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs for which runs may be planned on any machine: practically unlimited, or
-        0."""
+        """GPUs for which runs may be planned on any machine: practically unlimited, or 0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property

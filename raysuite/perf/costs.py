@@ -163,7 +163,7 @@ def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
 
 
 def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
-    """Quantities of the energy used in `seconds` seconds, by term: power of each node, and of each
+    """Quantities of the energy of `seconds` seconds, by term: power of each node and each
     worker."""
     workers = int(plan["workers"])
     nodes = math.ceil(workers / workers_per_node)

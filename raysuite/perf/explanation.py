@@ -215,8 +215,7 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """A key that is equal for rows that differ only in their batch, and in what may depend on
-    it."""
+    """A key that is equal for rows that differ only in their batch and what may depend on it."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}
@@ -235,8 +234,7 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
 
 
 def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
-    """What to try first. `most_workers`: the largest number of workers of rows that differ only in
-    it."""
+    """What to try first. `most_workers`: the most workers of rows that differ only in workers."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (

@@ -41,8 +41,7 @@ class Choice:
 
     @property
     def tied(self) -> bool:
-        """Whether it shares the first place: its difference from the best is within the noise of a
-        run."""
+        """Whether it shares the first place: it differs from the best by no more than noise."""
         return self.rank == 1
 
     @property

@@ -358,8 +358,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series can determine. Left out are terms that are 0 in all points, or
-    proportional to computation."""
+    """The terms that a series determines: not those that are 0, or proportional to computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(

@@ -66,8 +66,8 @@ class Network(BaseModel):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file, given by its path, or by name if it is shipped. Raises UserError if
-        there is no such file."""
+        """Read a YAML file by its path, or a shipped one by its name. Raises UserError if there is
+        none."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:

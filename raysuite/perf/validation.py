@@ -1,5 +1,4 @@
-"""Errors of each kind of prediction compared with measurements: the figures in
-benchmarks/results."""
+"""Errors of each kind of prediction, from comparisons with measurements in benchmarks/results."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed when the fastest is searched."""
 _HOPELESS = 0.5
-"""A size whose throughput is below this share of the highest in the first round is not timed
-again."""
+"""A size with less than this share of the highest throughput in round 1 is not timed again."""
 
 
 class NothingFitsError(RunError):
@@ -130,8 +129,8 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """The sizes that fit. With `together_only`, all smaller than the ceiling count as fitting
-        until they are tried."""
+        """The sizes that fit. With `together_only`, untried ones below the ceiling count as
+        fitting."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
@@ -169,8 +168,7 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean is within 5 % of the highest, however wide the intervals
-        are."""
+        """The smallest size whose mean is within 5 % of the highest, whatever the intervals."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)

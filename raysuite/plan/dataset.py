@@ -94,8 +94,7 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def check_unchanged(plans: Iterable[RunPlan]) -> None:
-    """Raise DataError if a data set differs from what earlier plans, which are resumed, have
-    counted."""
+    """Raise DataError if a data set differs from the counts in earlier plans, which are resumed."""
     from raysuite.data.prepared import check_as_planned
 
     seen = Datasets()
@@ -109,8 +108,7 @@ def check_unchanged(plans: Iterable[RunPlan]) -> None:
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, in which `dataset_mistakes` has found no
-    mistake."""
+    """Counts and shapes of the spec's data set, without mistakes by `dataset_mistakes`."""
     data = spec.data
     known = KNOWN.get(data.name, _OTHERS)
     facts = replace(

@@ -31,7 +31,7 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the smallest possible number if it is to be
+    """Samples of one optimiser step over all workers; the smallest number if still to be
     searched."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0

@@ -1,5 +1,4 @@
-"""The plan of a loader comparison, as pure data: loaders, data set, number and length of
-timings."""
+"""The plan of a loader comparison, as pure data: loaders, data set, number and length of runs."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Convert loaders that are given by name or as blocks of options to blocks. Raises UserError
-    for anything else."""
+    """Blocks of loaders that are given by name or as blocks. Raises UserError for anything else."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None

@@ -73,8 +73,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The place in the matrix where `key` gets its value in `label`; None if the key is not
-    swept."""
+    """The place in the matrix of the value of `key` in `label`; None if the key is not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
@@ -93,8 +92,7 @@ def _at(written: str, pick: int, key: str) -> KeyPath:
 def _variant(
     document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination; `picks` are the matrix's keys as written, with their values and
-    positions."""
+    """One combination; `picks` are the matrix's keys as written, with values and positions."""
     label: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for written, value, pick in picks:

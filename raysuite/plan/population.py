@@ -31,8 +31,7 @@ class Standing:
     number: int
     run_id: str
     value: float
-    """The value by which trials are compared, higher is better; minus infinity if the trial
-    diverged."""
+    """The value by which trials are compared, higher is better; -infinity if the trial diverged."""
     values: Values
 
 

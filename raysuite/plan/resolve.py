@@ -72,8 +72,7 @@ def make_plans(
 def _with_loader(
     spec: ExperimentSpec, label: dict[str, Any], facts: DatasetFacts
 ) -> tuple[ExperimentSpec, dict[str, Any]]:
-    """The spec and the run's matrix keys, with the loader that `loader: auto` means for this data
-    set."""
+    """The spec and the run's matrix keys, with `loader: auto` resolved for this data set."""
     loader = spec.loader.chosen(spec.data, facts)
     if loader is spec.loader:
         return spec, label
@@ -104,8 +103,7 @@ def _sharing(variant: Variant) -> tuple[Any, ...]:
 
 
 def local_gpus() -> int:
-    """Number of this machine's NVIDIA GPUs that CUDA may use, counted without loading any
-    library."""
+    """Number of NVIDIA GPUs here that CUDA may use, counted without loading any library."""
     present = len(glob.glob("/dev/nvidia[0-9]*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

@@ -1,5 +1,4 @@
-"""One simulated optimiser step of a RunPlan, with costs from a calibration or from one worker's
-rate."""
+"""A simulated optimiser step of a RunPlan, with costs from a calibration or a worker's rate."""
 
 from __future__ import annotations
 

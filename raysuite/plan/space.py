@@ -91,8 +91,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` that lies on the same side of `value`; `value` if there is
-    none."""
+    """The step nearest to `wanted` on the same side of `value`; `value` if there is none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 
@@ -116,8 +115,7 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values` with every combination of the listed dimensions of these kinds, each combination
-    once."""
+    """`values` with every combination of the listed dimensions of these kinds, without repeats."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

@@ -151,8 +151,7 @@ def _needed(space: Mapping[str, Dimension], key: str) -> Values:
 
 
 def _concerns(wrong: str, key: str) -> bool:
-    """Whether a mistake in the key `wrong` concerns `key`: the same key, one below it, or a block
-    above it."""
+    """Whether the mistake's key `wrong` is `key`, a key below it, or a block above it."""
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 
@@ -228,8 +227,7 @@ def set_more_trials(document: Document, wanted: Document) -> None:
 
 
 def write_more_trials(document: Document, results: Results) -> None:
-    """Write the number of trials in a sweep's document into its results, which the sweep then
-    continues."""
+    """Write the document's number of trials into the results, with which the sweep continues."""
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:

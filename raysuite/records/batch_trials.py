@@ -129,8 +129,7 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes whose mean is farther than NEAR from that of the chosen size, by no more than noise
-        explains."""
+        """Sizes beyond NEAR whose mean may differ from the chosen size's by noise alone."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:

@@ -34,8 +34,7 @@ class ClassFigures(BaseModel):
 
     @property
     def precision(self) -> list[float | None]:
-        """Precision of each class: correct / predicted; None for a class that was never
-        predicted."""
+        """Precision of each class: correct / predicted; None for a class never predicted."""
         return _ratios(self.correct, self.predicted)
 
     @property

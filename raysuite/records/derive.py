@@ -90,8 +90,7 @@ class Shares:
     """Share in which a collective is under way, whether or not something is computed meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """Share in which the loop waits for its loader, whether or not something is computed
-    meanwhile."""
+    """Share in which the loop waits for its loader, whether or not something is computed then."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
@@ -216,8 +215,7 @@ class RunFigures:
 
     @property
     def diverged_at(self) -> int | None:
-        """The optimiser step, from 1, at which the run is seen to have diverged; None if it did
-        not."""
+        """The optimiser step, from 1, that shows the run's divergence; None without one."""
         return self.end.step if isinstance(self.end, RunFailed) else None
 
     @property
@@ -227,8 +225,7 @@ class RunFigures:
 
     @property
     def val_samples(self) -> int:
-        """Number of samples that the accuracies are computed from: the validation set without those
-        left out."""
+        """Number of samples behind the accuracies: the validation set without those left out."""
         skipped = sum(record.skipped for record in self.skipped if record.split == "val")
         return int(self.plan["dataset"]["val_samples"]) - skipped
 
@@ -423,8 +420,8 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure of the run's end; None without an end, or if its lists are empty or of unequal
-    length."""
+    """A figure of the run's end; None without an end, or if its lists are empty or unequally
+    long."""
     if finished is None:
         return None
     try:

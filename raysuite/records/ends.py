@@ -130,8 +130,7 @@ class RunPruned(RecordBase):
     """The value of the goal at that time, by which the run was compared; None if there was none."""
     message: str = ""
     settled: bool = False
-    """Whether the driver wrote this, maybe much later, because the workers had been lost by
-    then."""
+    """Whether the driver wrote this, maybe much later, because the workers had been lost."""
 
     @property
     def words(self) -> str:

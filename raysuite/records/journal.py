@@ -195,8 +195,7 @@ class Results:
 
     @classmethod
     def create(cls, parent: Path) -> Results:
-        """Create an empty results folder PARENT/DATE-TIME. Raises UserError if that is
-        impossible."""
+        """Create an empty results folder PARENT/DATE-TIME. Raises UserError if that fails."""
         while True:
             folder = parent.absolute() / time.strftime(_DATE_TIME)
             try:

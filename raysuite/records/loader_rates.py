@@ -1,5 +1,4 @@
-"""Throughput of loaders: measurements of `raysuite bench loaders`, and figures derived from
-them."""
+"""Throughput of loaders: measurements of `raysuite bench loaders`, and derived figures."""
 
 from __future__ import annotations
 

@@ -53,14 +53,12 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes the value of one run; None: the attribute of that name, of the run or of its
-    costs."""
+    """Computes a run's value; None: the attribute of that name, of the run or of its costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
     """Whether the value is withheld unless the gate was passed."""
     key: str = ""
-    """Key in rows.csv, rows.json and against.json; default: the name, ending in `_s` for
-    seconds."""
+    """Key in rows.csv, rows.json and against.json; default: the name, with `_s` for seconds."""
     mlflow: str = ""
     """Key in MLflow, below `run/`; default: the name."""
     table: Table = ""

@@ -1,5 +1,4 @@
-"""Predictions for a run. They are never part of a journal, so that they cannot be taken for
-measurements."""
+"""Predictions for a run, which are never part of a journal, so as not to pass for measurements."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities in which the run is outside of the calibrated range: the intervals do not hold
-    there."""
+    """Quantities in which the run is outside of the calibrated range: intervals do not hold."""
     validated: str = ""
     """How far predictions of this kind were from measurements, or that none has been compared with
     any."""

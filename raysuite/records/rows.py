@@ -77,8 +77,7 @@ class Row:
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None relative to another row with as many
-    workers."""
+    """E = S * workers of the baseline / workers; None relative to a row with as many workers."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
     workers; None if there are no others."""
@@ -91,11 +90,9 @@ class Row:
     own_scaling: str = ""
     """Scaling of a script by the batches of its series: strong, weak, own or unknown."""
     differs_in_work: bool = False
-    """Whether a script trains another number of parameters here than in its baseline: there is no
-    speed-up."""
+    """Whether a script trains more or fewer parameters than its baseline: there is no speed-up."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved the time it took; None if it makes a step no
-    shorter."""
+    """Steps after which torch.compile has saved the time it took; None if steps are no shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 
@@ -152,8 +149,7 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in the number of workers and what depends
-        on it."""
+        """A key that is equal for rows that differ only in workers and what depends on them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
         # as soon as one repeat's spec gives the batch size, the row is grouped with those that give
         # it
@@ -291,8 +287,7 @@ class Ratios:
 
 
 def _each_of(families: int) -> float:
-    """The level of each of `families` statements such that all hold together at 95 %
-    (Bonferroni)."""
+    """The level of each of `families` statements that all hold together at 95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, families)
 
 

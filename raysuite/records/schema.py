@@ -46,16 +46,14 @@ class RunStarted(RecordBase):
 
     @property
     def words(self) -> str:
-        """The epoch, counted from 1, from which the run is resumed, and why not from a later
-        one."""
+        """The epoch, counted from 1, at which the run is resumed, and why not at a later one."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
         return f"{what}; a newer checkpoint was left out: {self.unread}" if self.unread else what
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. If NCCL is in use, it carries the
-        gradients."""
+        """Whether gradients pass between hosts by TCP. If NCCL is in use, it carries them."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
@@ -99,8 +97,7 @@ class GateVerdict(RecordBase):
     """What was checked, as text."""
     steps: int
     cached: bool = False
-    """Whether the result is of an earlier check on this machine, with the same versions and
-    options."""
+    """Whether it is of an earlier check on this machine, with the same versions and options."""
     message: str = ""
 
 
@@ -176,7 +173,7 @@ class EpochFinished(RecordBase):
     """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
     training and in validation, and for each part of a graph that is cut."""
     graph_breaks: dict[str, int] = Field(default_factory=dict)
-    """Reasons for which torch.compile cut rank 0's graphs -> how often; empty if the model is one
+    """Reason why torch.compile cut rank 0's graphs -> how often; empty if the model is one
     graph."""
     train_loss: float
     val_loss: float
@@ -214,8 +211,7 @@ class RunCosts(RecordBase):
     gradient_bytes: int | None
     """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Parameters in tensors of at most 100,000, which ZeRO-3 does not shard; None if not
-    counted."""
+    """Parameters in tensors of at most 100,000, which ZeRO-3 does not shard; None if unknown."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""
@@ -229,8 +225,8 @@ class RunCosts(RecordBase):
 
 
 class ScriptMeasured(RecordBase):
-    """Further measurements of a training script, in addition to the figures of its steps. Lists
-    hold a value per worker."""
+    """Measurements of a training script other than its steps' figures. Lists hold a value per
+    worker."""
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
@@ -291,8 +287,7 @@ class TimeShares(RecordBase):
     window_seconds: list[float]
     """From the first step of the window to the device-synchronised end of the last."""
     computation_seconds: list[float]
-    """Time in which the device computes; on a CPU, in which the training thread runs torch's
-    operators."""
+    """Time in which the device computes; on a CPU, the training thread in torch's operators."""
     communication_seconds: list[float]
     """Time in which a collective is under way, or is waited for."""
     communication_exposed_seconds: list[float]
@@ -361,8 +356,8 @@ class StagesMeasured(RecordBase):
     window_seconds: float
     """From a barrier before the first step to the end of the slowest worker's last one."""
     forward_seconds: list[float]
-    """Time of forward passes in the window, without waiting for other workers; recomputation counts
-    as backward."""
+    """Time of forward passes, without waiting for other workers; recomputation counts as
+    backward."""
     backward_seconds: list[float]
     update_seconds: list[float]
     wait_seconds: list[float]
@@ -370,15 +365,13 @@ class StagesMeasured(RecordBase):
     bubble: list[float]
     """Share of the window outside of the worker's forward passes, backward passes and updates."""
     ideal_bubble: float
-    """Bubble of the schedule if all stages were equally fast and transfers free; 0 if
-    asynchronous."""
+    """Bubble of the schedule with equally fast stages and free transfers; 0 if asynchronous."""
     weight_bytes: list[int]
     """Bytes of one version of the weights."""
     versions: list[int]
     """Largest number of weight versions held at a time."""
     activation_bytes: list[int]
-    """Largest size of the activations that forward passes keep for backward passes, without
-    weights."""
+    """Largest size of the activations kept from forward to backward passes, without weights."""
     sent_bytes: list[int]
     """Bytes sent to other stages in one step."""
     slots: list[list[Slot]]

@@ -190,8 +190,7 @@ def script_records(
     given: int | None,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended successfully. `given`: samples of a step, as the user
-    stated."""
+    """The Records of a script that ended successfully. `given`: the user's samples of a step."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -296,8 +295,7 @@ def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
 
 
 def _without_energy(logs: Sequence[RankLog]) -> str:
-    """Why some energy was not measured, and on which hosts; empty if it was measured or not
-    requested."""
+    """Why some energy was not measured, and on which hosts; empty if measured or not requested."""
     places: dict[str, list[str]] = {}
     for log in logs:
         for reason in log.model.get("counters", {}).get("missing", []):
@@ -548,8 +546,7 @@ two ranks that divide them have 0.5 each, plus one batch at most."""
 def _loss_error(
     logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
 ) -> tuple[float, str]:
-    """The largest relative difference of a loss from that of one worker, or why losses are not
-    compared."""
+    """The largest relative difference of a loss from one worker's, or why it is not compared."""
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])

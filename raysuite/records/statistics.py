@@ -41,8 +41,7 @@ class Stat:
     values: tuple[float, ...]
     mean: float
     half_width: float | None
-    """Half the width of the interval by Student's t on the linear scale; None for a single
-    repeat."""
+    """Half the width of the interval by Student's t, linear; None for a single repeat."""
     low: float | None = None
     """Lower end of the 95 % confidence interval that is reported; None without an interval."""
     high: float | None = None
@@ -167,8 +166,7 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """Convert a symmetric interval to the logarithmic or logit scale, so that its ends are possible
-    values."""
+    """Convert a symmetric interval to the logarithm or logit, so that its ends are possible."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)

@@ -33,8 +33,7 @@ class TrialFigures:
     """Counted from 0, in the order in which trials were chosen."""
     run_id: str
     values: dict[str, Any]
-    """Dotted key -> value at the start of the trial. A key whose condition does not hold is
-    absent."""
+    """Dotted key -> value at the trial's start. A key whose condition does not hold is absent."""
     status: Status
     reason: str
     """Why there is no complete result; empty for a finished trial."""
@@ -117,8 +116,8 @@ def lower_is_better(goal: Goal, task: TaskFacts) -> bool:
 
 
 def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and have a result for the goal, best first; of equal ones the earliest
-    first."""
+    """The trials that count and have a result for the goal, best first; of equal ones the
+    earliest."""
     reached = [trial for trial in trials if trial.counts and trial.goals.get(goal) is not None]
     return sorted(reached, key=lambda trial: (trial.cost(goal), trial.number))
 

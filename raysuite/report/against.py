@@ -350,8 +350,7 @@ class Published:
     """One value as a paper states it; what the paper does not state is empty or None."""
 
     quantity: str
-    """Name of the quantity. Seconds end in `_s`; accuracies, shares and efficiencies are in [0,
-    1]."""
+    """Name of the quantity. Seconds end in `_s`; accuracies and other shares are in [0, 1]."""
     value: float
     source: str
     """Figure, table or text of the paper."""
@@ -545,8 +544,8 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
 
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
-    """Speed-up relative to the same variant on `workers` workers, whatever baseline the report
-    has."""
+    """Speed-up relative to the same variant on `workers` workers, whatever the report's
+    baseline."""
     key = row.series_key
     base = (each for each in rows if each.workers == workers and each.series_key == key)
     return _throughput_ratio(row, next(base, None))

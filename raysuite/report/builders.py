@@ -134,8 +134,7 @@ def traces_of(
     panel: str = "",
     series: str = "",
 ) -> list[Trace]:
-    """Traces of the rows' means with the ends of their intervals, and of each repeat if there are
-    several."""
+    """Traces of the rows' means with the ends of their intervals, and of several repeats."""
     scale = shown.scale
     means, repeats = [], []
     for row in rows:
@@ -324,8 +323,7 @@ def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
 MOST_BARS = 12
 """Largest number of bars in a group; beyond it, only the largest number of workers is drawn."""
 MOST_LINES = 200
-"""Largest number of horizontal bars below each other. With 2,000, vl-convert 1.9.0 ends with an
-error."""
+"""Largest number of horizontal bars. With 2,000, vl-convert 1.9.0 ends with an error."""
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
@@ -426,8 +424,7 @@ def _within_works(rows: Sequence[Row]) -> list[str]:
 # Over epochs and steps.
 
 MOST_POINTS = 250
-"""Largest number of points in a curve; longer curves are drawn as means of equal stretches of
-steps."""
+"""Largest number of points in a curve; longer ones are means of equal stretches of steps."""
 MOST_MARKERS = 40
 MOST_RULES = 25
 """Largest number of intervals in a curve if they are drawn as rules among many other curves."""
@@ -540,8 +537,7 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """The means of equal stretches of steps if there are many steps; the stretches are equal in all
-    curves."""
+    """The means of equal stretches of many steps; the stretches are equal in all curves."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -604,8 +600,7 @@ def interval_trace(
     statistic: Statistic,
     most: int,
 ) -> Trace:
-    """The 95 % interval along a mean over repeats; `most` is the largest number of points, 0 for
-    all."""
+    """The 95 % interval along a mean over repeats, at `most` points at most, or at all for 0."""
     points = []
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]

@@ -126,8 +126,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables from rows that are relative to their own baselines; not called for a sweep, whose
-rows differ in too much."""
+"""Makes tables from rows with their own baselines; not for a sweep, whose rows differ too much."""
 
 
 def collect(

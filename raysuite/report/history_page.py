@@ -1,5 +1,4 @@
-"""Throughput of variants over results folders -> one page with a table and a plot for each
-variant."""
+"""Throughput of variants over results folders -> one page with a table and a plot for each."""
 
 from __future__ import annotations
 

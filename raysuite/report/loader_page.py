@@ -156,8 +156,7 @@ class Diagnosis:
     bound: Literal["loading", "hand-over"] | None
     """`hand-over`: `synthetic` is as fast, within NEAR. None: `synthetic` was not measured."""
     because: str
-    """The figures behind it: images/s, shares of the limits, busy cores; or why nothing was
-    delivered."""
+    """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True
     """Whether any loader was timed several times, so that there are intervals."""
 

@@ -369,8 +369,7 @@ _PASSES = {"forward": "#2E93CC", "backward": "#D55E00", "update": "#878D96"}
 
 
 def stages(drawing: Drawing) -> Made:
-    """Operations of each stage of a pipeline in one step, by measured times; None without a
-    pipeline."""
+    """Operations of each stage of a pipeline in one step, as measured; None without a pipeline."""
     measured = [
         (row, found)
         for row in drawing.rows

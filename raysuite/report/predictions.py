@@ -100,8 +100,8 @@ def _error(predicted: Interval | None, measured: float | None) -> str:
 
 
 def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
-    """The predicted throughput with its interval, and the measured one; None without
-    predictions."""
+    """The predicted throughput with its interval, and the measured one; None if nothing is
+    predicted."""
     shown = [
         (run, figure)
         for run in runs

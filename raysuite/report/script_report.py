@@ -1,5 +1,4 @@
-"""The parts of a report that only training scripts have: their work, their start, and their
-caveats."""
+"""The parts of a report for training scripts only: their work, their start, and caveats."""
 
 from __future__ import annotations
 

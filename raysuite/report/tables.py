@@ -528,8 +528,8 @@ _BYTES = "Bytes a step"
 
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Steps, operations, bytes, energy: the columns for which a row has a figure; None if there are
-    none."""
+    """Steps, operations, bytes, energy: the columns with a figure in any row; None if all are
+    empty."""
     shown = [
         metric
         for metric in all_metrics(rows)

@@ -48,7 +48,7 @@ def without_shared_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits, or all digits of a whole number: `0.123`, `4.56`, `78.9`, `1,235`,
+    """Three significant digits, or all of a whole number: `0.123`, `4.56`, `78.9`, `1,235`,
     `1.2e+12`."""
     if abs(value) >= _LONG:
         return f"{value:.2g}" if math.isfinite(value) else "∞"
@@ -107,8 +107,7 @@ def mean(value: Stat | None, write: Writer = number) -> str:
 
 
 def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
-    """`1.87 [1.80, 1.94]`; without the interval if there is none, or if it carries no
-    information."""
+    """`1.87 [1.80, 1.94]`; without the interval if it is missing or carries no information."""
     if value is None:
         return NONE
     if 0 < abs(value.value) < 0.095:  # `0.0009`, not `0.00`
@@ -143,8 +142,7 @@ def tied(name: str) -> str:
 
 
 def paired(cell: str) -> str:
-    """A figure that a page may break only before its interval or its n: units stay next to
-    numbers."""
+    """A figure that a page may break only before its interval or its n, not before its unit."""
     parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
     return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 
@@ -163,8 +161,7 @@ _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:
-    """The format for a column of a table: all values in the multiple of `unit` that suits their
-    median."""
+    """The format for a table's column: the multiple of `unit` that suits the values' median."""
     if unit not in _SIZES:
         return percent if unit == "share" else number
     known = sorted(abs(value) for value in values if value is not None)

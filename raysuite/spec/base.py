@@ -1,5 +1,4 @@
-"""The base of every block of options: frozen, unknown keys forbidden, `name: x` may be written as
-`x`."""
+"""The base of all blocks of options: frozen, unknown keys forbidden, `name: x` writable as `x`."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 MOST_RUNS = 10_000
 """Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of pydantic's tags for a value that is a number or a block; tags are not keys of a
-spec."""
+"""Prefix of pydantic's tags for a value that is a number or a block; they are no keys of a spec."""
 
 
 class Options(BaseModel):
@@ -31,7 +29,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """Turn a boolean given for a number into text, which is refused: `epochs: true` would be
+        """Turn a boolean given for a number into text, which is refused, as `epochs: true` would be
         1."""
         if not isinstance(data, dict):
             return data

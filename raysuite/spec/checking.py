@@ -36,8 +36,7 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """The dotted key of each field in each block, over all options that a block can be:
-    `training.epochs`."""
+    """The dotted key of each field, over all options that blocks can be: `training.epochs`."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -77,8 +76,7 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """The classes that may have the last key of pydantic's location, and the path of keys without
-    tags."""
+    """The classes that may have the last key of pydantic's location, and the path without tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []

@@ -59,13 +59,11 @@ class DataOptions(Options):
     """Instead of `path`: the folder that contains a named data set as NAME-FORMAT, whatever its
     format."""
     image_size: int | None = Field(default=None, ge=1)
-    """Side in pixels of the square images that are the network's input; default: the data set's
-    own."""
+    """Side in pixels of the network's square input images; default: the data set's own."""
     channels: Literal[1, 3] | None = None
     """1 grey, 3 RGB; default: the data set's own."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes; required for `tfrecord`, and for `tokens`, where it is the vocabulary
-    size."""
+    """Number of classes, or the vocabulary size of `tokens`; required there and for `tfrecord`."""
     sequence: int | None = later(None, ge=1)
     """Tokens in a sequence, for data sets of tokens."""
     features: FeatureMap = FeatureMap()
@@ -79,8 +77,7 @@ class DataOptions(Options):
     """Mean per channel, of pixels in 0..1, that is subtracted from each image; default: the data
     set's own, or ImageNet's for your own images."""
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
-    """Standard deviation per channel, by which the result is divided; given together with
-    `mean`."""
+    """Standard deviation per channel, by which the result is divided; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
     `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""

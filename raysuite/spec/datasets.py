@@ -81,8 +81,7 @@ class NamedSet:
     std: tuple[float, ...]
     augment: Augment
     fit: Fit
-    """How validation images of another size are made square: stretched, or cropped to the
-    centre."""
+    """How validation images of another size are made square: stretched, or cropped."""
     origin: str | None
     """The source of the official files, and their names; None if there are none."""
     first_label: int = 0
@@ -178,7 +177,7 @@ CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-p
 """The folder in CIFAR-10's archives; the files may also be in PATH itself."""
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
-"""TFRecord shards of each split, as TensorFlow's and DALI's examples name them, with *.idx next to
+"""TFRecord shards of each split, as in TensorFlow's and DALI's examples, with *.idx next to
 them."""
 
 
@@ -223,5 +222,4 @@ def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 CLASSES_FILE = "classes.txt"
-"""File next to TFRecord shards with the names of the classes, one per line, in order of their
-labels."""
+"""File next to TFRecord shards with the names of the classes, one per line, by label."""

@@ -26,8 +26,7 @@ from raysuite.spec.training import TrainingOptions
 
 
 class SyntheticDataOptions(Options):
-    """A synthetic data set, as `raysuite data make` takes it; the defaults are the paper's
-    values."""
+    """A synthetic data set, as `raysuite data make` takes it; defaults are the paper's values."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Share of the paper's number of images."""
@@ -38,8 +37,7 @@ class SyntheticDataOptions(Options):
     size: int | str | None = None
     """Size in pixels, such as 64, or 500x375 (width, height)."""
     content: Literal["natural", "noise"] = "natural"
-    """`natural`: images with a 1/f spectrum whose classes can be learned; `noise`: as in
-    DDLBench."""
+    """`natural`: images with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
     seed: int = Field(default=0, ge=0)
     """Equal seeds give equal bytes."""
 

@@ -17,8 +17,7 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """Why it cannot update weights that a framework flattens and shards: text after `NAME
-    needs`."""
+    """Why it cannot update weights that a framework flattens and shards: `NAME needs ...`."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False

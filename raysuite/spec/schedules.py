@@ -48,7 +48,7 @@ class Schedule:
     replicas: tuple[int, ...] = (1,)
     """Number of workers of each part of the network; they take its micro-batches in turn."""
     chunks: int = 1
-    """Number of stages of each worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
+    """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
 
     @property
@@ -181,8 +181,7 @@ class Schedule:
 
 
 def in_flight(own: Sequence[Operation]) -> int:
-    """Largest number of micro-batches, counted per stage, whose activations a worker holds at a
-    time."""
+    """Largest number of micro-batches, per stage, whose activations a worker holds at a time."""
     held = most = 0
     for each in own:
         held += {"forward": 1, "backward": -1, "update": 0}[each.kind]

@@ -14,8 +14,7 @@ from raysuite.spec.base import Options, expand_shorthand
 Goal = Literal["accuracy", "time_to_accuracy", "throughput", "metric", "time_to_target"]
 
 QUALITY: tuple[Goal, ...] = ("accuracy", "metric")
-"""Goals for the best value of the task's primary metric; in classification it is called
-accuracy."""
+"""Goals for the best value of the task's primary metric; `accuracy` in classification."""
 TIMES: tuple[Goal, ...] = ("time_to_accuracy", "time_to_target")
 """Goals for the time until the primary metric reaches the target."""
 
@@ -48,8 +47,7 @@ LISTED: tuple[Kind, ...] = ("choice", "grid")
 
 
 class Dimension(Options):
-    """The distribution from which a key's value is drawn, and the condition under which it is
-    drawn."""
+    """The distribution from which a key's value is drawn, and the condition for drawing it."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: uniform."""

@@ -1,5 +1,4 @@
-"""Checks of a `search` section that depend on several keys: every mistake at once, with its
-line."""
+"""Checks of `search` that depend on several keys: every mistake at once, with its line."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ class _Site(Options):
 
     @property
     def is_sif(self) -> bool:
-        """Whether an image is the path of a SIF, for which raysuite has apptainer's command
-        line."""
+        """Whether an image is a SIF's path, for which raysuite has apptainer's command line."""
         return self.engine == "apptainer" and not self.launch
 
     @field_validator("image")
@@ -203,8 +202,7 @@ class SlurmSite(_Site):
     """Lines of bash that run on the first node before the modules are loaded: `module purge`,
     `module use FOLDER`, `source FILE`. Variables that they export reach all nodes."""
     modules: tuple[Module, ...] = ()
-    """Modules to load on the first node by `module load`, in this order, before the cluster
-    starts."""
+    """Modules to load on the first node by `module load`, in order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     requeue: bool = False
@@ -295,8 +293,7 @@ class HostsSite(_Site):
     gpus_per_node: int | None = Field(default=None, ge=0)
     """GPUs that Ray schedules on each host; default: those of the host."""
     time: SlurmTime | None = None
-    """Length of the allocation, counted from `cluster up`; default: until the cluster is taken
-    down."""
+    """Length of the allocation from `cluster up`; default: until the cluster is taken down."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     head_restarts: int = Field(default=2, ge=0)

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 from raysuite.errors import UserError
 
 _CONTROL = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode categories: control characters, lone surrogates, and separators of lines and
-paragraphs."""
+"""Unicode categories of control characters, lone surrogates, line and paragraph separators."""
 
 _RESERVED = re.compile(
     r"(SLURM|SBATCH|SRUN|MLFLOW_TRACKING|RAY_AUTH)_|RAY_(ADDRESS|TMPDIR)$"
@@ -32,7 +31,7 @@ _TIME = re.compile(
 
 
 def one_line(text: str) -> str:
-    """Return the text. Raises ValueError if it is empty or contains a line break or a control
+    """Return the text. Raises ValueError if it is empty or has a line break or control
     character."""
     if not text.strip():
         raise ValueError("given was an empty text; leave the key out, or give it a value")
@@ -77,8 +76,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def node_range(nodes: int | str) -> tuple[int, int]:
-    """The smallest and largest number of nodes: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError for
-    anything else."""
+    """The least and largest number of nodes: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError
+    otherwise."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
         raise ValueError(

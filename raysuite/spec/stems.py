@@ -62,8 +62,7 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Beginning of a model's name -> smallest side in pixels, found by running the models. A test runs
-them again."""
+"""Beginning of a model's name -> smallest side in pixels. A test finds it by running the models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
     "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding
@@ -83,8 +82,7 @@ PAPERS_MODELS = (
     "mobilenet_v2",
     *CIFAR_RESNETS,
 )
-"""Models trained by Aach et al. 2023, Mahon et al. 2020 and DDLBench, and their nearest
-relatives."""
+"""Models trained by Aach et al. 2023, Mahon et al. 2020 and DDLBench, and similar ones."""
 
 
 def family(name: str) -> str:

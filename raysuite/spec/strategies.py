@@ -136,8 +136,7 @@ class Reductions:
     """What ZeRO gathers: `updated weights` after the update (stages 1, 2), `weights` before the
     passes (stage 3)."""
     gathers_again: bool = False
-    """Whether `weights` are gathered again for the backward pass, instead of kept from the forward
-    pass."""
+    """Whether `weights` are gathered again for the backward pass, instead of being kept."""
     gathered_bytes: float = 1.0
     """Bytes gathered per byte of weights."""
     kept_bytes: float = 0.0
@@ -170,8 +169,7 @@ class _StrategyOptions(Options):
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
-    """Whether its framework is not torch: it builds the network anew, which the gate also
-    checks."""
+    """Whether its framework is not torch: it builds the network anew, and the gate checks that."""
     wraps: ClassVar[str] = ""
     """The strategy that it wraps, whose options it has under the same names."""
     has_timeline: ClassVar[bool] = False
@@ -781,8 +779,7 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """Expand `auto` for micro-batches to the fastest number: the smallest would leave a pipeline
-    idle."""
+    """Expand `auto` for micro-batches to the fastest: the smallest number would idle a pipeline."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 

@@ -184,8 +184,7 @@ def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
 def _numbers(
     values: dict[int, float], write: Callable[[float], str], log: bool = False
 ) -> tuple[dict[int, float], Ticks]:
-    """Positions from the least to the largest value of any trial, with ticks there and in the
-    middle."""
+    """Positions between the least and largest value of all trials, with ticks there and midway."""
     log = log and min(values.values(), default=0) > 0
     scaled = {number: math.log(value) if log else value for number, value in values.items()}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)

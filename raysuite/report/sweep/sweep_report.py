@@ -29,8 +29,7 @@ from raysuite.spec.document import set_dotted
 from raysuite.spec.tasks import CLASSIFICATION
 
 MOST_SPECS = 6
-"""Largest number of specs of a Pareto front that the page shows; the others are only files next to
-it."""
+"""Largest number of a Pareto front's specs on the page; all of them are files next to it."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,7 @@ HEAD = "# Written by raysuite report: "
 
 
 def best_files(study: Study) -> dict[str, str]:
-    """Name -> content: `best.yaml`, or with several goals `best-N.yaml` for each trial N on the
-    Pareto front."""
+    """Name -> content: `best.yaml`, or `best-N.yaml` for each trial N on the Pareto front."""
     if study.front:
         return {f"best-{t.number}.yaml": best_spec(study, t) for t in study.front}
     return {} if study.best is None else {"best.yaml": best_spec(study, study.best)}
@@ -174,8 +172,7 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
 
 
 def _last_plan(trial: TrialFigures) -> Plan:
-    """The plan of the trial's last attempt: for a trial of a population, with its current
-    values."""
+    """The plan of the trial's last attempt: in a population, with the trial's current values."""
     started = trial.figures.started
     return started.plan if trial.taken and started is not None else trial.figures.plan
 
@@ -190,7 +187,7 @@ def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec equals that of a run, except for name, seed, and the keys of a whole
+    """Whether a spec equals that of a run, except for name, seed, and keys of the whole
     experiment."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
