@@ -297,8 +297,8 @@ def lossy_gradients(
 ) -> list[Gradients]:
     """Errors of gradients with a lossy strategy's options; empty for other strategies.
 
-    In fp32, with one reduction, and with several in a network with BatchNorm; and with the run's
-    settings.
+    The gradients are compared in fp32 with one reduction, in fp32 with several reductions of a
+    network with BatchNorm, and with the run's settings.
     """
     if not strategy.lossy:
         return []

@@ -56,16 +56,16 @@ def words(kind: Kind | None) -> str:
 
 
 def of_plan(plan: Plan) -> Kind | None:
-    """The kind of a prediction from a calibration of one node. Compared with measurements were
-    predictions of image classification on CPUs."""
+    """The kind of a prediction from a calibration of one node. Predictions of image classification
+    on CPUs were compared with measurements."""
     if plan["device"] != "cpu" or "task" in plan:  # plans of classification have no "task"
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"
 
 
 def of_rate(plan: Plan) -> Kind | None:
-    """The kind of a simulation from the rate of one worker. Compared with published figures were
-    simulations of image classification on GPUs."""
+    """The kind of a simulation from the rate of one worker. Simulations of image classification on
+    GPUs were compared with published figures."""
     return "from one" if plan["device"] == "gpu" and "task" not in plan else None
 
 

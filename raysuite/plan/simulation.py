@@ -43,7 +43,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     """The network inside a node, as calibrated. Raises UserError if the calibration lacks it."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
-    if plan.schedule is not None:  # transfers are given the costs of gradients
+    if plan.schedule is not None:  # transfers are assumed to cost as much as gradients
         sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
         kind = _DDP if _DDP in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)

@@ -78,7 +78,7 @@ class TriedFile:
         return ended if trying is None else [*ended, trying]
 
     def ended(self) -> list[BatchTried]:
-        """The trials that have ended, also while a rank is trying a size."""
+        """The trials that have ended. May be called while a rank is trying a size."""
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
@@ -113,7 +113,7 @@ class BatchFound(RecordBase):
 
     kind: Literal["batch_found"] = "batch_found"
     key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
-    """The key that the spec left open. The first one changes the work itself."""
+    """The key that the spec left open. `batch_per_worker` changes the work itself."""
     goal: Goal
     micro_batch: int
     accumulate: int

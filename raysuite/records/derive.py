@@ -94,7 +94,7 @@ class Shares:
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication: the other ranks wait for it in theirs."""
+    """The rank with the least exposed communication; that of others includes waiting for it."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:

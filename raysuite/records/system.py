@@ -1,7 +1,7 @@
 """What hosts do while a run uses them: a file of samples for each host, beside the journal.
 
-RESULTS/runs/RUN_ID/system-HOST.jsonl has one sample a line. Samples are no Records: only MLflow's
-charts of the system are made of them.
+RESULTS/runs/RUN_ID/system-HOST.jsonl has one sample a line. Samples are no Records: they are
+shown in MLflow, and no figure is derived from them.
 """
 
 from __future__ import annotations

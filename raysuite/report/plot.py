@@ -370,7 +370,7 @@ CONFIG: dict[str, Any] = {
 
 
 TALLEST_PX = 1600
-"""Largest height of a PNG in pixels; below it, a PNG has two pixels for each one on the page."""
+"""Largest height of a PNG in pixels; lower PNGs have twice the page's resolution."""
 
 
 def pictures(plot: Plot) -> dict[str, bytes]:

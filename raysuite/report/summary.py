@@ -162,9 +162,8 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 BUSY = 0.25
 """Share of a machine's cores used by other programs, from which it is reported."""
 CROWDED = 0.1
-"""Share of the workers' own cores used by other programs when no other cores are free, from which
-it is reported: images per second were 4 % lower below it, and 17 % above it
-(docs/explanation/method.md)."""
+"""The same for the workers' own cores, used when no others are free: below this share, images per
+second were 4 % lower, and above it 17 % (docs/explanation/method.md)."""
 
 
 def _busy(runs: Sequence[RunFigures]) -> list[str]:
