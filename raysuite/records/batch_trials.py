@@ -57,7 +57,8 @@ class TriedFile:
     """The trials so far, one line each, in a file: a search continues after its workers were
     killed.
 
-    A size whose trial killed the workers does not fit: its line `begin` has no line with a result.
+    A size whose trial killed the workers does not fit: the file has its line `begin`, but no
+    result.
     """
 
     def __init__(self, file: Path) -> None:

@@ -271,8 +271,8 @@ def results_figures(results: Results) -> list[RunFigures]:
 
 
 def _sharing(started: RunStarted, plan: Plan, environment: dict[str, Any]) -> RunStarted:
-    """The same Record, sharing with the plan and the previous run's environment what is equal
-    there: with thousands of runs, that is most of the memory."""
+    """The same Record, with equal parts of the plan and of the previous run's environment shared:
+    with thousands of runs, these are most of the memory."""
     own = {
         key: environment.get(key) if value == environment.get(key) else value
         for key, value in started.environment.items()

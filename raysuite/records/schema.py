@@ -89,7 +89,7 @@ class GateVerdict(RecordBase):
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """Duration of that comparison; for a cached result, when it was computed."""
+    """Duration of that comparison; for a cached result, that of the original one."""
     tolerance: float | None
     """Largest error that passes, uncompiled; None if the strategy is lossy throughout: single
     gradients then have bounds (see `rule`), and trained weights have none."""
@@ -334,7 +334,7 @@ class Slot(NamedTuple):
     micro_batch: int
     stage: int
     begin: float
-    """When the operation's input was there."""
+    """Time at which the operation's input was there."""
     end: float
 
 

@@ -539,8 +539,8 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""Share of one worker's samples per pass, in each rank, above which samples count as not divided:
-two ranks that divide them have 0.5 each, plus one batch at most."""
+"""Samples count as not divided if each rank's pass has more than this share of one worker's
+samples: two ranks that divide them have 0.5 each, plus one batch at most."""
 
 
 def _loss_error(

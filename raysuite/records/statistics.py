@@ -41,7 +41,7 @@ class Stat:
     values: tuple[float, ...]
     mean: float
     half_width: float | None
-    """Half the width of the interval by Student's t, linear; None for a single repeat."""
+    """Half the width of Student's t interval on the linear scale; None for a single repeat."""
     low: float | None = None
     """Lower end of the 95 % confidence interval that is reported; None without an interval."""
     high: float | None = None

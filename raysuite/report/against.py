@@ -87,7 +87,7 @@ class Measured:
 
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
-        """Make it from a mean or a ratio, times an exact number."""
+        """A Measured from a mean or a ratio, multiplied by an exact number."""
         figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 

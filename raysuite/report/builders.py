@@ -600,7 +600,7 @@ def interval_trace(
     statistic: Statistic,
     most: int,
 ) -> Trace:
-    """The 95 % interval along a mean over repeats, at `most` points at most, or at all for 0."""
+    """The 95 % interval along a mean over repeats. `most`: largest number of points; 0: all."""
     points = []
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]

@@ -115,7 +115,7 @@ def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[S
 
 
 def _meaning(rows: Sequence[LoadingRow]) -> str:
-    """How figures were averaged; whether with intervals."""
+    """How figures were averaged, and whether they have intervals."""
     counts = {row.throughput.n for row in rows if row.throughput}
     if counts == {1}:
         return "One round each: no intervals."
@@ -141,7 +141,7 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
 
 
 NEAR = 0.8
-"""Share of the throughput of `synthetic`, which loads nothing, from which a loader counts as not
+"""A loader with at least this share of the throughput of `synthetic`, which loads nothing, is not
 bound by loading."""
 
 
@@ -219,7 +219,7 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""A limit that is faster than this multiple of the fastest loader is not drawn, only in the table:
+"""Limits beyond this multiple of the fastest loader's throughput are only in the table: with them,
 all other bars would be too short to compare."""
 
 

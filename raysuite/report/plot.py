@@ -35,7 +35,7 @@ PANEL_HEIGHT = 260
 """Pixels of one row of panels."""
 BAR_PX = 15
 BAR_GAP = 1.25
-"""Height for each bar, relative to the bar's own height."""
+"""Height per bar including the gap, relative to the bar itself."""
 MOST_BANDS = 6
 PAPER_PX = 480
 """Width in pixels of a picture of one panel: a paper's column, at 5 inches."""

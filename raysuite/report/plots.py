@@ -1,7 +1,7 @@
 """The plots of a suite's report: one declaration for each, in `PLOTS`.
 
-To add a plot, add an entry to `PLOTS` that calls `lines`, `bars` or `curves` (builders.py), or that
-makes a `Plot` itself, or None if there is nothing to draw.
+To add a plot, add a function to `PLOTS` that calls `lines`, `bars` or `curves` (builders.py) or
+makes a `Plot`, and returns None if there is nothing to draw.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, and for a line the text, and the sort key if that differs."""
+    """One column: its title, the text of a line's cell, and its sort key if that differs."""
 
     title: str
     write: Callable[[Line], str]
@@ -495,7 +495,7 @@ _SYMBOLS = {
 
 
 def _plain_ratio(column: Column[Row], row: Row) -> str:
-    """A ratio with its interval; empty for a row relative to itself."""
+    """A ratio with its interval; a dash for a row relative to itself."""
     own = row.is_best if column is _TO_BEST else row.is_baseline
     return text.NONE if own else column.write(row).removesuffix(" (above 1)")
 

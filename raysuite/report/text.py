@@ -1,4 +1,4 @@
-"""Figures as text: enough digits, the unit, and the interval or that there is none."""
+"""Figures as text: with enough digits, the unit, and the interval if there is one."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def _taken(study: Study) -> Iterator[Trace]:
 
 
 def fronts(study: Study) -> list[Plot | None]:
-    """A plot for each pair of goals; None for a pair that no trial has both of."""
+    """A plot for each pair of goals, or None if no trial has results for both."""
     pairs = list(itertools.combinations(study.goals, 2))
     return [_front(study, first, second, wide=len(pairs) == 1) for first, second in pairs]
 
