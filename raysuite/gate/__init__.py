@@ -12,8 +12,8 @@ decay all parameters; with a norm that clips every step, if the run clips; and w
 reductions per step, as the small network otherwise fills only a part of one bucket.
 
 If the run uses 16 bits, it is also repeated in these, with and without that norm, against one
-process in fp32, to a loose bound: a wrong loss scale gives an error of a factor, and rounding one
-of some 1 %. If the run has options that change the arithmetic on purpose (compression), steps are
+process in fp32, to a loose bound: a wrong loss scale changes values by a factor, and rounding by
+some 1 %. If the run has options that change the arithmetic on purpose (compression), steps are
 also made with them: rule 1 holds, and the bound of each parameter's gradient follows from the
 options.
 

@@ -49,7 +49,7 @@ from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
 """Largest relative error in bf16 and fp16, which is only reported and decides nothing: a wrong loss
-scale gives an error of a factor of two or more."""
+scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
 """Largest relative error of an update. Correct strategies had less than a third of it with the
 networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""

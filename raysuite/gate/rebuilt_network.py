@@ -1,4 +1,4 @@
-"""Comparison of a network that a framework builds anew from torch's with torch's own."""
+"""Comparison of torch's network with the one that another framework builds from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAMPLES, _RATE = 8, 0.01
 def compare_rebuilt(
     strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
 ) -> Comparison:
-    """Compare one fp32 step of `model` by a framework that builds it anew with one by torch in one
+    """Compare one fp32 step by a framework that builds `model` anew with one by torch in one
     process.
 
     All ranks train on the same samples, so that running statistics are equal too. All weights are

@@ -51,7 +51,8 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Make it from single errors. Raises ValueError if there are none."""
+        """Median, 90th percentile and largest of the given errors. Raises ValueError if there are
+        none."""
         import numpy as np
 
         values = np.abs(np.fromiter(errors, float))
@@ -139,7 +140,7 @@ class Simulated(_Part):
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """Make it from ratios measured / simulated; None if there are too few for a spread."""
+        """The figures of ratios measured / simulated; None if there are too few for a spread."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -313,7 +314,7 @@ class Calibration(_Part):
 
     @classmethod
     def read(cls, file: Path) -> Calibration:
-        """Read a calibration. Raises UserError if the file is none."""
+        """Read a calibration. Raises UserError if the file is not one."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             found = cls.model_validate(data)
@@ -364,7 +365,7 @@ class Observed:
 
     @property
     def batch(self) -> str:
-        """Equal for runs of one batch size: fits leave these out together."""
+        """A key that is equal for runs of one batch size, which fits leave out together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 

@@ -92,7 +92,7 @@ def loader_kind(plan: Plan) -> str:
 
 
 def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
-    """The name in some options, with the options that differ from the defaults."""
+    """The name of a block of options, with those options that differ from the defaults."""
     fields = classes[options["name"]].model_fields
     own = [
         f"{key}={value}"

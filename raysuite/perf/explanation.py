@@ -234,7 +234,8 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
 
 
 def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
-    """What to try first. `most_workers`: the most workers of rows that differ only in workers."""
+    """What to try first. `most_workers`: the largest number of workers among otherwise equal
+    rows."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (

@@ -51,7 +51,7 @@ class Prior(NamedTuple):
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a step's time that changes with the number of workers."""
+    """A term of the time of a step, as a function of workers and nodes."""
 
     words: str
     amount: Callable[[float, float], float]

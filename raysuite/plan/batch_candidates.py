@@ -18,7 +18,7 @@ from raysuite.records.batch_trials import NEAR, BatchFound, BatchTried, Goal, St
 from raysuite.spec.batches import AutoBatch
 
 ROUNDS = 3
-"""How many times each size is timed when the fastest is searched."""
+"""How many times each size is timed in a search for the fastest."""
 _HOPELESS = 0.5
 """A size with less than this share of the highest throughput in round 1 is not timed again."""
 
@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the number of micro-batches, which is searched."""
+    """The key of the number of micro-batches that trials have to find."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 

@@ -22,7 +22,7 @@ def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
     option.
 
-    1 if the number is to be searched: any number that is found divides the same batch.
+    1 if trials have to find the number: any number that they find divides the same batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -31,8 +31,7 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the smallest number if still to be
-    searched."""
+    """Samples of one optimiser step over all workers; the smallest number if still to be found."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers

@@ -1,4 +1,4 @@
-"""The plan of a loader comparison, as pure data: loaders, data set, number and length of runs."""
+"""The plan of a loader comparison, as data: loaders, data set, number and length of timings."""
 
 from __future__ import annotations
 

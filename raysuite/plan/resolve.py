@@ -127,7 +127,7 @@ def resolve(
 ) -> RunPlan:
     """The numbers of one run, whose spec has its own seed and no matrix.
 
-    Where the batch size is still to be searched, they hold for the smallest.
+    If the batch size is still to be found, they hold for the smallest.
     """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers

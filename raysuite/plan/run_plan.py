@@ -53,12 +53,14 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether the batch size is still to be searched: until then this plan has the smallest."""
+        """Whether the batch size is still to be found by trials: until then this plan has the
+        smallest."""
         return self.spec.auto is not None
 
     @property
     def batch_is_given(self) -> bool:
-        """Whether the global batch is fixed; the size of micro-batches may still be searched."""
+        """Whether the global batch is fixed; the size of micro-batches may still be found by
+        trials."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property

@@ -44,8 +44,9 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were searched between single runs. There are then too few folders to estimate
-    the spread from folder to folder, so any drift between two of them counts as a change."""
+    """Whether changes between single runs were looked for. There are then too few folders to
+    estimate the spread from folder to folder, so any drift between two of them counts as a
+    change."""
 
 
 PLACES = 0.8

@@ -271,7 +271,7 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
         return f"met by {row.target_met} of {len(row.counted)}"
     if row.time_to_accuracy is None or row.epochs_to_accuracy is None:
         return text.NONE
-    # a time's resolution is one epoch: the number of epochs shows how coarse it is
+    # a time's resolution is one epoch: the number of epochs shows its precision
     return f"{text.stat(row.time_to_accuracy, write)}, {row.epochs_to_accuracy.mean:.3g} epochs"
 
 

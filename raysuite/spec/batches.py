@@ -1,4 +1,4 @@
-"""Batch sizes that are searched before a run, if its spec has `auto`."""
+"""Batch sizes that are found by trials before a run, if its spec has `auto`."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class DataOptions(Options):
 
     @property
     def without_files(self) -> str:
-        """For a data set without files of the user's: where its samples come from; else empty."""
+        """Where samples come from if the data set needs no files of the user's; else empty."""
         return _WITHOUT_FILES.get(self.name, "")
 
     @property

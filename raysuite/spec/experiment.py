@@ -219,5 +219,5 @@ class ExperimentSpec(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What is searched before the run; None if all numbers are given."""
+        """What trials have to find before the run; None if all numbers are given."""
         return self.strategy.auto or self.training.auto

@@ -89,8 +89,7 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
 
 
 def _with_auto(prop: Schema) -> None:
-    """Allow a number, the block that sets how it is searched, or `auto` for the block's
-    defaults."""
+    """Allow a number, the block that sets how it is found, or `auto` for the block's defaults."""
     for options in [prop, *prop.get("anyOf", [])]:
         if "oneOf" in options:
             choices = [*options.pop("oneOf"), {"const": AUTO}]

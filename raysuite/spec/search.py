@@ -151,8 +151,8 @@ class Dimension(Options):
         return float(f"{round(value / step) * step:.12g}")
 
     def edges(self) -> list[Any]:
-        """Values that represent the distribution: all of a list, both ends of a range and, without
-        steps, one between, or a normal distribution's mean."""
+        """Values that represent the distribution: all of a list; the ends of a range, and without
+        steps a value between them; the mean of a normal distribution."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:

@@ -67,7 +67,7 @@ Environment = Annotated[dict[str, Text], AfterValidator(_checked)]
 
 class _Site(Options):
     name: str = Field(default="", pattern=SITE_NAME, max_length=60)
-    """Default: the name of the file, without .yaml."""
+    """Name of the site; default: that of the file, without .yaml."""
     description: str = ""
     """One sentence for `raysuite cluster site list`."""
     engine: EngineName = "apptainer"
@@ -101,7 +101,7 @@ class _Site(Options):
     mlflow: MlflowOptions = MlflowOptions()
     """Where the cluster's MLflow server stores its data."""
     start_timeout_seconds: int = Field(default=600, ge=10)
-    """Seconds from the start of the allocation in which nodes have to join."""
+    """Seconds within which nodes must join, from the start of the allocation."""
 
     @property
     def is_sif(self) -> bool:

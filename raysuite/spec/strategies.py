@@ -89,9 +89,9 @@ class Network:
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained."""
     unused: tuple[str, ...] = ()
-    """Parameters without a gradient in all training steps."""
+    """Parameters that got no gradient in any training step."""
     sometimes: tuple[str, ...] = ()
-    """Parameters with a gradient in only some training steps."""
+    """Parameters that got a gradient in some training steps only."""
     sparse: tuple[str, ...] = ()
     """Parameters with sparse gradients."""
     scalar: tuple[str, ...] = ()
@@ -192,8 +192,8 @@ class _StrategyOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How the number of micro-batches is searched before the run; `own_accumulation` is then
-        the smallest possible number. None if the number is given."""
+        """How the number of micro-batches is found by trials before the run; `own_accumulation` is
+        then the smallest possible number. None if the number is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
@@ -262,8 +262,8 @@ class _StrategyOptions(Options):
 
     def several_reductions(self) -> tuple[Self, float] | None:
         """Options with which the gradients of the gate's small network are reduced in several
-        parts, and the pause in seconds that this takes between its layers. None if raysuite cannot
-        achieve it."""
+        parts, and the pause in seconds between layers that this needs. None if raysuite cannot do
+        it."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
@@ -801,8 +801,8 @@ class PipelineOptions(_StrategyOptions):
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
     `training.accumulate` in pipelines. Default in `pipedream`: 1, or with `replicas` their least
-    common multiple. `auto`: the fastest number, searched before the run; `{auto: largest}`: the
-    smallest number that fits into memory."""
+    common multiple. `auto`: the fastest number, found by trials before the run; `{auto: largest}`:
+    the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")

@@ -30,11 +30,11 @@ class TrainingOptions(Options):
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of one optimiser step over all workers (strong scaling)."""
     batch_per_worker: NumberOrAuto | None = None
-    """Samples of one optimiser step on each worker (weak scaling). `auto`: searched before the run,
-    so that the work depends on the machine; `{auto: fastest, at_most: 256}`."""
+    """Samples of one optimiser step on each worker (weak scaling). `auto`: found by trials before
+    the run, so that the work depends on the machine; `{auto: fastest, at_most: 256}`."""
     accumulate: NumberOrAuto = 1
     """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
-    memory, searched before the run; the work stays the same."""
+    memory, found by trials before the run; the work stays the same."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest global L2 norm of the gradients; larger ones are scaled down to it."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -107,7 +107,7 @@ class TrainingOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What is searched before the run; None if both numbers are given."""
+        """What trials have to find before the run; None if both numbers are given."""
         for value in (self.batch_per_worker, self.accumulate):
             if isinstance(value, AutoBatch):
                 return value
