@@ -106,7 +106,7 @@ class RunStopped(RecordBase):
     kind: Literal["run_stopped"] = "run_stopped"
     reason: StopReason
     epoch: int
-    """The epoch in which it stopped, counted from 0."""
+    """The epoch in which the attempt stopped, counted from 0."""
     step: int
     """Completed optimiser steps, over all epochs."""
 
@@ -125,7 +125,7 @@ class RunPruned(RecordBase):
     by: str
     """The scheduler: asha, median, ..."""
     epoch: int
-    """The last epoch that it finished, counted from 0."""
+    """The last epoch that the run finished, counted from 0."""
     value: float | None
     """The value of the goal at that time, by which the run was compared; None if there was none."""
     message: str = ""

@@ -74,7 +74,7 @@ class Material(_Fact):
     augment: str
     """The random augmentation of each training image."""
     read_before: bool
-    """Whether all of it was read once before the first timing, and fits in the page cache."""
+    """Whether all images were read once before the first timing, and fit in the page cache."""
 
 
 class LoadingBench(_Fact):

@@ -86,7 +86,7 @@ class Row:
     beside: str | None = None
     """Name of the row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
-    """Throughput / throughput of that row."""
+    """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
     """Scaling of a script by the batches of its series: strong, weak, own or unknown."""
     differs_in_work: bool = False

@@ -190,7 +190,8 @@ def script_records(
     given: int | None,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended successfully. `given`: the user's samples of a step."""
+    """The Records of a script that ended successfully. `given`: samples in a step, from the
+    user."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -436,9 +437,9 @@ def verdict(
 ) -> tuple[GateVerdict | None, list[str]]:
     """The verdict from the first steps' parameters, batches and losses, with notes.
 
-    `given`: samples of a step, as the user stated. `alone`: the runs with one worker so far. The
-    notes hold what is allowed but should be known. The verdict is None if nothing could be
-    compared; the notes then give the reasons.
+    `given`: samples in a step, from the user. `alone`: the runs with one worker so far. The notes
+    hold what is allowed but should be known. The verdict is None if nothing could be compared; the
+    notes then give the reasons.
     """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]

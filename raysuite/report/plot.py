@@ -53,7 +53,7 @@ class Plot:
     """Part of file names and of the page's anchors."""
     title: str
     note: str
-    """How to read it, in a sentence or two."""
+    """How to read the plot, in a sentence or two."""
     description: str
     """A description of the plot for readers who cannot see it."""
     traces: list[Trace]

@@ -125,7 +125,7 @@ def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
         table.add_column(title, justify="right" if title in sheet.numbers else "left")
     for place, cells in enumerate(sheet.cells):
         style = {"bad": "red", "dim": "yellow"}.get(sheet.styles[place]) if sheet.styles else None
-        # a Text, as brackets in a name are not markup
+        # as Text: brackets in a name are not markup
         table.add_row(*(Text(cells[each]) for each in shown), style=style)
     return table
 
