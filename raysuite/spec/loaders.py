@@ -145,8 +145,8 @@ class AutoOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Random tensors made once on the device; for your own samples other than images, copies of the
-    first ones. Shows the limit without any loading. Metrics and losses are meaningless."""
+    """Random tensors made once on the device, or, of your own samples other than images, the first
+    ones. Shows the limit without any loading. Metrics and losses are meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation

@@ -85,7 +85,7 @@ class _Site(Options):
     """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
     up`."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of every process of the cluster; secrets are refused."""
+    """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
     """A folder on each node's local disk, in which the cluster makes a temporary folder with a
     short path. Each node replaces `$NAME` by its own variable: $TMPDIR,
@@ -363,7 +363,7 @@ SITES: dict[str, type[Site]] = {
 
 
 def read_site(file: Path) -> Site:
-    """The site in a file; its name is the file's unless the site has one.
+    """The site in a file; a site without a name is named after the file.
 
     Raises SpecError with file, line and key of every mistake.
     """
@@ -373,7 +373,7 @@ def read_site(file: Path) -> Site:
 
 
 def site_of(document: Document, name: str) -> Site:
-    """The site in a document; its name is `name` unless the document has one.
+    """The site in a document; its name is `name` if the document has none.
 
     Raises SpecError with file, line and key of every mistake.
     """
