@@ -175,7 +175,7 @@ class Calibration(_Part):
     seconds: Model
     """Costs of an epoch's time."""
     bytes: Model | None
-    """Costs of the peak memory of the worker with the highest; None if no run finished."""
+    """Costs of the largest peak memory of a worker; None if no run finished."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run: the median, as workers are shared by runs.
     0 if devices were measured, and in a calibration of an older version."""
@@ -546,8 +546,7 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Peak memory in bytes of the worker with the highest: of its device, or on a CPU of its
-    process."""
+    """Largest peak memory of a worker, in bytes: of its device, or on a CPU of its process."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 

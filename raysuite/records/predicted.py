@@ -41,7 +41,7 @@ class RunPredicted(RecordBase):
     joules: Interval | None = None
     """Energy of an epoch, for the devices and hosts in the calibration."""
     memory_bytes: Interval | None = None
-    """Peak memory of the worker with the highest."""
+    """Largest peak memory of a worker."""
     speed_up: Interval | None = None
     """Speed-up relative to `baseline`."""
     efficiency: Interval | None = None
