@@ -1,24 +1,24 @@
-"""The gate: no speed is reported before the arithmetic is right.
+"""The gate: no throughput is reported before the arithmetic is checked.
 
-A small network is trained for a few steps by the strategy under test, with the run's own
-accumulation and label smoothing, in fp32 and without clipping. Afterwards
+The strategy under test trains a small network for a few steps, with the run's own accumulation
+and label smoothing, in fp32 and without clipping. Afterwards
 
 1. all ranks must hold bit-equal weights, and
 2. weights, logits and losses must equal those of one process that trained on the same global
    batches, to a relative error of 1e-5.
 
-That is done with SGD, and where the run has another optimiser, or spares some parameters its weight
-decay, once more with the run's own. Where the run clips, it is done once more with a norm that
-clips every step. It is done once more with several reductions a step: the small network fills a
-part of one bucket otherwise.
+This is done with SGD. It is repeated with the run's own optimiser, if that is not SGD or does not
+decay all parameters; with a norm that clips every step, if the run clips; and with several
+reductions per step, as the small network otherwise fills only a part of one bucket.
 
-Where the run uses 16 bits, it is done in them too, with and without that norm, against one process
-in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding by some 1 %.
-Where it has options that change the arithmetic on purpose (compression), steps are made with them
-too: rule 1 holds, and each parameter's gradient is held to a bound that follows from the options.
+If the run uses 16 bits, it is also repeated in these, with and without that norm, against one
+process in fp32, to a loose bound: a wrong loss scale changes values by a factor, and rounding by
+some 1 %. If the run has options that change the arithmetic on purpose (compression), steps are
+also made with them: rule 1 holds, and the bound of each parameter's gradient follows from the
+options.
 
-See docs/explanation/gate.md for what this finds and what it cannot. `raysuite.gate.check` is the
-same idea as a function for other people's code, which needs torch alone.
+See docs/explanation/gate.md for what this finds and what it cannot. `raysuite.gate.check` has the
+same checks as a function for other people's code, and needs only torch.
 """
 
 from raysuite.gate.library import Checked, check

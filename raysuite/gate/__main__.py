@@ -3,9 +3,9 @@
 python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
-"plans": [[number, plan], ...]}, where the plans, of the user's own network, may be left out.
-Rank 0 appends one line of JSON to FILE as it begins with a strategy ({"begin": number}) and one
-with its verdict; a rank that raises writes that there and ends, as the others may wait for it.
+"plans": [[number, plan], ...]}. The plans, of the user's own network, are optional. For each
+strategy, rank 0 appends one line of JSON to FILE at the beginning ({"begin": number}) and one with
+the verdict. A rank that raises appends its error and ends, as the others may wait for it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 
 def main(file: Path, request: dict[str, Any]) -> int:
-    """Check every strategy of `request`; 1 where one raises."""
+    """Check every strategy of `request`; return 1 if one raises."""
     settings = StepSettings(micro_batch=1, **request["settings"])
-    sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
+    sys.path.append(os.getcwd())  # as in `raysuite`: the user's own modules are there
     world = world_from_environment(request["device"])
     plans = dict(request.get("plans", []))
     for number, options in request["strategies"]:
@@ -57,7 +57,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """The verdict; None where the strategy raised, which is in `file` then."""
+    """The verdict; None if the strategy raised, in which case the error is in `file`."""
     with ExitStack() as group:
         try:
             strategy = group.enter_context(joined(options, world))
@@ -69,7 +69,7 @@ def _examine(
             comm = comm_of(options, world, strategy)
             return examine_network(verdict, plan, world, strategy, comm, list(precisions))
         except Exception as error:
-            # before the group is left: the other ranks then fail too, with less information
+            # write before leaving the group: the other ranks then fail too, with less information
             message = f"rank {world.rank}: {type(error).__name__}: {error}"
             _append(file, {"number": number, "error": message})
             return None

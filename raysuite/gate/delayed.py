@@ -1,8 +1,8 @@
-"""One process that applies gradients as late as an asynchronous pipeline does: a reference.
+"""A reference for asynchronous pipelines: one process that applies gradients with the same delay.
 
-It holds every version of every stage's weights, and has for each micro-batch the ones that the
-schedule names: forward and backward passes of the whole network, one micro-batch after the other.
-It shares the schedule and the partition with the pipeline, and none of its code for execution.
+It holds every version of every stage's weights. For each micro-batch, one after the other, it
+passes the whole network forward and backward with the versions in the schedule. It shares the
+schedule and the partition with the pipeline, but no code for execution.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """A step takes the micro-batches of all copies, one copy after the other."""
+    """A step uses the micro-batches of all copies, one copy after the other."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DelayedEngine(SingleEngine):
         ]
         self._steps = 0
         self._versions: list[list[list[Tensor]]] = []
-        """[updates][stages][parameters], since the pipeline was empty."""
+        """[updates][stages][parameters], counted since the pipeline was empty."""
         self.drain()
 
     def drain(self) -> None:
@@ -77,7 +77,7 @@ class DelayedEngine(SingleEngine):
         return [[each.detach().clone() for each in stage] for stage in self._stages]
 
     def _take(self, micro_batch: int) -> None:
-        """Give each stage the weights with which a micro-batch passes through it."""
+        """Give each stage the version of its weights with which a micro-batch passes through it."""
         versions = [self.schedule.version(stage, micro_batch) for stage in range(len(self._stages))]
         self._put([self._versions[version][stage] for stage, version in enumerate(versions)])
 

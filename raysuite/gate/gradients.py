@@ -1,4 +1,4 @@
-"""A lossy strategy's mean gradients beside the ranks' own, held to bounds of its options."""
+"""Comparison of a lossy strategy's mean gradients with the exact ones; bounds from its options."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from raysuite.spec.strategies import COMPUTED_IN_16_BITS, Lossy
 
 @dataclass(frozen=True)
 class Gradients:
-    """A lossy strategy's mean gradients beside the true ones; the same on all ranks."""
+    """Errors of a lossy strategy's mean gradients; equal on all ranks."""
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest error of a parameter's gradient, relative to the mean of the ranks' absolute ones."""
+    """Largest error of a parameter's gradient / mean of the ranks' absolute gradients."""
     beyond: float = math.inf
-    """Largest error over its bound."""
+    """Largest ratio of an error to its bound."""
 
 
 def compare_gradients(
@@ -48,24 +48,25 @@ def compare_gradients(
     pause_s: float = 0.0,
 ) -> Gradients:
     """Take steps of plain SGD by a lossy strategy, and compare each parameter's mean gradient in
-    each step with the ranks' own ones, which one process computes in fp32 with the same weights.
+    each step with that of the ranks' own gradients, which one process computes in fp32 with the
+    same weights.
 
-    The mean gradient is what the step moved the weights by, over its rate. In the first steps all
-    ranks have samples, and then one part of them after the other: where that part is lost, nothing
-    is left of the gradient. All ranks must call it.
+    The mean gradient is the step's change of the weights divided by the rate. In the first steps
+    all ranks have samples, in later ones one part of the ranks after the other: if that part's
+    gradient is lost, nothing is left. All ranks must call this function.
 
-    Bounds: with u the unit roundoff of `lossy.reduced`, a mean of n terms is off by (n + 1) u times
-    the mean of absolute values at most, as each term, its division and n - 1 additions are rounded
-    (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two roundings more
-    are allowed for sums in two levels, and half of the smallest number for each.
+    Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
+    (n + 1) u times the mean of absolute values, as each term, its division and n - 1 additions are
+    rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two more
+    roundings are allowed for sums in two levels, and half of the smallest number for each.
 
     `lossy.projected`: with m the mean gradient plus what was left out before, a step of PowerSGD is
-    s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So
-    s' (m - s) = 0, whatever P is, and m - s is what is left out. With c s in its place this is
-    c (1 - c) s' s, and without rank k it is s' g_k / n.
+    s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So s' (m
+    - s) = 0 for any P, and m - s is left out. If the step is c s instead, the product is c (1 - c)
+    s' s; if rank k is missing, it is s' g_k / n.
 
-    Passes in 16 bits turn the sign of values before a ReLU. So an error beyond the bound then has
-    to be found three times, each time with other samples.
+    Passes in 16 bits can change the sign of values before a ReLU. With these, an error beyond the
+    bound counts only if it is found three times, each time with other samples.
     """
     noisy = lossy.within > 0 or settings.precision != "fp32"
     for draw in range(DRAWS if noisy else 1):
@@ -116,16 +117,16 @@ def _gradients(
 
 
 _ALL_TURNS = 4
-"""Steps in which all ranks have samples; the first two of PowerSGD are not compressed."""
+"""Number of steps in which all ranks have samples; PowerSGD does not compress the first two."""
 _GRADIENT_BATCH = 16
-"""Samples of a micro-batch: of four, one in twelve draws had an error above the bound of passes in
-bf16; of 16 the largest was half of it."""
+"""Samples of a micro-batch. With four, one in twelve draws had an error above the bound of passes
+in bf16; with 16 the largest error was half of the bound."""
 _PARTS = 64
-"""Parts of the ranks at most, each of which has all samples of a step."""
+"""Largest number of parts of the ranks; each part in turn has all samples of a step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
-    """[ranks][micro-batches] of a step in which the `active` ranks have samples."""
+    """[ranks][micro-batches] of a step in which only the `active` ranks have samples."""
     data = make_samples(world.size * count * _GRADIENT_BATCH, world.device, draw)
     batches = zip(*(each.split(_GRADIENT_BATCH) for each in data), strict=True)
     of_global = len(active) * count * _GRADIENT_BATCH
@@ -144,7 +145,8 @@ def _true_gradients(
     shares: list[list[Batch]],
     settings: StepSettings,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """By name: the mean of the ranks' gradients with `weights`, and of their absolute values."""
+    """Parameter name -> mean of the ranks' gradients with `weights`, and of their absolute
+    values."""
     net.load_state_dict(weights, strict=False)
     found = {name: torch.zeros(2, *each.shape).double() for name, each in net.named_parameters()}
     for batches in shares:
@@ -163,11 +165,11 @@ def _true_gradients(
 
 
 class _WorstErrors:
-    """Holds every step's gradients to the bounds of `compare_gradients`."""
+    """The largest errors over all steps, compared with the bounds of `compare_gradients`."""
 
     def __init__(self, net: nn.Module, lossy: Lossy, replicas: int, precision: str) -> None:
         self.worst = torch.zeros(2, dtype=torch.float64)
-        """`Gradients`' error and beyond, so far."""
+        """`error` and `beyond` of `Gradients` so far."""
         reduced = torch.finfo(DTYPES[lossy.reduced or "fp32"])
         roundings = replicas + 3
         relative = lossy.within + roundings * reduced.eps / 2
@@ -185,7 +187,7 @@ class _WorstErrors:
         rate: float,
         true: dict[str, tuple[Tensor, Tensor]],
     ) -> None:
-        """Judge a step, from the weights on both sides of it."""
+        """Compare a step's gradients, computed from the weights before and after it."""
         if after.keys() != true.keys():
             self.worst.fill_(math.inf)
             return
@@ -198,7 +200,7 @@ class _WorstErrors:
             if self._projected and step.dim() > 1:
                 whole = mean + self._left[name]
                 self._left[name] = whole - step
-                # the errors of passes stay in what is left out
+                # with error feedback, errors of the passes add up
                 allowed = self._allowed[name] = self._allowed[name] + allowed
                 rows, rest = step.flatten(1), self._left[name].flatten(1)
                 error = (rows.T @ rest).norm() / rows.norm()
@@ -209,8 +211,8 @@ class _WorstErrors:
 
 
 _MOST_LOST = 0.4
-"""Largest relative bound, however many ranks: a factor of two is an error of 0.5 at least."""
+"""Largest relative bound for any number of ranks: a factor of two is an error of at least 0.5."""
 _LEAST_KEPT = 0.01
-"""Of a matrix: how much of it a projection keeps at least; with a random P, all but never less."""
+"""Least share of a matrix's norm that a projection keeps; a random P hardly ever keeps less."""
 _ROUNDING = 1e-4
-"""Relative error of fp32, and of what torch.compile reorders."""
+"""Relative error of fp32, and of the sums that torch.compile reorders."""

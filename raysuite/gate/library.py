@@ -1,6 +1,6 @@
-"""The gate for other people's code: torch alone is needed, neither Ray nor Horovod nor a compiler.
+"""The gate for other people's code: it needs torch, but neither Ray nor Horovod nor a compiler.
 
-Called on every rank, as in a framework's continuous integration under torchrun.
+It is called on every rank, such as in a framework's continuous integration under torchrun.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Of fp32: sums in another order differ by some 1e-7, and a gradient that is not averaged by 1."""
+"""For fp32: sums in another order differ by some 1e-7, a gradient that is not averaged by 1."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was compared, and passed."""
+    """A passed check."""
 
     steps: int
     parameters: int
-    """Tensors of the model, buffers among them."""
+    """Number of the model's tensors, including buffers."""
     ranks: int
     ranks_compared: bool
-    """False where tensors are sharded, so that no two ranks hold the same."""
+    """False if tensors are sharded, so that no two ranks hold the same."""
     error: float | None
-    """Largest relative error against the reference; None without one."""
+    """Largest relative error compared with the reference; None without one."""
 
 
 def check(
@@ -49,17 +49,17 @@ def check(
 
     `step(n)` is the n-th optimiser step, from 0, of this rank on its own part of the global batch;
     it changes `model`. `reference_step(n)` is the same step of one process on the whole global
-    batch; it changes `reference`, which begins with the same weights. Without torch.distributed
+    batch; it changes `reference`, which starts with the same weights. Without torch.distributed
     there is one rank.
 
-    After each step every parameter and buffer whose name is not in `ignore` must be equal on all
-    ranks to the bit, unless it is sharded. Against the reference, ||w - r|| / ||r - r0|| must be
-    at most `tolerance` for each parameter that the reference changes, r0 being its value before the
+    After each step every parameter and buffer must be bit-equal on all ranks, unless it is sharded
+    or its name is in `ignore`. Compared with the reference, ||w - r|| / ||r - r0|| must be at most
+    `tolerance` for each parameter that the reference changes, where r0 is its value before the
     first step; a sharded tensor is gathered for that.
 
-    Raises GateError on every rank with the first parameter, rank and step that differ, and
-    UserError for a reference without its step or with other parameters, and for shards that are
-    no DTensors (FullyShardedDataParallel, ZeRO 3), which cannot be compared.
+    Raises GateError on every rank with the first parameter, rank and step that differ. Raises
+    UserError for a reference without its step or with other parameters, and for shards that are not
+    DTensors (FullyShardedDataParallel, ZeRO 3), which cannot be compared.
     """
     ranks = _Ranks()
     if (reference is None) != (reference_step is None):
@@ -94,7 +94,7 @@ def check(
 
 
 class _Ranks:
-    """This rank's place, and what the others have."""
+    """This rank's number, and communication with the other ranks."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -104,7 +104,7 @@ class _Ranks:
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:
-        """Of all ranks, in their order; as JSON, since unpickling could run another's code."""
+        """The values of all ranks in order. Sent as JSON, since unpickling could run code."""
         if self._dist is None:
             return [own]
         import torch
@@ -125,7 +125,7 @@ class _Ranks:
 
 
 def _plain(name: str) -> str:
-    """Without the prefixes of wrappers: DistributedDataParallel, torch.compile, FSDP."""
+    """The name without the prefixes of wrappers: DistributedDataParallel, torch.compile, FSDP."""
     parts = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
     while (first := name.partition("."))[0] in parts:
         name = first[2]
@@ -156,7 +156,7 @@ def _refuse_other_shards(model: nn.Module) -> None:
 
 
 def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int) -> bool:
-    """Whether ranks could be compared. Raises GateError where one differs from rank 0."""
+    """Whether ranks could be compared. Raises GateError if one differs from rank 0."""
     whole = {name: digest(each) for name, each in tensors.items() if not _is_sharded(each)}
     everyone = ranks.gathered(whole)
     for rank, own in enumerate(everyone):
@@ -188,7 +188,7 @@ def _compare_reference(
     step: int,
     tolerance: float,
 ) -> float:
-    """The largest relative error on any rank. Raises GateError beyond the tolerance."""
+    """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
     errors: dict[str, float] = {}
     for name, wanted in reference.named_parameters():
         if name not in tensors:

@@ -1,15 +1,15 @@
 """The gate on the run's own network: two small steps by all ranks, and by one process.
 
-The small network of `raysuite.gate.small_network` shows that a strategy's arithmetic is right; this
-shows that it is right for the layers, the sizes and the data shape of the run: a layer that is
-larger than a fusion buffer, one that is used in some steps only, sparse gradients.
+The small network of `raysuite.gate.small_network` shows that a strategy's arithmetic is right. This
+check shows that it is right for the layers, the sizes and the data shape of the run: a layer that
+is larger than a fusion buffer, one that is used in some steps only, sparse gradients.
 
-One process passes the ranks' slices one by one, through copies of the network that share their
-weights and have buffers and counters of their own, as ranks do; so BatchNorm normalises the same
-slices. Before each forward pass every module seeds the random generators, by the step and the rank,
-as in training; so dropout, and layers that are chosen at random, draw the same on both sides, and
-ranks draw unlike each other. The rate is chosen so that the first step changes the weights by 1 %:
-updates are compared, and much smaller ones would be lost in the rounding of the weights.
+The one process passes the ranks' slices one by one, through copies of the network that share their
+weights but have separate buffers and counters, as ranks do. BatchNorm thus normalises the same
+slices. Before each forward pass, every module seeds the random generators by step and rank, as in
+training. Dropout, and layers that are chosen at random, then draw the same on both sides, and
+different ranks draw differently. The rate is chosen so that the first step changes the weights by
+1 %: updates are compared, and much smaller ones would be lost in the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -48,37 +48,40 @@ from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
-"""The same in bf16 and fp16, which decides nothing and is reported: a wrong loss scale is wrong by
-a factor of two or more."""
+"""Largest relative error in bf16 and fp16, which is only reported and decides nothing: a wrong loss
+scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
-"""Largest relative error of an update. Right strategies showed less than a third of it with the
+"""Largest relative error of an update. Correct strategies had less than a third of it with the
 networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""
 _FLOOR = 1e-3
-"""Of a tensor and of the whole update: what a tensor's update is at least taken for. A bias before
-BatchNorm has a gradient of rounding alone."""
+"""Least size assumed for a tensor's update, relative to the tensor and to the whole update. A bias
+before BatchNorm has a gradient that is only rounding."""
 _UPDATE = 1e-2
-"""Of the weights' norm: how far the first step moves them."""
+"""How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
-"""Of a micro-batch, at most: with two, BatchNorm after a global pooling enlarges roundings."""
+"""Largest number of samples in a micro-batch; with only two, BatchNorm after a global pooling
+enlarges rounding errors."""
 _MICRO_BATCHES = 2
-"""Of a step, at most: accumulation is at work with two. Pipelines keep their number."""
+"""Largest number of micro-batches in a step, enough for accumulation. Pipelines keep their
+number."""
 BUDGET_S = 60.0
-"""Longest expected time of the check; beyond it, it is not made."""
+"""Largest expected duration of the check; beyond it, the check is left out."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
-"""The most copies of the weights that rank 0 holds at a time, and how many others may hold one."""
+"""Largest number of copies of the weights that rank 0 holds at a time, and of ranks on its host
+that may hold one each."""
 _SEED = 2023
 
 
 @dataclass(frozen=True)
 class Found:
-    """The same on all ranks."""
+    """The result, equal on all ranks."""
 
     error: float | None = None
-    """Largest relative error of a tensor's update; None where nothing was compared."""
+    """Largest relative error of a tensor's update; None if nothing was compared."""
     ranks_equal: bool = True
     differs: str = ""
-    """Which parameter differs first, in which step and by how much; empty where none does."""
+    """The first parameter that differs, in which step and by how much; empty if none differs."""
     skipped: str = ""
     """Why nothing was compared."""
     seconds: float = 0.0
@@ -92,18 +95,17 @@ def compare(
     precision: str = "fp32",
     budget_s: float = BUDGET_S,
 ) -> Found:
-    """Train the plan's network for two steps by `strategy`, and in fp32 by one process: rank 0.
+    """Train the plan's network for two steps by `strategy`, and in fp32 by one process (rank 0).
 
-    All ranks must call it; `comm` reaches all of them. What the network itself raises is left to
-    the run that follows.
+    All ranks must call it; `comm` reaches all of them. Errors that the network itself raises are
+    left to the following run.
     """
     began = time.perf_counter()
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
     with _kept_draws(world.device), without_tf32():
-        # seconds of one pass, rate, bytes of the weights, bytes that are left, whether it
-        # communicates
+        # seconds of one pass, rate, bytes of the weights, free bytes, whether it communicates
         probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             probe = _probe(plan, world, settings)
@@ -132,15 +134,15 @@ def compare(
         finally:
             engine.close()
         del engine
-        # the step, from 1, and the number of the parameter that differs first; by how much; the
-        # largest error; whether there is no reference
+        # step (from 1) and number of the first parameter that differs, its difference, the largest
+        # error, whether there is no reference
         compared = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             try:
                 compared[:4] = _first_difference(
                     weights, _reference(plan, world, settings, rate), tolerance
                 )
-            except Exception:  # the other ranks wait
+            except Exception:  # the other ranks wait for the all-reduce
                 compared[4] = 1
         step, number, by, worst, failed = comm.all_reduce(compared, "max").tolist()
     seconds = time.perf_counter() - began
@@ -168,8 +170,11 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
 
 
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
-    """SGD, with the run's own weight decay. Others divide by a gradient's size: of a gradient that
-    is rounding only, they would make a full step. The small network has the run's optimiser."""
+    """SGD, with the run's own weight decay.
+
+    Other optimisers divide by a gradient's size: if a gradient is only rounding, they would make a
+    full step. The check on the small network uses the run's optimiser.
+    """
     options = plan.spec.optimizer
     if options.name == "sgd":
         return options
@@ -183,13 +188,13 @@ def _optimizer(plan: RunPlan) -> OptimizerOptions:
 
 @dataclass
 class _Draws:
-    """Who draws at random, and in which step."""
+    """The replica and step for which modules draw random numbers."""
 
     replica: int = 0
     step: int = 0
 
     def seed(self, module: int, *_: object) -> None:
-        """Before a module, by its number, is called."""
+        """Seed the random generators, before the module with this number is called."""
         sequence = np.random.SeedSequence([_SEED, module, self.replica, self.step])
         seed = int(sequence.generate_state(1)[0])
         torch.manual_seed(seed)
@@ -199,7 +204,7 @@ class _Draws:
 
 @contextmanager
 def _kept_draws(device: torch.device) -> Iterator[None]:
-    """Leave the process's random generators as they were."""
+    """Restore the process's random generators at the end."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
@@ -208,7 +213,7 @@ def _kept_draws(device: torch.device) -> Iterator[None]:
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
-    """With the same weights on all ranks; each of its modules draws by `draws`."""
+    """The plan's network with equal weights on all ranks; `draws` seeds each of its modules."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
@@ -223,7 +228,7 @@ def _prepared(
 ) -> Engine:
     network = model.network if isinstance(model, _Replicas) else model
     names: dict[Tensor, str] = {each: name for name, each in network.named_parameters()}
-    # made with another rate: an engine that ignores a step's is found
+    # made with another rate, which finds engines that ignore the step's rate
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
     engine = strategy.prepare(model, make, settings)
     engine.criterion = criterion_of(plan)
@@ -231,8 +236,8 @@ def _prepared(
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` of a step, over all ranks. The last one of the last step has a sample of
-    padding."""
+    """Micro-batch `index` of a step, counted over all ranks. The last one of the last step contains
+    one sample of padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
     count = settings.accumulate * plan.replicas
 
@@ -259,7 +264,7 @@ def _train(
     draws: _Draws,
     kept: bool,
 ) -> list[dict[str, Tensor]]:
-    """The weights before and after each step; where not `kept`, the last ones alone."""
+    """The weights before and after each step; only the last ones unless `kept`."""
     found = [engine.weights()]
     engine.train()
     first = engine.replica * settings.accumulate
@@ -276,14 +281,14 @@ def _train(
 
 
 class _Replicas(nn.Module):
-    """A network and copies of it that share its weights and have their own buffers and counters;
-    `accumulate` micro-batches go through each in turn."""
+    """A network and copies of it that share its weights but have separate buffers and counters.
+    `accumulate` micro-batches pass through each in turn."""
 
     def __init__(self, model: nn.Module, copies: int, accumulate: int, draws: _Draws) -> None:
         super().__init__()
         self.network, self._accumulate, self._calls, self._draws = model, accumulate, 0, draws
         shared: dict[int, Any] = {id(each): each for each in (*model.parameters(), draws)}
-        # a copy of a ScriptModule always has weights of its own
+        # a copy of a ScriptModule cannot share weights
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         self._others = [
             model if scripted else copy.deepcopy(model, dict(shared)) for _ in range(copies - 1)
@@ -299,7 +304,7 @@ class _Replicas(nn.Module):
 def _reference(
     plan: RunPlan, world: World, settings: StepSettings, rate: float
 ) -> list[dict[str, Tensor]]:
-    """The weights of one process in fp32, before and after each step."""
+    """The weights before and after each step of one process in fp32."""
     alone = World(0, 1, 0, world.device)
     single = Single()
     single.start(alone)
@@ -318,9 +323,12 @@ def _reference(
 
 
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
-    """Of one micro-batch on this rank alone: seconds of its passes, the rate by which its gradient
-    moves the weights by 1 %, the bytes of the weights, and those that are left. The rate is 0 where
-    a pass fails. Nothing but a 1 at the end where other ranks would be waited for."""
+    """Measure one micro-batch on this rank alone.
+
+    Returns the seconds of its passes, the rate at which its gradient moves the weights by 1 %, the
+    bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the network would
+    wait for other ranks, only the last value is 1 and the others are 0.
+    """
     try:
         model = _network(plan, world, _Draws())
         if any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):
@@ -347,8 +355,8 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
 def _first_difference(
     weights: list[dict[str, Tensor]], reference: list[dict[str, Tensor]], tolerance: float
 ) -> Tensor:
-    """The step, from 1, and the number of the first parameter that differs, by how much it does,
-    and the largest error; zeros for the first three where none does."""
+    """The step (from 1) and number of the first parameter that differs, its difference, and the
+    largest error; the first three are 0 if none differs."""
     first, worst = (0.0, 0.0, 0.0), 0.0
     before = reference[0]
     if list(weights[-1]) != list(before):
@@ -365,14 +373,16 @@ def _first_difference(
         worst = max(worst, relative.max().item())
         wrong = (relative > tolerance).nonzero().flatten().tolist()
         if wrong and not first[0]:
-            # before the first step: the weights that the ranks begin with
+            # step 0 has the initial weights of the ranks
             first = (max(1.0, float(step)), float(wrong[0]), relative[wrong[0]].item())
     return torch.tensor([*first, worst], dtype=torch.float64)
 
 
 def key(plan: RunPlan) -> Any:
-    """What a verdict on the plan's network holds for, once that is imported; None where its code is
-    not known. Of the user's own it is all modules of the same root folder."""
+    """Key of a verdict on the plan's network, which must be imported; None if its code is unknown.
+
+    For the user's own network, its code is all imported modules in the same root folder.
+    """
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:
         return None

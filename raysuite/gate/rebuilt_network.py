@@ -1,4 +1,4 @@
-"""A network that a framework builds anew from torch's, beside torch's own."""
+"""Comparison of torch's network with the one that another framework builds from it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ _SAMPLES, _RATE = 8, 0.01
 def compare_rebuilt(
     strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
 ) -> Comparison:
-    """One fp32 step of `model` by a framework that builds it anew, and by torch in one process.
+    """Compare one fp32 step by a framework that builds `model` anew with one by torch in one
+    process.
 
     All ranks train on the same samples, so that running statistics are equal too. All weights are
     compared as one tensor, and so are the statistics: a gradient near zero, such as that of a bias
-    before BatchNorm, is nothing but rounding. Without dropout, whose draws are each framework's
-    own. All ranks must call it.
+    before BatchNorm, is only rounding. Dropout is off, as each framework draws differently. All
+    ranks must call this function.
 
-    Where a value before a ReLU is so near zero that rounding gives it another sign, one derivative
-    is 1 instead of 0: the distance was 1e-5 to 4e-4 in 14 of 84 draws of samples with correct
-    ResNet-20s (14 seeds, 3 draws, TensorFlow and JAX) and at most 7e-7 in the others. A wrong layer
-    shows with any samples, so a distance beyond `TOLERANCE_REBUILT` has to be found three times,
-    each time with other samples. Ranks that differ and values that are not finite count at once: no
-    rounding explains them.
+    If a value before a ReLU is so near zero that rounding changes its sign, one derivative is 1
+    instead of 0: the distance was 1e-5 to 4e-4 in 14 of 84 draws of samples with correct ResNet-20s
+    (14 seeds, 3 draws, TensorFlow and JAX) and at most 7e-7 in the others. A wrong layer shows with
+    any samples. A distance beyond `TOLERANCE_REBUILT` therefore counts only if it is found three
+    times, each time with other samples. Ranks that differ and values that are not finite count at
+    once, as rounding cannot cause them.
     """
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -63,7 +64,7 @@ def _rebuilt(
     classes: int,
     draw: int,
 ) -> Comparison:
-    """`compare_rebuilt` with one draw of samples; `model` stays as it is."""
+    """`compare_rebuilt` with one draw of samples; `model` is not changed."""
     generator = np.random.Generator(np.random.Philox(key=SEED + draw))
     images = torch.from_numpy(generator.standard_normal((2 * _SAMPLES, *image), dtype=np.float32))
     labels = torch.from_numpy(generator.integers(0, classes, _SAMPLES))

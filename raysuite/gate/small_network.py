@@ -1,17 +1,17 @@
-"""The gate's check: a small network, trained by a strategy and by one process, and compared.
+"""The gate's check: a small network is trained by a strategy and by one process, and compared.
 
-BatchNorm makes "equal to one process on the global batch" false for every data-parallel strategy:
-each rank normalises its own slice of the batch. So there are two networks. The one without
-BatchNorm is compared with one process that computes the whole global batch in one pass; the one
-with it, with one process that computes a pass for each rank's slice and adds the gradients.
+With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
+normalises its own slice of the batch. So there are two networks. The one without BatchNorm is
+compared with one process that computes the whole global batch in one pass. The one with BatchNorm
+is compared with one process that computes a pass for each rank's slice and adds the gradients.
 
-Some settings are chosen to expose errors: the last batch holds a single sample, so that all ranks
-but one have padding only; the learning rate changes at every step; and gradients are clipped only
-where clipping is what is checked, as it would hide a wrong scale.
+Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
+one have only padding. The learning rate changes at every step. Gradients are clipped only when
+clipping itself is checked, as it would hide a wrong scale.
 
 The one process always trains in fp32: the same rounding or the same wrong loss scale on both sides
-would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the
-last rank only, so that all ranks must skip it.
+would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the last
+rank only, so that all ranks must skip it.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ SEED = 2023
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
 DRAWS = 3
-"""How often an error beyond a bound has to be found, each time with other samples, where rounding
-can turn the sign of a value before a ReLU."""
+"""How many times, each time with other samples, an error beyond a bound must be found if rounding
+can change the sign of a value before a ReLU."""
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
     """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient.
 
-    `layers`: how many there are; beyond three, there are more convolutions. `pause_s`: how long a
-    backward pass pauses between two layers.
+    `layers` is the number of layers; beyond three, convolutions are added. `pause_s` is the pause
+    of a backward pass between two layers.
     """
 
     IMAGE = (1, _SIZE, _SIZE)
@@ -75,7 +75,7 @@ class SmallNet(nn.Module):
             nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1) for _ in range(layers - 3)
         )
         self.classify = nn.Linear(_CHANNELS * (_SIZE // 2) ** 2, _CLASSES)
-        if batch_norm:  # a bias of zero has no relative error
+        if batch_norm:  # a bias of zero would have no relative error
             nn.init.uniform_(self.norm.bias, 0.1, 0.5)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def make_samples(count: int, device: torch.device, draw: int = 0) -> tuple[Tenso
 
 
 def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
-    """The samples of `data` that `part` names."""
+    """The samples of `data` with the indices in `part`."""
     images, labels = data
     ids = torch.from_numpy(part.ids).to(images.device)
     return Batch(images[ids], labels[ids], part.real, part.of_global)
@@ -117,24 +117,24 @@ def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
 RATES = (0.1, 0.05, 0.2, 0.1)
 """The learning rate of each step."""
 RATE_AT_START = 0.7
-"""What the optimiser is made with: an engine that ignores a step's rate is found out."""
+"""The rate at construction of the optimiser; it finds engines that ignore the step's rate."""
 PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
 """The optimiser with which every strategy is checked."""
 _MICRO_BATCH = 4
 _LOOKED_AT = 10
-"""Samples whose logits are compared after the training."""
+"""Number of samples whose logits are compared after the training."""
 _OVERFLOW_BEFORE = 2
-"""Index of the step before which an additional one is made in fp16, which overflows."""
+"""Index of the step before which, in fp16, an additional step is made that overflows."""
 _TOO_LARGE = 1e30
 """A pixel that fp16 cannot hold."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A strategy beside one process; the same on all ranks.
+    """A strategy compared with one process; equal on all ranks.
 
     Errors are relative L2 distances: of the worst weight tensor, of the logits of the trained
-    network, and of the worst step's loss. They are infinite where anything is not finite.
+    network, and of the worst step's loss. They are infinite if any value is not finite.
     """
 
     ranks_equal: bool = False
@@ -144,7 +144,7 @@ class Comparison:
     updates: float = math.inf
     """|w - r| / |r - w0| over the whole network, with w0 before the training."""
     worst_update: float = math.inf
-    """|w - r| / |r - w0| of the tensor where it is largest."""
+    """Largest |w - r| / |r - w0| of a tensor."""
     fault: str = ""
     """Why nothing could be compared."""
 
@@ -155,12 +155,12 @@ class Comparison:
 
     @property
     def loose_error(self) -> float:
-        """The largest of the errors, with `updates` in the place of `weights`."""
+        """The largest of the errors, with `updates` instead of `weights`."""
         return max(self.updates, self.logits, self.losses)
 
     @property
     def subject(self) -> str:
-        """What has the largest error."""
+        """The quantity with the largest error."""
         return {self.losses: "losses", self.logits: "logits", self.weights: "weights"}[self.error]
 
 
@@ -174,12 +174,13 @@ def compare(
     pause_s: float = 0.0,
     delays: PipelineOptions | None = None,
 ) -> Comparison:
-    """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
+    """Train by `strategy` on all ranks and in fp32 by one process on each rank, and compare.
 
-    `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
-    ranks must call it. `layers`: of the small network, at least one for each stage of a pipeline.
-    The strategy's backward passes pause for `pause_s` between two layers. `delays`: the options of
-    an asynchronous pipeline; the one process then applies gradients as late as the pipeline does.
+    `settings.micro_batch` and the optimiser's rates are replaced by those of the small network. All
+    ranks must call this function. `layers` is the number of layers, at least one for each stage of
+    a pipeline. The strategy's backward passes pause for `pause_s` between two layers. `delays` are
+    the options of an asynchronous pipeline: the one process then applies gradients with the
+    pipeline's delay.
     """
     alone = World(0, 1, 0, world.device)
     single = Single() if delays is None else Delayed(delays)
@@ -193,7 +194,8 @@ def compare(
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
-        # without BatchNorm the whole global batch in one pass; with it, slice after slice
+        # without BatchNorm the whole global batch in one pass; with BatchNorm one slice after the
+        # other
         passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
@@ -207,7 +209,7 @@ def compare(
             )
             before = reference.weights()
             expected = _train(reference, data, rates, global_batch, passes)
-            if batch_norm and engine.own_statistics:  # the running statistics are each rank's own
+            if batch_norm and engine.own_statistics:  # each rank has its own running statistics
                 found.logits = expected.logits
             return outcomes_compared(engine.comm, found, expected, before)
         finally:
@@ -215,9 +217,9 @@ def compare(
 
 
 def comm_fault(comm: Comm, world: World) -> str:
-    """What is wrong with a strategy's collectives; empty if they reach all ranks.
+    """The fault of a strategy's collectives; empty if they reach all ranks.
 
-    Everything else that the gate finds depends on them.
+    All other results of the gate depend on them.
     """
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
@@ -253,7 +255,7 @@ def make_engine(
     layers: int = 3,
     pause_s: float = 0.0,
 ) -> Engine:
-    """An engine for the small network, whose first weights are the same everywhere."""
+    """An engine for the small network, with equal initial weights everywhere."""
     net = small_net(world, batch_norm, layers, pause_s)
     net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
@@ -266,14 +268,14 @@ def make_engine(
 def small_net(
     world: World, batch_norm: bool = False, layers: int = 3, pause_s: float = 0.0
 ) -> SmallNet:
-    """The small network, with the same weights everywhere."""
+    """The small network, with equal weights everywhere."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return SmallNet(batch_norm, layers, pause_s).to(world.device)
 
 
 def _pace(optimizer: OptimizerOptions) -> float:
-    """What the rates are multiplied by, so that each optimiser moves the weights about as far."""
+    """Factor for the rates, such that each optimiser moves the weights about equally far."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
     return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)
@@ -284,7 +286,7 @@ class Outcome:
     weights: dict[str, Tensor]
     logits: Tensor
     losses: Tensor
-    """[steps] summed loss of this rank's samples."""
+    """[steps] loss, summed over this rank's samples."""
 
 
 def _train(
@@ -312,7 +314,7 @@ def _train(
 
 
 def overflowing(batch: Batch, engine: Engine) -> Batch:
-    """`batch`, with pixels on the last replica that fp16 cannot hold."""
+    """`batch`, with pixels on the last replica that are too large for fp16."""
     if engine.replica < engine.replicas - 1:
         return batch
     return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
@@ -334,7 +336,7 @@ def outcomes_compared(
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
-    """max over tensors of |w - r| / |r|; infinite if they are not the network's."""
+    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not those of the network."""
     if weights.keys() != reference.keys():
         return math.inf
     return max(_distance(weights[name], expected) for name, expected in reference.items())
@@ -343,7 +345,7 @@ def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> f
 def _updates(
     weights: dict[str, Tensor], reference: dict[str, Tensor], before: dict[str, Tensor]
 ) -> tuple[float, float]:
-    """`Comparison`'s updates and worst_update."""
+    """`updates` and `worst_update` of a Comparison."""
     if weights.keys() != reference.keys():
         return math.inf, math.inf
 
@@ -366,8 +368,8 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Disable TF32 within the context: it rounds to 10 bits, far above the differences that matter
-    here, and cuDNN uses it by default."""
+    """Disable TF32 within the context. cuDNN uses it by default, and it rounds to 10 bits, far
+    above the differences that matter here."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,4 +1,4 @@
-"""The verdict on a strategy: checks by a run's settings, and the rules that decide."""
+"""The verdict on a strategy: checks according to a run's settings, and the rules that decide."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ from raysuite.spec.strategies import Lossy, StrategyOptions
 from raysuite.train.building import build_model, step_settings
 
 TOLERANCE_COMPILED = 1e-4
-"""Largest relative error of networks that torch.compile compiled: it fuses and reorders sums, which
-rounds otherwise, and each step carries that on."""
+"""Largest relative error of networks that torch.compile compiled. It fuses and reorders sums, which
+changes the rounding, and the difference grows with each step."""
 
 TOLERANCE_BF16_UPDATES = 1e-3
-"""The same of an optimiser that computes updates in bf16, which turns the last bit of fp32 into one
-of bf16 now and then: of 300 right trainings by Muon five showed more than 1e-5, one 1.6e-4."""
+"""Largest relative error with an optimiser that computes updates in bf16, where a difference in the
+last bit of fp32 sometimes becomes one of bf16. Of 300 correct trainings by Muon, five had more than
+1e-5, and one had 1.6e-4."""
 
 TOLERANCE_16_BITS = 0.2
-"""Largest relative error of the updates, logits and losses in bf16 and fp16. Right ones showed at
-most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times micro-batches."""
+"""Largest relative error of the updates, logits and losses in bf16 and fp16. Correct trainings had
+at most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times
+micro-batches."""
 _TENSOR_16_BITS = 0.5
-"""Largest relative error of one tensor's update; right ones showed at most 0.3."""
+"""Largest relative error of one tensor's update; correct trainings had at most 0.3."""
 
 _BITING_CLIP = 0.05
 """A gradient norm that the small network exceeds in every step."""
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """The verdict on the plan's strategy at this world size and on its network, from the cache
-    where that has it.
+    """The verdict on the plan's strategy with this number of workers, and on its network; from the
+    cache if it is there.
 
-    `facts` are `measure.environment()`'s: a verdict holds for the versions and the machines on
-    which it was reached. Only passed checks are cached, and only those of raysuite's own
-    strategies.
-    All ranks must call it; rank 0's cache counts.
+    `facts` are those of `measure.environment()`: a verdict holds for the versions and machines of
+    its check. Only passed checks are cached, and only those of raysuite's own strategies. All ranks
+    must call this function; rank 0's cache counts.
     """
     options = plan.spec.strategy
-    # the small network's images have one size, so a verdict holds for runs with any other
+    # the small network's image size is fixed, so a verdict holds for runs with any other
     settings = replace(step_settings(plan), image=StepSettings.image)
     comm = comm_of(options, world, strategy)
     cache = None
@@ -91,10 +92,10 @@ def _of_network(
     cache: VerdictCache | None,
     verdict: GateVerdict,
 ) -> GateVerdict:
-    """The verdict on a strategy that passed, extended by the one on the plan's own network."""
-    if plan.spec.strategy.own_network:  # its networks are other objects than torch's
+    """The verdict on a strategy that passed, extended by that on the plan's own network."""
+    if plan.spec.strategy.own_network:  # its networks are not torch modules
         return _rebuilt(plan, world, strategy, verdict)
-    models.check(plan.spec.model.name)  # on all ranks: then no rank waits for one that raised
+    models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
     key = own_network.key(plan)
     if not cache or key is None:
         return examine_network(verdict, plan, world, strategy, comm)
@@ -109,7 +110,7 @@ def _of_network(
 
 
 def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
-    """The collectives of a strategy, which come with an engine. All ranks must call it."""
+    """The collectives of a strategy, which its engine has. All ranks must call it."""
     examined = _examined(options, world, strategy)
     settings = StepSettings(1, options.own_accumulation or 1)
     engine = make_engine(examined, world, settings, layers=_layers(options))
@@ -118,7 +119,7 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """A passed verdict, with what comes of the run's own network, which a framework builds anew."""
+    """A passed verdict, extended by the run's own network, which a framework builds anew."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = compare_rebuilt(strategy, world, model, image, facts.classes)
@@ -144,7 +145,7 @@ def examine_network(
 ) -> GateVerdict:
     """`verdict`, extended by two steps of the plan's own network. All ranks must call it.
 
-    fp32 decides, without the strategy's lossy options; of 16 bits the distance is reported.
+    fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
     """
     options = plan.spec.strategy
     if options.own_network:
@@ -198,10 +199,11 @@ def examine(
     run_id: str = "",
     optimizer: OptimizerOptions | None = None,
 ) -> GateVerdict:
-    """Train the small networks and decide. All ranks must call it, and get the same verdict.
+    """Train the small networks and decide. All ranks must call this function, and get the same
+    verdict.
 
-    Of `settings`, the size of the micro-batch has no influence. With `optimizer`, the strategy is
-    checked with that one too.
+    The micro-batch size in `settings` has no influence. If `optimizer` is given, the strategy is
+    also checked with it.
     """
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     examined = options.examined()
@@ -293,15 +295,16 @@ def examine(
 def lossy_gradients(
     examined: StrategyOptions, world: World, strategy: Strategy, settings: StepSettings
 ) -> list[Gradients]:
-    """What a lossy strategy with these options does to gradients; empty for another one.
+    """Errors of gradients with a lossy strategy's options; empty for other strategies.
 
-    In fp32: at once, and in several parts of a network with BatchNorm; and just as in the run.
+    The gradients are compared in fp32 with one reduction, in fp32 with several reductions of a
+    network with BatchNorm, and with the run's settings.
     """
     if not strategy.lossy:
         return []
     compare = partial(compare_gradients, lossy=strategy.lossy)
     pure = replace(settings, precision="fp32", compile="off")
-    # torch has no BatchNorm with weights of 16 bits and statistics of 32, on CPUs at least
+    # torch has no BatchNorm with 16-bit weights and 32-bit statistics, at least on CPUs
     norm = not strategy.lossy.within
     parts, pause_s = _in_parts(strategy, examined, world) or (strategy, 0.0)
     found = [
@@ -312,7 +315,7 @@ def lossy_gradients(
 
 
 def beyond_bounds(lossy: list[Gradients]) -> list[str]:
-    """What exceeds the bounds of lossy options."""
+    """The errors that exceed the bounds of lossy options."""
     beyond = max((each.beyond for each in lossy), default=0.0)
     if beyond <= 1:
         return []
@@ -323,13 +326,13 @@ def beyond_bounds(lossy: list[Gradients]) -> list[str]:
 
 
 def _layers(options: StrategyOptions) -> int:
-    """Of the small network: no stage of a pipeline is empty."""
+    """Number of the small network's layers, such that no stage of a pipeline is empty."""
     schedule = options.pipeline()
     return max(3, schedule.stages if schedule else 0)
 
 
 def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Strategy:
-    """`strategy`, or one like it where the run's options are for the run's network alone."""
+    """`strategy`, or one with other options if the run's options only fit the run's network."""
     examined = options.examined()
     if examined == options:
         return strategy
@@ -340,7 +343,7 @@ def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
     """A strategy that reduces the gradients of a step in several parts, and the pause between the
-    network's layers that this takes; None if raysuite cannot make it do that."""
+    network's layers that this needs; None if raysuite cannot achieve it."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -349,14 +352,14 @@ def _in_parts(
 
 
 def _started(options: StrategyOptions, world: World) -> Strategy:
-    """Another instance of a strategy whose group this process has joined."""
+    """Another instance of a strategy; this process has already joined the strategy's group."""
     strategy = make_strategy(options)
     strategy.start(world)
     return strategy
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None if it equals the one that the gate always uses."""
+    """A run's optimiser, without its rates; None if the gate always checks with an equal one."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -384,7 +387,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
 
 
 def _differing_16_bits(compared: list[Comparison]) -> list[str]:
-    """What exceeds the bounds of 16 bits in `compared`, whose values must be finite."""
+    """The errors in `compared` that exceed the bounds of 16 bits; all values must be finite."""
     whole = max((each.loose_error for each in compared), default=0.0)
     tensor = max((each.worst_update for each in compared), default=0.0)
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:

@@ -1,4 +1,4 @@
-"""Verdicts of the gate that are kept: where, and for what they hold."""
+"""The cache of the gate's verdicts: their files, and the conditions under which they hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
 
-    The transport: environment variables by which the libraries choose other algorithms.
+    The transport is a hash of the environment variables that make libraries choose other
+    algorithms.
     """
     transport = {
         name: value
@@ -48,10 +49,10 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
 
 
 class VerdictCache:
-    """Passed checks of a strategy, in rank 0's cache folder: one file for each set of options,
-    versions, kinds of machines and code, and for each of the runs' own networks.
+    """Passed checks of a strategy in rank 0's cache folder: one file for each set of options,
+    versions, kinds of machines, code, and the runs' own networks.
 
-    It depends on the number of ranks per host, not on which hosts they are.
+    The key has the number of ranks per host, but not the names of hosts.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class VerdictCache:
         optimizer: OptimizerOptions | None = None,
         network: Any = None,
     ) -> Path:
-        """The file for a passed check; `network`: `own_network.key`."""
+        """The file for a passed check; `network` is an `own_network.key`."""
         options, world = self._options, self._world
         content = [
             options.model_dump(mode="json"),
@@ -82,7 +83,7 @@ class VerdictCache:
         return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
 
     def find(self, *key: Any) -> GateVerdict | None:
-        """What rank 0's cache holds for `file`'s arguments, on all ranks, which all call it."""
+        """The verdict in rank 0's cache for `key`; all ranks must call it."""
         file = self.file(*key)
         known = known_pass(file) if self._world.rank == 0 else None
         if not self._comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
@@ -90,12 +91,12 @@ class VerdictCache:
         return known or known_pass(file) or self._unread()
 
     def keep(self, verdict: GateVerdict, *key: Any) -> None:
-        """Rank 0 writes a passed verdict for `file`'s arguments."""
+        """Write a passed verdict on rank 0; `key` has the arguments of `file`."""
         if self._world.rank == 0:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 
     def _unread(self) -> GateVerdict:
-        """Of a rank that cannot see rank 0's cache; only rank 0's Records are written."""
+        """The verdict on a rank that cannot read rank 0's cache; only rank 0's Records are kept."""
         return GateVerdict(
             run_id="",
             strategy="",
@@ -111,7 +112,7 @@ class VerdictCache:
 
 
 def known_pass(file: Path) -> GateVerdict | None:
-    """The result in a file of a cache; None where it holds no pass."""
+    """The result in a file of a cache; None if the file has no passed result."""
     try:
         verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
     except (OSError, ValueError):

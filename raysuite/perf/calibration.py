@@ -1,4 +1,4 @@
-"""Journals -> the costs of one machine, with their errors: a calibration, kept as YAML."""
+"""Journals -> the costs of one machine, with their errors: a calibration, stored as YAML."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FORMAT = 2
-"""Since 2, messages of gathers and scatters are half as many, and ZeRO-3 sends each micro-batch's
-bytes."""
+"""Version of the file. Since 2, gathers and scatters have half as many messages, and ZeRO-3 sends
+bytes for each micro-batch."""
 LEVEL = 0.9
 """Level of every prediction interval."""
 _LEAST_RUNS = 4
@@ -51,7 +51,8 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Raises ValueError where there are none."""
+        """Median, 90th percentile and largest of the given errors. Raises ValueError if there are
+        none."""
         import numpy as np
 
         values = np.abs(np.fromiter(errors, float))
@@ -69,29 +70,29 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """Predicted from a fit without any run of its batch size: as a run with a new batch size would
-    be."""
+    """The prediction of a fit without any run of this batch size, as for a run with a new batch
+    size."""
 
 
 class Model(_Part):
-    """A sum of terms, fitted to runs."""
+    """A sum of terms that is fitted to runs."""
 
     costs: dict[str, float]
     """Term -> its cost."""
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, in units of `sigma` squared."""
     sigma: float
-    """Relative standard deviation of a run about its prediction, from runs each of which was left
-    out of the fit."""
+    """Relative standard deviation of a run about its prediction; each run was left out of the fit
+    for its own prediction."""
     freedom: int
-    """Degrees of freedom: runs less costs that are not zero."""
+    """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors
     """Errors of runs whose batch size was left out of the fit."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
-        """The value of each term; 0 for a term that the calibration lacks, as that of an older
+        """The value of each term; 0 for a term that the calibration lacks, as one of an older
         version may."""
         return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
 
@@ -100,8 +101,8 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the logarithm: from the spread of
-        runs, and that of the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
+        """Half-width of the prediction interval at LEVEL, on the logarithm: from the spread of runs
+        and that of the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -114,7 +115,7 @@ class Model(_Part):
 
 
 class Range(_Part):
-    """The smallest and the largest value that was measured."""
+    """The smallest and the largest measured value."""
 
     low: float
     high: float
@@ -127,20 +128,19 @@ class Range(_Part):
 
 
 class Simulated(_Part):
-    """Measured steps of pipelines against steps simulated with the costs of other runs."""
+    """Measured steps of pipelines, compared with steps simulated from the costs of other runs."""
 
     runs: int
     factor: float
-    """Geometric mean of measured over simulated."""
+    """Geometric mean of measured / simulated."""
     sigma: float
-    """Standard deviation of its logarithm, over runs."""
+    """Standard deviation of the logarithm of measured / simulated, over runs."""
     errors: Errors
     """Errors of the simulations, without the factor."""
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """From ratios of measured over simulated seconds; None where they are too few for a
-        spread."""
+        """The figures of ratios measured / simulated; None if there are too few for a spread."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -152,7 +152,7 @@ class Simulated(_Part):
         )
 
     def interval(self, seconds: float) -> Interval:
-        """Prediction interval of a pipeline whose step is simulated to take so many seconds."""
+        """Prediction interval of a pipeline whose simulated time is `seconds`."""
         width = float(t_quantile((1 + LEVEL) / 2, self.runs - 1)) * self.sigma
         reach = math.exp(width * math.sqrt(1 + 1 / self.runs))
         value = seconds * self.factor
@@ -160,53 +160,54 @@ class Simulated(_Part):
 
 
 class Calibration(_Part):
-    """What `raysuite calibrate` finds of one machine."""
+    """Result of `raysuite calibrate` for one machine."""
 
     format: int = FORMAT
     raysuite: str = __version__
     machine: dict[str, Any]
-    """Processor, devices and fingerprint of the software of the first run."""
+    """Processor, devices, and fingerprint of the software, from the first run."""
     sources: tuple[str, ...]
     runs: int
     workers_per_node: int
     works: dict[str, Work]
     ranges: dict[str, dict[str, Range]]
-    """Network, or strategy -> quantity -> what was measured."""
+    """Network or strategy -> quantity -> range of the measured values."""
     seconds: Model
     """Costs of an epoch's time."""
     bytes: Model | None
-    """Costs of the peak memory of the worker that has most; None where no run finished."""
+    """Costs of the largest peak memory of a worker; None if no run finished."""
     resident: float = 0.0
-    """Bytes that a worker's process holds before a run: the median, as workers are shared by runs;
-    0 where devices were measured, and in a calibration of an older version."""
+    """Bytes that a worker's process holds before a run: the median, as workers are shared by runs.
+    0 if devices were measured, and in a calibration of an older version."""
     joules: Model | None = None
-    """Costs of an epoch's energy, of devices and hosts; None where the energy of some runs was not
+    """Costs of an epoch's energy, of devices and hosts; None if the energy of some runs was not
     measured."""
     start: Interval
-    """Seconds of a run outside training and validation: median, 5th and 95th percentile."""
+    """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs against the mean of their repeats: no prediction can have smaller ones."""
+    """Errors of runs relative to the mean of their repeats: predictions cannot have smaller
+    ones."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each of its blocks, by a pipeline that measured
+    """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""
     operation: float = 0.0
-    """Seconds that each pass of a micro-batch through a stage costs beside its share of a pass
-    through the whole network, in the mean of all schedules; 0 where the calibration has no
+    """Seconds that each pass of a micro-batch through a stage costs in addition to its share of a
+    pass through the whole network, in the mean of all schedules; 0 if the calibration has no
     pipeline."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> these seconds, where the calibration has enough pipelines with it: asynchronous
-    schedules update, and keep weights, in more passes than synchronous ones do."""
+    """Schedule -> the same seconds, if the calibration has enough pipelines with it. Asynchronous
+    schedules update, and copy weights, in more passes than synchronous ones."""
     pipelines: Simulated | None = None
-    """None where the calibration has too few pipelines: they are not predicted then."""
+    """None if the calibration has too few pipelines: these are then not predicted."""
 
     @property
     def processors(self) -> int:
-        """Processors of a node."""
+        """Number of processors of a node."""
         return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
 
     @property
     def gpus(self) -> int:
-        """GPUs to plan runs with, wherever that is done: as many as are asked for, or none."""
+        """GPUs for which runs may be planned on any machine: practically unlimited, or 0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
@@ -222,8 +223,8 @@ class Calibration(_Part):
 
     @property
     def works_with_one_batch(self) -> list[str]:
-        """Networks all runs of which have the same micro-batch: what a sample costs cannot be told
-        from what a pass and an update cost."""
+        """Networks whose runs all have the same micro-batch: the cost of a sample cannot be
+        separated from that of a pass and an update."""
         return [
             work
             for work in self.works
@@ -236,11 +237,14 @@ class Calibration(_Part):
         simulated: Callable[[Plan, Calibration], float],
         most_other_cores: float = math.inf,
     ) -> Calibration:
-        """This calibration with what an operation of a pipeline costs, for all schedules and for
-        each, and the errors of simulated steps, by the pipelines among `runs`: the cost for which
-        measured and simulated steps agree in the geometric mean, or 0 where simulated ones are
-        longer without it. Neither is computed where no run with several workers gives the cost of a
-        byte, nor from pipelines over several nodes. `most_other_cores` is as in `observed`."""
+        """This calibration with the cost of a pipeline's operation, for all schedules together and
+        for each, and the errors of simulated steps, from the pipelines among `runs`.
+
+        With that cost, measured and simulated steps agree in the geometric mean; it is 0 if
+        simulated steps are longer even without it. Both are left out if no run with several workers
+        gives the cost of a byte, and pipelines over several nodes are not used. `most_other_cores`
+        is as in `observed`.
+        """
         from scipy.optimize import brentq
 
         known = any(term.startswith("byte/") for term in self.seconds.costs)
@@ -271,7 +275,7 @@ class Calibration(_Part):
 
             if not measured or excess(0.0) <= 0:
                 return 0.0
-            # with the longest step as a cost, all are too long
+            # with the longest step as the cost, all simulated steps are too long
             longest = max(took for _, took in measured)
             return float(brentq(excess, 0.0, longest, rtol=1e-6))
 
@@ -281,7 +285,7 @@ class Calibration(_Part):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Why a plan cannot be predicted: its parts that no run of the calibration had."""
+        """Parts of a plan that no run of the calibration had, so that it cannot be predicted."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -292,7 +296,7 @@ class Calibration(_Part):
         return [*missing, f"{_LEAST_RUNS} pipelines"] if few else missing
 
     def outside(self, plan: Plan) -> list[str]:
-        """In which quantities a plan is outside of what was measured."""
+        """Quantities in which a plan is outside of the measured ranges."""
         return [
             f"{name} {value:g}, measured were {each} of {what}"
             for what, values in quantities(plan).items()
@@ -301,7 +305,7 @@ class Calibration(_Part):
         ]
 
     def write(self, file: Path) -> None:
-        """Write as YAML."""
+        """Write the calibration as YAML."""
         data = self.model_dump(mode="json")
         data["works"] = {name: vars(work) for name, work in self.works.items()}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
@@ -310,7 +314,7 @@ class Calibration(_Part):
 
     @classmethod
     def read(cls, file: Path) -> Calibration:
-        """Read a file. Raises UserError where it is no calibration."""
+        """Read a calibration. Raises UserError if the file is not one."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             found = cls.model_validate(data)
@@ -352,21 +356,21 @@ class Observed:
     run: RunFigures
     work: Work
     quiet: tuple[EpochFinished, ...]
-    """The epochs that are used."""
+    """The epochs that are used for the fit."""
 
     @property
     def seconds(self) -> float:
-        """Duration of an epoch of steady steps."""
+        """Seconds of an epoch of steady steps."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
     def batch(self) -> str:
-        """Equal for runs with the same batch size, which are left out of a fit together."""
+        """A key that is equal for runs of one batch size, which fits leave out together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 
 def _quiet(run: RunFigures, most_other_cores: float) -> tuple[EpochFinished, ...]:
-    """The epochs during which other programs kept at most so many cores busy."""
+    """The epochs during which other programs kept at most `most_other_cores` cores busy."""
     return tuple(
         epoch
         for epoch in run.epochs
@@ -375,7 +379,7 @@ def _quiet(run: RunFigures, most_other_cores: float) -> tuple[EpochFinished, ...
 
 
 def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
-    """Seconds of steady steps per sample."""
+    """Seconds per sample in steady steps."""
     each = run.epoch_units / int(run.plan["dataset"]["train_samples"])
     seconds = sum(epoch.steady_seconds for epoch in epochs)
     return each * seconds / sum(epoch.steady_images for epoch in epochs)
@@ -383,8 +387,9 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
     """The runs that a calibration is fitted to: finished, passed by the gate, without pipeline
-    stages, and with counted costs. Of each run, only epochs are used during which other programs
-    kept at most `most_other_cores` cores busy; a run without any such epoch is left out."""
+    stages, and with counted costs. Of each run, only the epochs are used during which other
+    programs kept at most `most_other_cores` cores busy; a run without any such epoch is left
+    out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -413,8 +418,8 @@ def calibrate(
     workers_per_node: int | None = None,
     most_other_cores: float = math.inf,
 ) -> Calibration:
-    """Fit costs to measured runs; see `observed` for which of them. Raises UserError where they
-    are too few."""
+    """Fit costs to measured runs; `observed` selects them. Raises UserError if there are too
+    few."""
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
@@ -438,7 +443,7 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if each.run.attempts <= 1  # the end's seconds are those of the last attempt
+        if each.run.attempts <= 1  # the end's `seconds` are those of the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
@@ -482,7 +487,7 @@ def _fit_runs(
 
 
 def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
-    """Costs of energy, of what was measured in every run: devices, hosts, or both."""
+    """Costs of the energy that was measured in every run: of devices, hosts, or both."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],
@@ -508,8 +513,8 @@ def _separable(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """The rows without terms whose cost cannot be separated from the computation of an image, and a
-    cost of zero for each of these: that of the loader where all rows have the same one, and that of
-    an epoch where all have as many images in it."""
+    cost of zero for each of these terms. They are the loader's if all rows have the same loader,
+    and the epoch's if all rows have equally many images in an epoch."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
@@ -522,8 +527,8 @@ def _separable(
 def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
-    """What a neighbour on the same node costs networks that were measured on one worker alone: the
-    median of the others' shares of an image's cost."""
+    """The cost of a neighbour on the same node, for networks that were measured only on one worker:
+    the median, over the other networks, of its share of an image's cost."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]
@@ -541,8 +546,7 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Peak memory, in bytes, of the worker that has most: on its device, or of its process on a
-    CPU."""
+    """Largest peak memory of a worker, in bytes: of its device, or on a CPU of its process."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 
@@ -574,8 +578,8 @@ def fit(
 ) -> Model:
     """Fit costs by non-negative least squares of relative errors.
 
-    `rows` has each run's quantities by term. Cross-validation leaves out all runs of a group at a
-    time, and predicts them from the others.
+    `rows` has each run's quantities by term. Cross-validation leaves out all runs of one group at a
+    time, and predicts them from the other groups.
     """
     import numpy as np
     from scipy.optimize import nnls

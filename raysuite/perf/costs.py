@@ -1,9 +1,9 @@
 """Cost models: the time and the memory of a run as a sum of terms, and published formulas.
 
-Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes)
-times a cost that is not negative and that a calibration finds. Such sums are fitted without a
-starting point and have one solution (Lawson and Hanson 1995, "Solving Least Squares Problems",
-chapter 23), and each cost keeps a meaning: seconds per image, per step, per message, per byte.
+Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes),
+times a non-negative cost from a calibration. Such sums are fitted without a starting point and have
+one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23), and each cost
+has a meaning: seconds per image, per step, per message, per byte.
 
 A term is named `cost/of what`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
 """
@@ -35,19 +35,19 @@ KINDS = {
     "load": "loader",
     "epoch": "loader",
 }
-"""Cost -> what it is called in a decomposition."""
+"""Cost -> its kind in a decomposition."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one image of a network costs: counted, not measured."""
+    """The work for one image of a network, counted, not measured."""
 
     parameters: int
     gradient_bytes: int
     forward_flops: int | None = None
     """Multiply-adds of one image's forward pass."""
     small_parameters: int | None = None
-    """Numbers of tensors that ZeRO-3 keeps whole."""
+    """Number of parameters in tensors that ZeRO-3 does not shard."""
 
 
 def work_name(plan: Plan) -> str:
@@ -69,7 +69,7 @@ def work_name(plan: Plan) -> str:
 
 
 def _size(facts: Plan) -> str:
-    """Of a sample, as the network is given it."""
+    """The size of a sample, as passed to the network."""
     if tokens := facts.get("sequence"):
         return f"{tokens} tokens"
     return str(facts.get("inputs") or f"{facts['image_size']} px")
@@ -77,7 +77,8 @@ def _size(facts: Plan) -> str:
 
 def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
-    options, without the sizes of buffers and micro-batches, which enter the terms as quantities."""
+    options, without the sizes of buffers and the number of micro-batches, which enter the terms as
+    quantities."""
     strategy = plan["spec"]["strategy"]
     sizes = ["bucket_mb", "micro_batches"]
     if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone
@@ -91,7 +92,7 @@ def loader_kind(plan: Plan) -> str:
 
 
 def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
-    """The name of some options, and those that differ from the defaults."""
+    """The name of a block of options, with those options that differ from the defaults."""
     fields = classes[options["name"]].model_fields
     own = [
         f"{key}={value}"
@@ -102,21 +103,21 @@ def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = (
 
 
 def fused_bytes(plan: Plan) -> float:
-    """The largest buffer in which a plan's strategy reduces gradients."""
+    """Largest buffer in which a plan's strategy reduces gradients."""
     strategy = plan["spec"]["strategy"]
     return STRATEGY_OPTIONS[strategy["name"]].model_validate(strategy).fused_bytes
 
 
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
-    """How much of each term of the cost model one epoch takes on one worker: images, bytes, ...
+    """Quantity of each term of the cost model for one epoch on one worker: images, bytes, ...
 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
-    bytes from each, a gather or a reduce-scatter half of both (Patarasuk and Yuan 2009, "Bandwidth
-    optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput.
-    69:117). Workers of one node share its memory and caches: on a CPU with k workers per node, each
-    image costs (k - 1) / k of the term `neighbour` in addition. With several workers there are two
-    more terms: in each pass they agree on which gradients are ready (`hook`; Sergeev and Del Balso
-    2018, arXiv:1802.05799, section 4), and communication during a pass slows its computation
+    bytes from each worker; a gather or a reduce-scatter has half of both (Patarasuk and Yuan 2009,
+    "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
+    Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per
+    node, each image also has (k - 1) / k of the term `neighbour`. With several workers there are
+    two more terms: in each pass they agree on which gradients are ready (`hook`; Sergeev and Del
+    Balso 2018, arXiv:1802.05799, section 4), and communication during a pass slows its computation
     (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
@@ -162,14 +163,15 @@ def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
 
 
 def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
-    """Quantities of the energy of so many seconds, by term: a node draws power, and a worker."""
+    """Quantities of the energy of `seconds` seconds, by term: power of each node and each
+    worker."""
     workers = int(plan["workers"])
     nodes = math.ceil(workers / workers_per_node)
     return {"node/all": nodes * seconds, f"worker/{plan['device']}": workers * seconds}
 
 
 def replicas(plan: Plan) -> int:
-    """Copies of the network among a plan's workers."""
+    """Number of copies of the network among a plan's workers."""
     return int(plan["global_batch"]) // (int(plan["micro_batch"]) * int(plan["accumulate"]))
 
 
@@ -182,7 +184,7 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# A published formula, unchanged: what a calibrated model has to be better than.
+# A published formula, unchanged: calibrated models must be better.
 
 
 def ddlbench_data_parallel(
@@ -193,8 +195,8 @@ def ddlbench_data_parallel(
     latency_s: float,
     rate: float,
 ) -> float:
-    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce, of
-    which all but the last fused buffer is hidden. `rate` in bytes per second."""
+    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce, all of
+    which is hidden except the last fused buffer. `rate` in bytes per second."""
     hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
     return sequential_s / workers + 2 * (workers - 1) * hop
 
@@ -202,10 +204,10 @@ def ddlbench_data_parallel(
 def expected_run_seconds(
     work_s: float, every_s: float, write_s: float, mtbf_s: float, restart_s: float
 ) -> float:
-    """Expected wall time of `work_s` of training with a checkpoint of `write_s` after `every_s` of
-    it, under failures that are exponential in time, with a mean of `mtbf_s` between two of the
-    whole system (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
-    restart dumps", Future Gener. Comput. Syst. 22:303)."""
+    """Expected wall time of `work_s` of training under failures, with a checkpoint that takes
+    `write_s` after each `every_s` of training. Failures of the whole system are exponentially
+    distributed with mean time `mtbf_s` between them (Daly 2006, "A higher order estimate of the
+    optimum checkpoint interval for restart dumps", Future Gener. Comput. Syst. 22:303)."""
     if math.isinf(mtbf_s):
         return work_s * (1 + write_s / every_s)
     segments = work_s / every_s
@@ -217,6 +219,6 @@ def expected_run_seconds(
 
 
 def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two checkpoints for which the least time is lost (Young 1974, Commun.
-    ACM 17:530, first order)."""
+    """Seconds of work between two checkpoints that minimise the lost time (Young 1974, Commun. ACM
+    17:530, first order)."""
     return math.sqrt(2 * write_s * mtbf_s)

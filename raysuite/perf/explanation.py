@@ -1,8 +1,8 @@
-"""What bounds each row of a report: the share of its time by term, and what to try first.
+"""The bottleneck of each row of a report: the share of its time by term, and what to try first.
 
-Shares come from what was measured (the profile, waits for the loader, other programs' use of the
-processors), then from the schedule of a pipeline, then from a calibration, which splits the rest.
-The limit of a term is the throughput that would be reached without it; computation has none.
+Shares come from measurements (the profile, waits for the loader, other programs' use of the
+processors), then from the schedule of a pipeline, then from a calibration, which divides the rest.
+The limit of a term is the throughput without it; computation has no limit.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ Term = Literal[
     "other programs",
 ]
 Idle = Mapping[str, tuple[float, float]]
-"""Run id of a pipeline -> the part of its time that is lost to the bubble, and to stages of unequal
+"""Run id of a pipeline -> shares of its time that are lost to the bubble, and to stages of unequal
 length."""
 
 
 _NAMED = 0.05
-"""Share of the time from which on a script's slowest rank is named."""
+"""Share of the time from which a script's slowest rank is reported."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One row."""
+    """The explanation of one row."""
 
     name: str
     unit: str
     """What the throughput counts per second: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
-    """Part of the time by term, that of `binding` first. What is left of 1 is computation, or with
-    several workers `computation or communication` where nothing tells the two apart."""
+    """Term -> share of the time, with that of `binding` first. The rest is computation, or with
+    several workers `computation or communication` if nothing separates these."""
     binding: Term
     """The term with the largest share."""
     first: str
-    """What to try first; empty where the other rows are that already, or nothing is."""
+    """What to try first; empty if other rows have tried it already, or if there is nothing."""
     evidence: str
-    """Where the shares come from."""
+    """The sources of the shares."""
 
     def limit(self, term: Term) -> float | None:
-        """Throughput without this term; None of computation, without which nothing is trained."""
+        """Throughput without this term; None for computation, without which nothing is trained."""
         if term in ("computation", "computation or communication"):
             return None
         left = 1 - self.shares[term]
@@ -69,7 +69,7 @@ class Explained:
 def explain(
     rows: Sequence[Row], calibration: Calibration | None = None, idle: Idle | None = None
 ) -> list[Explained]:
-    """Each row that has a throughput."""
+    """Explain each row that has a throughput."""
     steps = _steps_by_batch(rows)
     most: dict[str, int] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def _explained(
             evidence.append("other rows")
             derived = _by_peers(row, steps, shares)
         apart = apart or "exposed communication" in derived
-        # of what the measured terms leave
+        # a share of what the measured terms leave
         left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
         shares |= {
             term: share * min(1.0, left / wanted) for term, share in derived.items() if wanted
@@ -134,7 +134,7 @@ def _explained(
         shares = {term: share / whole for term, share in shares.items()}
     rest: Term = "computation" if apart else "computation or communication"
     shares[rest] = max(0.0, 1 - sum(shares.values()))
-    # of two that are as large, the one that can be changed
+    # of equal shares, the term that can be changed
     binding = max(shares, key=lambda term: (round(shares[term], 2), term != rest))
     return Explained(
         name=row.name,
@@ -148,8 +148,8 @@ def _explained(
 
 
 def _other_programs(run: RunFigures, waits: float) -> float:
-    """Share of the workers' processor time that other programs took from them; a worker that waits
-    needs no processor time."""
+    """Share of the workers' processor time that other programs used; a waiting worker needs no
+    processor time."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
@@ -164,7 +164,7 @@ def _cores(run: RunFigures) -> int | None:
 
 
 def _bubble(run: RunFigures) -> float:
-    """Bubble of a pipeline with equal stages and transfers that take no time."""
+    """Bubble of a pipeline with equal stages and instantaneous transfers."""
     options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
     strategy = options.model_validate(run.plan["spec"]["strategy"])
     schedule = strategy.pipeline(int(run.plan["accumulate"]))
@@ -189,7 +189,7 @@ def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
     """Shares from rows that differ in one key: a step's overhead from another batch size, and the
-    loss against the baseline with fewer workers."""
+    loss relative to the baseline with fewer workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
@@ -198,14 +198,14 @@ def _by_peers(
     if largest > own:
         each = (steps[largest] - steps[own]) / (largest - own)
         fixed = 1 - max(0.0, each) * own / steps[own]
-        # a step communicates as much for few images as for many, too
+        # a step's communication, too, is independent of the number of images
         sent = max(known.get("exposed communication", 0.0), found.get("exposed communication", 0.0))
         found["overhead of a step"] = max(0.0, fixed - sent)
     return found
 
 
 def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """Of rows that differ in their batch alone: images per worker -> seconds of a step."""
+    """For rows that differ only in their batch: images per worker -> seconds of a step."""
     found: dict[str, dict[float, float]] = {}
     for row in rows:
         if row.throughput is not None:
@@ -215,7 +215,7 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """Equal for rows that differ in their batch, and what may follow from it, alone."""
+    """A key that is equal for rows that differ only in their batch and what may depend on it."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}
@@ -234,7 +234,8 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
 
 
 def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
-    """`most_workers`: of all rows that differ from this one in their number of workers alone."""
+    """What to try first. `most_workers`: the largest number of workers among otherwise equal
+    rows."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (

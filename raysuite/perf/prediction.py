@@ -29,10 +29,10 @@ StepSeconds = Callable[[Plan, Calibration], float]
 def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
-    """One prediction for each plan, in their order; `name` is that of the calibration's file, and
+    """One prediction for each plan, in their order. `name` is that of the calibration's file;
     `simulated` returns the simulated seconds of a pipeline's step.
 
-    For a plan with a strategy, loader or model that the calibration has not seen, the prediction
+    For a plan with a strategy, loader or model that no run of the calibration had, the prediction
     has a message instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
@@ -78,7 +78,7 @@ def _run(
     each = model.costs[f"image/{work_name(plan)}"]
     validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
     start, joules = calibration.start, None
-    # of the user's own sequences nobody knows how many tokens they have
+    # the number of tokens in a user's own sequences is unknown
     counted = task_of(plan).unit != "tokens" or plan["dataset"].get("sequence")
     if calibration.joules is not None:
         drawn = joules_terms(plan, epoch.value, calibration.workers_per_node)
@@ -104,8 +104,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Prediction interval of a sum of terms, whose quantities are themselves uncertain by `width`
-    on the logarithm."""
+    """Prediction interval of a sum of terms, whose quantities have an uncertainty of `width` on the
+    logarithm."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)

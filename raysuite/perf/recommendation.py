@@ -1,4 +1,4 @@
-"""Candidates for a spec's strategy, batch and workers, ranked by what a calibration predicts."""
+"""Candidates for a spec's strategy, batch and workers, ranked by a calibration's predictions."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def choices(
 
 @dataclass(frozen=True)
 class Choice:
-    """One candidate."""
+    """One candidate with its prediction and place."""
 
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Against the fastest candidate with one worker and the same batch; None without one."""
+    """Relative to the fastest candidate with one worker and the same batch; None without one."""
     rank: int
-    """From 1; equal for those that their predictions do not tell apart."""
+    """Place from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """With the best one: their difference is within the noise of a run."""
+        """Whether it shares the first place: it differs from the best by no more than noise."""
         return self.rank == 1
 
     @property
     def epoch(self) -> Interval:
-        """Seconds."""
+        """Seconds of an epoch."""
         assert self.predicted.epoch_seconds is not None
         return self.predicted.epoch_seconds
 
@@ -60,12 +60,13 @@ def rank(
     workers_per_node: int = 1,
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
-    """The candidates that can be predicted and are within the limits, the shortest epoch or that of
-    the least energy first, and last those outside the calibrated range. One whose figure is not
-    known is not within its limit.
+    """The candidates that can be predicted and are within the limits, by duration or energy of an
+    epoch, lowest first; those outside the calibrated range come last. A candidate whose figure for
+    a limit is unknown is left out.
 
-    One has the rank of the first one in whose prediction interval its figure is, as has the best
-    one. A part of the errors is common to all, so there may be more ties than necessary, not fewer.
+    A candidate shares the place of the first one whose prediction interval reaches its figure. Part
+    of the errors is common to all candidates, so there may be more ties than necessary, but not
+    fewer.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

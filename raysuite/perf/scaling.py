@@ -1,13 +1,13 @@
 """Throughput measured on a few numbers of workers -> throughput on many, with intervals.
 
-The time of a step is a sum of terms, each a quantity that follows from the numbers of workers and
-nodes times a coefficient, times an unknown drift that spreads with the distance:
+The time of a step is a sum of terms, each a coefficient times a quantity that follows from the
+numbers of workers W and nodes N. The sum is multiplied by an unknown drift and by noise:
 
     t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
 
 The drift is a random walk over doublings of the workers, 0 at the fewest. It stands for what no
 term has, such as a network whose upper levels are slower, and makes intervals grow with the
-distance from what was measured. Coefficients, the drift's step and the noise have log-normal
+distance from the measured numbers. Coefficients, the drift's step and the noise have log-normal
 priors (`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler with
 stretch moves (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 LEVEL = 0.9
-"""Of the intervals: from the 5th to the 95th percentile of what is drawn."""
+"""Level of the intervals, from the 5th to the 95th percentile of the draws."""
 LEAST_SIZES = 2
-"""Numbers of workers that a series has at least."""
+"""Least number of different numbers of workers in a series."""
 WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
-"""Of the sampler; the first third of the steps is left out."""
+"""Settings of the sampler; the first third of the steps is left out."""
 
 
 class Prior(NamedTuple):
@@ -46,20 +46,20 @@ class Prior(NamedTuple):
 
     median: float
     deviation: float
-    """Of the natural logarithm."""
+    """Standard deviation of the natural logarithm."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """What makes steps longer on more workers."""
+    """A term of the time of a step, as a function of workers and nodes."""
 
     words: str
     amount: Callable[[float, float], float]
-    """Of W workers on N nodes."""
+    """The quantity for W workers on N nodes."""
     prior: Prior
-    """Of its coefficient, over the time of a step on the fewest workers."""
+    """Prior of the coefficient, relative to the time of a step on the fewest workers."""
     per_image: bool = False
-    """Whether it grows with the images of a worker."""
+    """Whether it is proportional to the images of a worker."""
 
 
 TERMS: dict[str, Term] = {
@@ -89,16 +89,17 @@ TERMS: dict[str, Term] = {
         Prior(0.02, 1.0),
     ),
 }
-"""The amount of `bandwidth` is what a ring's worker sends between nodes, that of `slowest` the
-expected largest of W normal delays to first order. Medians are orders of magnitude of data-parallel
-training, assumed; deviations of 1 to 1.5 leave a factor of 3 to 4 either way at one deviation."""
+"""The quantity of `bandwidth` is the share that a ring's worker sends between nodes; that of
+`slowest` is the expected largest of W normal delays, to first order. Medians are assumed orders of
+magnitude of data-parallel training; deviations of 1 to 1.5 allow a factor of 3 to 4 either way at
+one deviation."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
 """Standard deviation of the logarithm of a measured time."""
 TOLD = 0.8
-"""A coefficient is not told by the measurements where its logarithm's deviation stays above this
-share of the prior's."""
+"""Share of the prior's deviation: a coefficient whose logarithm keeps a larger deviation is not
+determined by the measurements."""
 
 
 class Point(NamedTuple):
@@ -107,18 +108,18 @@ class Point(NamedTuple):
     workers: int
     nodes: int
     throughput: float
-    """Of all workers, in any unit that is the same in a series."""
+    """Throughput of all workers, in any unit that is the same throughout a series."""
     batch: float = 0.0
-    """Global batch; 0: in proportion to the workers."""
+    """Global batch; 0: proportional to the workers."""
 
     @property
     def images(self) -> float:
-        """Of a worker in a step, or 1."""
+        """Images per worker and step, or 1."""
         return self.batch / self.workers if self.batch else 1.0
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.images * self.workers / self.throughput
 
 
@@ -128,17 +129,17 @@ class Scaling:
 
     points: tuple[Point, ...]
     terms: tuple[str, ...]
-    """Those that the series can have, in the order of `draws`."""
+    """Terms that the series can determine, in the order of `draws`."""
     draws: Array
     """[draw, term + 2]: logarithms of coefficients, of the drift's step and of the noise."""
     unit: float
-    """Seconds that coefficients are multiples of."""
+    """Seconds that correspond to a coefficient of 1."""
     images: float
-    """Images of a worker and step that coefficients per image are for."""
+    """Images per worker and step that correspond to a coefficient per image."""
 
     @property
     def untold(self) -> list[str]:
-        """Terms that keep their prior, as the measurements do not tell them."""
+        """Terms that keep their prior, as the measurements do not determine them."""
         spread = self.draws.std(axis=0)
         return [
             name
@@ -147,8 +148,8 @@ class Scaling:
         ]
 
     def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
-        """Throughput on so many workers: its median and 90 % interval, as one more measurement
-        would have it."""
+        """Throughput on `workers` workers: its median and 90 % interval, for one more
+        measurement."""
         import numpy as np
 
         place = Point(workers, nodes, 1.0, batch)
@@ -175,7 +176,7 @@ class Scaling:
 
 
 def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
-    """The posterior of a series. Raises ValueError where it is not `enough`."""
+    """Draw the posterior of a series. Raises ValueError unless the series is `enough`."""
     import numpy as np
 
     known = sorted(points)
@@ -191,7 +192,7 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
     deviation = np.array([each.deviation for each in priors])
 
     def density(draws: Array) -> Array:
-        """Logarithm of the posterior's density, but for a constant; draws are [n, term + 2]."""
+        """Logarithm of the posterior's density, up to a constant; draws are [n, term + 2]."""
         rest = times - np.log(np.exp(draws[:, :-2]) @ amounts.T)
         covariance = _covariance(known, *np.exp(2 * draws[:, -2:]).T)
         solved = np.linalg.solve(covariance, rest[:, :, None])[:, :, 0]
@@ -205,8 +206,8 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
-    """The largest of the numbers of workers, and what the others predict of it; None where they
-    are too few."""
+    """The measurement with the most workers, and its prediction from the others; None if there are
+    too few of these."""
     known = sorted(points)
     largest = known[-1]
     others = [each for each in known if each.workers < largest.workers]
@@ -217,26 +218,26 @@ def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
 
 @dataclass(frozen=True)
 class Place:
-    """A number of workers that was not measured."""
+    """A prediction for a number of workers that was not measured."""
 
     workers: int
     nodes: int
     throughput: Interval
     efficiency: Interval
-    """Throughput of a worker over that on the fewest workers that were measured."""
+    """Throughput per worker / that on the fewest measured workers."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One series, and what it predicts."""
+    """One series with its predictions."""
 
     series: str
     measured: tuple[int, ...]
-    """Numbers of workers."""
+    """The measured numbers of workers."""
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Of the largest number of workers, predicted from the others, relative; None: not
+    """Relative error for the largest number of workers, predicted from the others; None: not
     validated."""
 
     @property
@@ -254,16 +255,19 @@ class Forecast:
 
 
 def enough(points: Sequence[Point]) -> bool:
-    """Whether a series has as many numbers of workers as a fit needs."""
+    """Whether a series has enough different numbers of workers for a fit."""
     return len({each.workers for each in points}) >= LEAST_SIZES
 
 
 def forecast(
     name: str, points: Sequence[Point], workers: Sequence[int], per_node: int | None = None
 ) -> Forecast:
-    """Predict a series on other numbers of workers, with as many on a node as the largest that was
-    measured has where `per_node` does not say, and the images of a worker that it has, unless all
-    were measured with one global batch."""
+    """Predict a series on other numbers of workers.
+
+    `per_node` is the number of workers per node; default: that of the largest measured number. The
+    images per worker stay those of the largest too, unless all measurements have one global batch,
+    which is then kept.
+    """
     found = fit(points)
     first, last = found.points[0], found.points[-1]
     beside = per_node or last.workers / last.nodes
@@ -282,9 +286,9 @@ def forecast(
 
 
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
-    """The series of a CSV file: columns `workers`, `throughput`, optionally `nodes` and `batch`
-    (global); every other column tells series apart. Raises UserError, with every line that is
-    wrong."""
+    """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
+    `batch` (global); values of all other columns distinguish series. Raises UserError with every
+    wrong line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = set(rows[0]) if rows else set()
@@ -325,7 +329,7 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
 def series_of(
     runs: Iterable[RunFigures], workers_per_node: int | None = None
 ) -> dict[str, list[Point]]:
-    """The series of measured runs: variants that differ in their workers alone."""
+    """The series of measured runs: variants that differ only in their number of workers."""
     found: dict[str, list[Point]] = {}
     for run in runs:
         if run.status == "finished" and run.throughput is not None and run.gate != "failed":
@@ -338,7 +342,7 @@ def series_of(
 
 
 def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Array:
-    """[point, term]."""
+    """[point, term] quantities."""
     import numpy as np
 
     return np.array(
@@ -354,7 +358,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms of a series: not those that are 0 for all, nor what is computation there."""
+    """The terms that a series determines: not those that are 0, or proportional to computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(
@@ -365,13 +369,13 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Doublings of the workers since the fewest that two walks have in common."""
+    """Doublings of the workers, from the fewest, common to two random walks."""
     return math.log2(min(left, right) / first)
 
 
 def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
-    """[draw, point, point] of the logarithms of measured times, from variances of a doubling and
-    of a measurement."""
+    """[draw, point, point] covariance of the logarithms of measured times, from the variances of a
+    doubling and of a measurement."""
     import numpy as np
 
     first = points[0].workers
@@ -380,7 +384,7 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draws of a distribution by stretch moves: each half of the walkers moves along lines to
+    """Draw from a distribution by stretch moves: each half of the walkers moves along lines to
     walkers of the other half."""
     import numpy as np
 

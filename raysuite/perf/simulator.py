@@ -1,8 +1,8 @@
-"""Discrete-event simulation of one optimiser step, from the schedule that would run.
+"""Discrete-event simulation of one optimiser step, from the schedule that would be executed.
 
-A step is tasks in lanes (a worker's device, a link, a group's collectives). A lane takes its tasks
-in their order; a task begins when its lane is free and all tasks that it depends on have ended.
-Identical workers are one lane, with their number: a million workers need as many tasks as two.
+A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
+its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
+Identical workers share one lane with their number: a million workers need as many tasks as two.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from raysuite.spec.strategies import Reductions
 
 
 class Link(BaseModel):
-    """The cost of a message: its latency, and its bytes over the rate."""
+    """The cost of a message: its latency, plus its bytes divided by the rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     latency_us: float = Field(ge=0)
-    """Microseconds of a message without content, software included."""
+    """Microseconds of an empty message, including software."""
     gb_per_s: float = Field(gt=0)
-    """10^9 bytes per second in one direction, for each worker."""
+    """Rate in one direction for each worker, in 10^9 bytes per second."""
 
     def seconds(self, count: float) -> float:
         """Seconds of one message of `count` bytes."""
@@ -44,29 +44,30 @@ class Link(BaseModel):
 
 
 class Network(BaseModel):
-    """A network between workers, as stated or measured: a file of deploy/networks."""
+    """A network between workers, with stated or measured costs: a file in deploy/networks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     source: str
-    """Where the numbers come from."""
+    """The source of the numbers."""
     workers_per_node: int = Field(ge=1)
     inside: Link
-    """Between two workers of a node."""
+    """Link between two workers of a node."""
     between: Link
-    """Between two workers of two nodes, all workers of a node sending at once."""
+    """Link between workers of two nodes, while all workers of a node send at once."""
     nodes_per_group: int | None = Field(default=None, ge=1)
-    """Nodes that are connected without taper; None: all. Groups are DragonFly+'s cells, or the
-    nodes below one switch of a tapered tree."""
+    """Number of nodes that are connected without taper; None: all. A group is a cell of DragonFly+,
+    or the nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
-    """Part of `between`'s rate that is left when all workers send out of their group."""
+    """Share of `between`'s rate that is left when all workers send out of their group."""
     group_latency_us: float = Field(default=0.0, ge=0)
-    """Added to a message that leaves its group."""
+    """Latency that is added to a message that leaves its group."""
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """A YAML file, or the name of one that is shipped. Raises UserError where there is none."""
+        """Read a YAML file by its path, or a shipped one by its name. Raises UserError if there is
+        none."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -82,7 +83,7 @@ class Network(BaseModel):
             ) from error
 
     def far(self, workers: int) -> Link:
-        """The link between nodes of a job of so many workers."""
+        """The link between nodes, for a job of `workers` workers."""
         nodes = math.ceil(workers / self.workers_per_node)
         if self.nodes_per_group is None or nodes <= self.nodes_per_group:
             return self.between
@@ -92,12 +93,13 @@ class Network(BaseModel):
         )
 
     def all_reduce(self, workers: int, count: float) -> float:
-        """Seconds of an all-reduce of `count` bytes, the faster one of ring and tree between nodes.
+        """Seconds of an all-reduce of `count` bytes, with the faster one of ring and tree between
+        nodes.
 
-        Inside a node a reduce-scatter and an all-gather by ring; between N nodes, each worker
-        reduces its part with those of the other nodes: a ring of 2 (N - 1) messages of 1 / N of it
-        (Patarasuk and Yuan 2009), or two binary trees of 2 log2 N messages in pipelined pieces
-        (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
+        Inside a node there is a reduce-scatter and an all-gather by ring. Between N nodes, each
+        worker reduces its part with those of the other nodes: by a ring of 2 (N - 1) messages with
+        1 / N of it (Patarasuk and Yuan 2009), or by two binary trees of 2 log2 N messages in
+        pipelined pieces (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
         """
         if count <= 0:
             return 0.0
@@ -112,11 +114,11 @@ class Network(BaseModel):
         return seconds + min(ring, tree)
 
     def all_gather(self, workers: int, count: float) -> float:
-        """Seconds of an all-gather, or a reduce-scatter, whose whole buffer is `count` bytes."""
+        """Seconds of an all-gather, or a reduce-scatter, whose whole buffer has `count` bytes."""
         return self.all_reduce(workers, count) / 2
 
     def send(self, count: float, source: int, target: int) -> float:
-        """Seconds from one rank to another; ranks fill nodes in their order."""
+        """Seconds of a message from one rank to another; ranks fill the nodes in order."""
         same = source // self.workers_per_node == target // self.workers_per_node
         link = self.inside if same else self.far(abs(target - source) + 1)
         return link.seconds(count)
@@ -133,13 +135,13 @@ class Task:
     lane: str
     seconds: float
     after: tuple[int, ...] = ()
-    """Places of the tasks that have to end before."""
+    """Indices of the tasks that must end before."""
     kind: str = "computation"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A task, and when it ran."""
+    """A task with its begin and end."""
 
     task: Task
     begin: float
@@ -147,12 +149,12 @@ class Event:
 
 
 Pace = Callable[[int], float]
-"""Number of lanes that compute at once -> each one's speed: 1 with a processor for each, 2 / n for
-n that share two (processor sharing)."""
+"""Number of lanes that compute at once -> relative speed of each: 1 with a processor for each, 2 /
+n if n lanes share two (processor sharing)."""
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError where lanes wait for each other."""
+    """The events of `tasks`, in their order. Raises ValueError if lanes wait for each other."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}
@@ -167,9 +169,10 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(value of `done` at the task's end, task); `done` is the work of a lane that never waits."""
+    """(value of `done` at the task's end, index of the task). `done` is the work that a lane
+    without waits would have completed."""
     sending: list[tuple[float, int]] = []
-    """(value of `now` at the task's end, task)."""
+    """(value of `now` at the task's end, index of the task)."""
 
     def begin(place: int) -> None:
         begins[place] = now
@@ -203,7 +206,7 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
 
 OUTSIDE = -1
 STORAGE = "storage"
-"""A lane that is no worker's."""
+"""The lane of storage, which belongs to no worker."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """Number of the unit with which its weights are gathered; those outside of all units are
+    """Number of the unit with which its weights are gathered. Layers outside of all units are
     gathered once for both passes."""
 
 
@@ -226,11 +229,11 @@ class Crowd:
 
     count: int
     slower: float = 1.0
-    """Factor on the time of what they compute."""
+    """Factor for the time of their computation."""
 
     def slowest(self, jitter: float) -> float:
-        """Factor of the slowest of them, where a step's computation varies by the relative standard
-        deviation `jitter`: the expected largest of `count` normal values (Blom 1958)."""
+        """Factor for the time of the slowest worker, if a step's computation has the relative
+        standard deviation `jitter`: the expected largest of `count` normal values (Blom 1958)."""
         if jitter <= 0 or self.count <= 1:
             return self.slower
         z = NormalDist().inv_cdf((self.count - 0.375) / (self.count + 0.25))
@@ -248,11 +251,14 @@ def data_parallel(
     load_s: float = 0.0,
     storage_s: float = 0.0,
 ) -> list[Task]:
-    """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
-    in buckets from the last layer on, with the last backward pass or with each, and the update.
-    Where weights are sharded, a bucket's are gathered while the layers of the bucket before
-    compute, for each micro-batch but for small layers. Workers wait for the `load_s` of each
-    micro-batch; beside the step, storage delivers the next one's samples in `storage_s`."""
+    """Tasks of a data-parallel step.
+
+    These are forward and backward passes layer by layer, the reduction of gradients in buckets from
+    the last layer on (with the last backward pass or with each), and the update. If weights are
+    sharded, those of a bucket are gathered while the layers of the bucket before compute, for each
+    micro-batch except for small layers. Workers wait `load_s` for each micro-batch. During the
+    step, storage delivers the next step's samples in `storage_s`.
+    """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
         step.add("read the next batch", STORAGE, storage_s, (), "loader")
@@ -285,7 +291,7 @@ class _DataParallel:
         self._network, self._reductions = network, reductions
         self._segments = _segments(layers, reductions)
         self.held: dict[int, float] = defaultdict(float)
-        """Bytes of a bucket's gradients."""
+        """Bytes of each bucket's gradients."""
         self._freed: dict[int, float] = defaultdict(float)
         for bucket, own in self._segments:
             each = [layer.gradient_bytes for layer in own]
@@ -300,7 +306,7 @@ class _DataParallel:
         self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
-        """Of each segment that was passed: its last task in each lane."""
+        """For each segment that was passed, its last task in each lane."""
         self._beside = 2 if reductions.overlap else 1
 
     def add(
@@ -321,7 +327,7 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # what was just freed
+            after = self._gather(bucket, self._beside if place else 1)  # if just freed
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
@@ -359,15 +365,15 @@ class _DataParallel:
             self.reduced.append(self.add(name, "collectives", seconds, after, "communication"))
 
     def _reduce_whole(self, place: int, ends: dict[int, list[int]]) -> None:
-        """Reduce the bucket of the segment at `place` where it has no other later one."""
+        """Reduce the bucket of the segment at `place`, unless a later segment belongs to it."""
         bucket = self._segments[place][0]
         if all(each != bucket for each, _ in self._segments[place + 1 :]):
             self._reduce(bucket, ends[bucket])
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """Layers from the last one on, with the number of their bucket: cut where their gradients fill
-    a bucket, or by unit."""
+    """Layers from the last one on, with the number of their bucket; divided where their gradients
+    fill a bucket, or by unit."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -392,17 +398,17 @@ def pipeline(
     update_s: float = 0.0,
     steps: int = 1,
 ) -> list[Task]:
-    """Tasks of a pipeline's steps: the operations of each worker in their order, each after the
-    transfer of its input; before an update, an all-reduce of the stage's workers and copies.
+    """Tasks of a pipeline's steps: the operations of each worker in order, each after the transfer
+    of its input; before an update, an all-reduce between the stage's workers and copies.
 
-    A transfer occupies its link, one for each direction, and neither worker; without a network
-    neither transfers nor all-reduces take time.
+    A transfer occupies its link (one for each direction), but neither of the workers. Without a
+    network, transfers and all-reduces take no time.
     """
     tasks: list[Task] = []
     done: dict[tuple[str, int, int], int] = {}
-    """(kind, stage, micro-batch) -> the task after which its result is where it is needed."""
+    """(kind, stage, micro-batch) -> the task after which the result is at its destination."""
     peers: dict[tuple[int, int], list[int]] = defaultdict(list)
-    """(stage, last micro-batch) of an update -> what comes before it."""
+    """(stage, last micro-batch) of an update -> each worker's task before it."""
     later: list[tuple[int, tuple[str, int, int]]] = []
     updates: list[tuple[int, tuple[int, int]]] = []
     for worker, own in enumerate(schedule.operations(steps)):
@@ -438,7 +444,7 @@ def pipeline(
         count = len(group) * copies
         seconds = 0.0
         if count > 1 and network is not None:
-            # workers of one stage are on different nodes
+            # assumes that workers of one stage are on different nodes
             apart = network.model_copy(update={"workers_per_node": 1})
             seconds = apart.all_reduce(count, stages[stage].gradient_bytes)
         lane = f"collectives of stage {stage}"
@@ -459,8 +465,8 @@ def pipeline_step(
     pace: Pace = lambda _: 1.0,
     epoch: float = math.inf,
 ) -> Step:
-    """A step from an empty pipeline to an empty one; of an asynchronous schedule, which is emptied
-    after each epoch, the mean over the steps of an `epoch`."""
+    """A step from an empty pipeline to an empty one. For an asynchronous schedule, whose pipeline
+    is emptied after each epoch, the mean over the `epoch` steps of an epoch."""
 
     def simulated(steps: int) -> Step:
         return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace)
@@ -486,12 +492,12 @@ class Step:
     events: list[Event] = field(repr=False)
     seconds: float
     shares: dict[str, float]
-    """Part of the step, of the busiest device lane: computation, overhead, loader, and what is left
-    of it: exposed communication, with storage where that takes longest, or a pipeline's bubble."""
+    """Shares of the step on the busiest device lane: computation, overhead, loader, and the rest,
+    which is exposed communication (with storage, if that takes longest) or a pipeline's bubble."""
 
     @classmethod
     def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
-        """Raises ValueError where lanes wait for each other."""
+        """Simulate tasks. Raises ValueError if lanes wait for each other."""
         events = run(tasks, pace)
         seconds = max(event.end for event in events)
         busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -508,7 +514,7 @@ class Step:
 
     @property
     def idle(self) -> float:
-        """Mean share of the time in which a device lane does nothing: a pipeline's bubble."""
+        """Mean share of the time in which a device lane is idle: a pipeline's bubble."""
         lanes: dict[str, float] = defaultdict(float)
         for event in self.events:
             if event.task.kind != "communication" and event.task.lane != STORAGE:
@@ -517,11 +523,11 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds of all events: several steps of an asynchronous pipeline."""
+        """Seconds of all events; those of an asynchronous pipeline span several steps."""
         return max(event.end for event in self.events)
 
     def trace(self) -> str:
-        """The events in Chrome's trace format, which Perfetto opens: times in microseconds."""
+        """The events in Chrome's trace format, which Perfetto opens; times are in microseconds."""
         lanes = list(dict.fromkeys(event.task.lane for event in self.events))
         named: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": place, "args": {"name": lane}}

@@ -1,4 +1,4 @@
-"""How far predictions of each kind were from measurements: the figures of benchmarks/results."""
+"""Errors of each kind of prediction, from comparisons with measurements in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ VALIDATIONS: dict[Kind, Validation] = {
 
 
 def words(kind: Kind | None) -> str:
-    """What is printed beside a prediction of this kind."""
+    """The text that is printed with a prediction of this kind."""
     return NOT_VALIDATED if kind is None else VALIDATIONS[kind].words
 
 
 def of_plan(plan: Plan) -> Kind | None:
-    """The kind of a prediction from a calibration of one node: classification of images on CPUs was
-    held against measurements."""
-    if plan["device"] != "cpu" or "task" in plan:  # plans of classification leave it out
+    """The kind of a prediction from a calibration of one node. Predictions of image classification
+    on CPUs were compared with measurements."""
+    if plan["device"] != "cpu" or "task" in plan:  # plans of classification have no "task"
         return None
     return "pipelines" if plan["spec"]["strategy"].get("stages") else "one machine"
 
 
 def of_rate(plan: Plan) -> Kind | None:
-    """The kind of a simulation from the rate of one worker: classification of images on GPUs was
-    held against published figures."""
+    """The kind of a simulation from the rate of one worker. Simulations of image classification on
+    GPUs were compared with published figures."""
     return "from one" if plan["device"] == "gpu" and "task" not in plan else None
 
 
 def of_scaling(measured: int) -> Kind | None:
-    """The kind of an extrapolation from at most so many workers."""
+    """The kind of an extrapolation from at most `measured` workers."""
     kinds: dict[int, Kind] = {64: "from 64", 16: "from at most 16", 8: "from at most 8"}
     return next((kind for least, kind in kinds.items() if measured >= least), None)

@@ -1,5 +1,5 @@
-"""Batches that are found by trial: which sizes are candidates, which is tried next, and which is
-chosen. Pure functions of the trials so far."""
+"""The search for a batch size: candidates, the next one to try, and the choice. Pure functions of
+the trials so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest."""
 _HOPELESS = 0.5
-"""A size that is slower than this share of the fastest in the first round is not timed again."""
+"""A size with less than this share of the highest throughput in round 1 is not timed again."""
 
 
 class NothingFitsError(RunError):
@@ -36,10 +36,10 @@ class Sizes:
 
 
 def sizes_of(plan: RunPlan) -> Sizes:
-    """The candidates for a plan that is undecided.
+    """The candidates for a plan whose batch size is undecided.
 
-    Where the batch is given, the divisors of a replica's part of it; else the powers of two, up to
-    the size at which a step takes the whole training set.
+    If the batch is given, they are the divisors of each replica's part of it; else the powers of
+    two, up to the size at which a step takes the whole training set.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -56,7 +56,7 @@ def sizes_of(plan: RunPlan) -> Sizes:
 
 
 def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
-    """The plan with the micro-batch that was found, and all numbers that follow from it."""
+    """The plan with the chosen micro-batch, and all numbers that depend on it."""
     spec = plan.spec
     if plan.batch_is_given:
         return _with(plan, {_cut_key(plan): plan.global_batch // (plan.replicas * micro_batch)})
@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the number of micro-batches that is found by trial."""
+    """The key of the number of micro-batches that trials have to find."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -79,11 +79,11 @@ def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
 class Search:
     """A search and its trials so far.
 
-    A size fits alone before it is tried together, unless each rank has a stage of the network
-    (`together_only`). From two samples on, sizes are doubled until one does not fit; then the
-    interval between the last two is bisected. The largest that fits alone is then tried together,
-    and where it does not fit, the next smaller one is. A size that does not fit rules out all
-    larger ones.
+    Sizes are first tried on single ranks ("alone") and then in full steps ("together"), unless each
+    rank has a stage of the network (`together_only`). From two samples on, sizes are doubled until
+    one does not fit; then the interval between the last two is bisected. The largest that fits on
+    single ranks is then tried in full steps, and if need be the next smaller. A size that does not
+    fit rules out all larger ones.
     """
 
     sizes: tuple[int, ...]
@@ -92,7 +92,7 @@ class Search:
     together_only: bool = False
 
     def next(self) -> tuple[Stage, int] | None:
-        """What to try next; None where the search has ended."""
+        """The next trial; None if the search has ended."""
         between = [n for n in self.sizes if self._lowest < n < self._ceiling]
         if between:
             return "alone", self._step(between)
@@ -104,7 +104,7 @@ class Search:
 
     @property
     def chosen(self) -> int | None:
-        """The chosen size once the search has ended; None where nothing fits."""
+        """The chosen size after the search has ended; None if nothing fits."""
         if not self._fitting:
             return None
         return self._lowest if self.goal == "largest" else self._fastest()
@@ -115,7 +115,7 @@ class Search:
         return math.isfinite(self._ceiling)
 
     def timings(self, size: int) -> list[float]:
-        """Images per second of a size, each time that it was tried together."""
+        """Images per second of a size in each of its full steps' trials."""
         return [
             each.images_per_second
             for each in self.tried
@@ -129,27 +129,31 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """The sizes that fit or, with `together_only`, are assumed to fit until they are tried."""
+        """The sizes that fit. With `together_only`, untried ones below the ceiling count as
+        fitting."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
 
     @property
     def _lowest(self) -> int:
-        """The largest size that fits so far; 0 where none has been found."""
+        """The largest size that fits so far; 0 if none has been found."""
         return max(self._fitting, default=0)
 
     def _step(self, between: Sequence[int]) -> int:
         if self.hit_memory:
             return between[(len(between) - 1) // 2]
-        # a single sample goes last: it is padded to two
+        # size 1 is tried last: it is padded to 2
         most = max(2, 2 * self._lowest)
         return max((n for n in between if n <= most), default=between[0])
 
     def _next_timing(self) -> tuple[Stage, int] | None:
-        """Round by round: the first from the largest size down, as a size that fits alone may not
-        fit together, and then alternately up and down, so that a drift of the machine affects all
-        sizes equally."""
+        """The next size to time, round by round.
+
+        The first round goes down from the largest size, as a size that fits on single ranks may not
+        fit in full steps. Later rounds alternately go up and down, so that a drift of the machine
+        affects all sizes equally.
+        """
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
             if left:
@@ -157,14 +161,14 @@ class Search:
         return None
 
     def _rivals(self, number: int) -> list[int]:
-        """The sizes of a round, ascending."""
+        """The sizes to time in a round, ascending."""
         if number == 0:
             return self._fitting
         first = {size: self.timings(size)[0] for size in self._fitting}
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean is within 5 % of the highest, however wide the intervals."""
+        """The smallest size whose mean is within 5 % of the highest, whatever the intervals."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)
@@ -173,7 +177,7 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record of the search, which took so many seconds.
+    """The decided plan, and the Record of the search, which took `seconds` seconds.
 
     Raises NothingFitsError.
     """
@@ -201,15 +205,15 @@ def outcome(
 
 
 def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
-    """The search for a plan's batch, so far."""
+    """The search for a plan's batch size, with its trials so far."""
     staged = plan.spec.strategy.model_workers > 1
     return Search(sizes_of(plan).sizes, _auto(plan).auto, tried, staged)
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with `auto: fastest` as its batch, even where its spec gives a number.
+    """The plan with `auto: fastest` as its batch size, even if its spec gives a number.
 
-    The global batch stays where the spec has `accumulate: auto`, and under a pipeline.
+    The global batch stays if the spec has `accumulate: auto`, and under a pipeline.
     """
     given = plan.spec.auto or AutoBatch()
     wish = AutoBatch(
@@ -224,7 +228,7 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """A text that is equal for plans that can share one search: those that differ in their repeat,
+    """A key that is equal for plans that can share one search: those that differ in their repeat,
     learning rate or loader.
 
     A search trains on random images, so that only their number and shape matter.

@@ -1,4 +1,4 @@
-"""What a plan must know of a data set, from the table of named sets or from its files."""
+"""What a plan needs of a data set, from the table of named data sets or from the files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk, each of which is listed once: a large one takes seconds.
+    """Data sets on disk, each of which is listed only once: a large one takes seconds.
 
-    `elsewhere`: the runs are for another machine, and a named set that has no folder here is
-    taken at its official counts.
+    `elsewhere`: the runs are for another machine, and a named data set without a folder here has
+    its official counts.
     """
 
     def __init__(self, elsewhere: bool = False) -> None:
@@ -31,8 +31,8 @@ class Datasets:
         self._seen: dict[str, Counts | str] = {}
 
     def look(self, data: DataOptions, tensors: bool = False) -> Counts | str:
-        """The data set there; or why it cannot be read. `tensors`: the samples of the user's own
-        are given to the network as they are."""
+        """The counts of the data set, or why it cannot be read. `tensors`: the user's own samples
+        are passed to the network unchanged."""
         from raysuite.data import formats
 
         key = f"{tensors} {data.model_dump_json(include=_FILES)}"
@@ -58,11 +58,11 @@ _FILES = {
     "sequence",
     "augment",
 }
-"""The keys of a `data` block that the counts depend on."""
+"""The keys of a `data` block that affect the counts."""
 
 
 def official_counts(data: DataOptions) -> Counts | None:
-    """The official counts of a named set without a folder here; None for every other set."""
+    """The official counts of a named data set without a folder here; None for all others."""
     if data.name not in NAMED or root_of(data).exists():
         return None
     from raysuite.data.formats import Counts
@@ -73,14 +73,14 @@ def official_counts(data: DataOptions) -> Counts | None:
 
 
 def official(plans: Iterable[RunPlan]) -> list[str]:
-    """`imagenet as tfrecord`: the data sets of plans that have no folder here."""
+    """The named data sets in plans that have no folder here, such as `imagenet as tfrecord`."""
     blocks = (plan.spec.data for plan in plans)
     absent = (f"{data.name} as {data.form}" for data in blocks if official_counts(data))
     return list(dict.fromkeys(absent))
 
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
-    """Files of image folders that are not images, a line for each folder."""
+    """Numbers of ignored files in image folders, as one line for each folder."""
     counts = {
         str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans
@@ -94,21 +94,21 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def check_unchanged(plans: Iterable[RunPlan]) -> None:
-    """Raise DataError where a data set is not what plans of earlier on count, which are resumed."""
+    """Raise DataError if a data set differs from the counts in earlier plans, which are resumed."""
     from raysuite.data.prepared import check_as_planned
 
     seen = Datasets()
     for plan in plans:
         data = plan.spec.data
         counts = "" if data.name == "digits" else seen.look(data, bool(plan.dataset.inputs))
-        if not isinstance(counts, str):  # what cannot be read here is reported by its workers
+        if not isinstance(counts, str):  # data that is unreadable here is reported by the workers
             found = {"train": counts.train, "val": counts.val}
             root = Path(data.name) if data.own else root_of(data)
             check_as_planned(plan.dataset, found, counts.classes, root)
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
+    """Counts and shapes of the spec's data set, without mistakes by `dataset_mistakes`."""
     data = spec.data
     known = KNOWN.get(data.name, _OTHERS)
     facts = replace(
@@ -141,16 +141,16 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
 
 
 def _as_tensors(spec: ExperimentSpec) -> bool:
-    """Whether the samples of the user's own data set are given to the network as they are."""
+    """Whether samples of the user's own data set are passed to the network unchanged."""
     return spec.data.own and not spec.task.classifies
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
-"""A spec gives the size of images that are in no table."""
+"""Default facts of data sets that are in no table: the spec gives the image size."""
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Why the spec's data set cannot be read, as far as its files show, or does not go with the
+    """Why the spec's data set cannot be read, as far as its files show, or does not fit the
     training."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))

@@ -1,4 +1,4 @@
-"""Which plans one batch is tried for: `raysuite.train.trial_batch` tries it."""
+"""The plans for which one batch is tried before the run, by `raysuite.train.trial_batch`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from raysuite.plan.run_plan import RunPlan
 
 
 def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's network cannot be imported, which is tried in this process."""
+    """Why the plan's network cannot be imported; tried in this process."""
     message = import_error(models.check, plan.spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """Why `check` refuses a name, which it imports; "" where it does not. Tried once a process."""
+    """Why `check`, which imports a name, refuses it; "" if it does not. Tried once per process."""
     try:
         check(name)
     except UserError as error:
@@ -28,10 +28,12 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Plans of another task than classification; plans whose network, data set or transform is the
-    user's own, or has the user's options, weights or names of parameters, whose strategy gives
-    layers something else than fp32, or whose optimiser does not take every network. The others need
-    no dry batch: raysuite's tests train them."""
+    """The plans that need a dry batch; all others are combinations that raysuite's tests train.
+
+    These are plans of a task other than classification, of the user's own network, data set or
+    transform, with the user's model options, weights or parameter names, with a strategy that
+    passes a dtype other than fp32 to layers, or with an optimiser that cannot train every network.
+    """
     return [
         plan
         for plan in plans
@@ -52,7 +54,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The first of all plans that differ in nothing that a dry batch depends on."""
+    """One plan of each group of plans that are equal in all that a dry batch depends on."""
     found: dict[tuple[Any, ...], RunPlan] = {}
     for plan in plans:
         depends = (

@@ -1,4 +1,4 @@
-"""Whether a run is feasible, checked before anything starts."""
+"""Whether a run is feasible, which is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step, whether `training.accumulate` or the strategy's own option
-    gives them.
+    """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
+    option.
 
-    1 where they are found by trial: any number that is found divides the same batch.
+    1 if trials have to find the number: any number that they find divides the same batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -31,21 +31,21 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the fewest, where they are found by trial."""
+    """Samples of one optimiser step over all workers; the smallest number if still to be found."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers
 
 
 def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
-    """The device of a run; `auto` takes GPUs where each worker can have one."""
+    """The device of a run; `auto` means GPUs if each worker can have one."""
     if spec.resources.device != "auto":
         return spec.resources.device
     return "gpu" if gpus >= spec.resources.workers else "cpu"
 
 
 def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """Why this run cannot be: one Mistake for each reason, with the key to change."""
+    """Why this run is infeasible: one Mistake for each reason, with the key to change."""
     mistakes: list[Mistake] = []
 
     def wrong(key: str, message: str) -> None:
@@ -66,11 +66,11 @@ _OF_CLASSES = {
     "sampler": "shuffled",
     "target_accuracy": None,
 }
-"""Keys of the training that are for classification alone, and their defaults."""
+"""Keys of `training` that are for classification alone, with their defaults."""
 
 
 def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
-    """Whether task, data set and loader go together."""
+    """Check that task, data set and loader fit together."""
     task, data = spec.task, spec.data
     if task.classifies:
         if data.of_tokens:
@@ -82,7 +82,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
-            if key == "augment":  # of an image and its mask, which the first sample shows
+            if key == "augment":  # it augments images with their masks, as in the first sample
                 continue
             wrong(
                 f"data.{key}",
@@ -112,7 +112,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 
 def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """Why a run of a script cannot be."""
+    """Why a script cannot be run."""
     script, mistakes = spec.script, []
     assert script is not None
     names = numbers_of(spec.resources.workers)

@@ -1,4 +1,4 @@
-"""Which loaders are timed, on which data set, how often and for how long, as pure data."""
+"""The plan of a loader comparison, as data: loaders, data set, number and length of timings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
 
 
 class LoadingPlan(BaseModel):
-    """One comparison of loaders, decided."""
+    """One comparison of loaders with all of its numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,17 +31,17 @@ class LoadingPlan(BaseModel):
     batch: int
     """Images of a batch."""
     seconds: float
-    """Wall clock of one timing, where `images` is None."""
+    """Wall clock of one timing, if `images` is None."""
     images: int | None
-    """Images of one timing; None: as many as `seconds` allow."""
+    """Images of one timing; None: as many as are loaded in `seconds`."""
     repeats: int
     device: Literal["cpu", "gpu"]
-    """Where batches are delivered."""
+    """The device to which batches are delivered."""
     candidates: tuple[Candidate, ...]
 
     @property
     def title(self) -> str:
-        """The data set, and its form where it has several."""
+        """The data set, with its format if there are several."""
         several = len(self.data.formats) > 1
         return f"{self.data.name} {self.data.form}" if several else self.data.name
 
@@ -52,12 +52,12 @@ def loader_options(candidate: Candidate) -> LoaderOptions:
 
 
 def checked_data(block: dict[str, Any]) -> DataOptions:
-    """The `data` block that plain data describes. Raises SpecError with every mistake."""
+    """The `data` block in plain data. Raises SpecError with every mistake."""
     return _spec(block).data
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """Counts of what lies on disk. Raises SpecError where it cannot be read."""
+    """Counts of the data set on disk. Raises SpecError if it cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -72,7 +72,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Names and blocks of options -> blocks. Raises UserError for what is neither."""
+    """Blocks of loaders that are given by name or as blocks. Raises UserError for anything else."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -85,7 +85,7 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
-    """All loaders, DALI on the GPU too where there is one."""
+    """All loaders; DALI also on the GPU if there is one."""
     return [
         {"name": name, **device}
         for name in NAMES
@@ -100,8 +100,8 @@ def candidates(
     """Each block with each number of threads or processes, then the limits for these numbers:
     decoding alone, and reading alone.
 
-    A block with a number of its own is used once. Raises UserError for options that a loader
-    does not have.
+    A block that sets its number is used once. Raises UserError for options that a loader does not
+    have.
     """
     found: dict[str, Candidate] = {}
     for block in blocks:
@@ -144,7 +144,7 @@ def _candidate(options: dict[str, Any]) -> Candidate:
     wide = next((each for each in reversed(keys) if dumped[each]), None)
     if wide:
         told, width = f"{kind} · {_count(dumped[wide], wide)}", dumped[wide]
-    else:  # the worker loads without further threads, or there is nothing to load
+    else:  # the worker loads without further threads, or does not load
         told, width = (f"{kind} · the worker itself", 1) if keys else (kind, 0)
     series = f"{kind} · processes" if wide == "processes" else kind
     return Candidate(name=told, kind="loader", series=series, width=width, options=dumped)

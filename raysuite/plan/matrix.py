@@ -15,13 +15,13 @@ from raysuite.spec.checking import not_swept
 from raysuite.spec.document import KeyPath, set_dotted, swept_keys
 
 Variant = tuple[dict[str, Any], ExperimentSpec]
-"""The matrix keys with this combination's values, and the spec that results."""
+"""Matrix keys with the values of one combination, and the resulting spec."""
 
 
 def expand(document: Document) -> list[Variant]:
-    """Every combination of the document's matrix, the last key varying fastest.
+    """Every combination of the document's matrix; the last key varies fastest.
 
-    Raises SpecError with the mistakes of all combinations, each once.
+    Raises SpecError with the mistakes of all combinations, each mistake once.
     """
     data = dict(document.data)
     matrix = data.pop("matrix", None)
@@ -56,8 +56,8 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """Mistakes for combinations that are the same run: they would count as its repeats, but with
-    the same seed."""
+    """Mistakes for combinations that give the same run: they would count as its repeats, but with
+    equal seeds."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -73,12 +73,12 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """Where the matrix gives `key` the value that it has in `label`; None where it is not swept."""
+    """The place in the matrix of the value of `key` in `label`; None if the key is not swept."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
             wanted = [label[each] for each in together]
-            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix writes it
+            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix has it
             return _at(written, values.index(value), key)
     return None
 
@@ -92,7 +92,7 @@ def _at(written: str, pick: int, key: str) -> KeyPath:
 def _variant(
     document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination; `picks` are the matrix's keys as written, their values and places."""
+    """One combination; `picks` are the matrix's keys as written, with values and positions."""
     label: dict[str, Any] = {}
     places: dict[str, KeyPath] = {}
     for written, value, pick in picks:
@@ -103,31 +103,32 @@ def _variant(
 
 
 Where = Callable[[str], KeyPath | None]
-"""Where a document gives a dotted key the value that a run has; None where the run has no other."""
+"""Dotted key -> the place in a document with a run's value of the key; None if the run has no value
+that differs from the document's."""
 
 
 def spec_with(
     document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
 ) -> ExperimentSpec:
-    """The spec of one run, which has `data` with other `values` at dotted keys.
+    """The spec of one run: `data` with other `values` at dotted keys.
 
-    Raises SpecError where a value cannot stand at its key.
+    Raises SpecError if a value is invalid for its key.
     """
     below = tuple(f"{key}." for key in values)
     later = {key: value for key, value in document.settings.items() if key.startswith(below)}
-    content = dict(data)  # no block in it is changed: `set_dotted` replaces those that it sets
-    # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
+    content = dict(data)  # shallow: `set_dotted` replaces the blocks that it changes
+    # blocks first, then keys in them: `strategy` before `strategy.zero_stage`
     settings = [*values.items(), *later.items()]
     for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
         set_dotted(content, key, value)
     spec = validate(content, lambda path: place_of(document, path, where))
-    # without what belongs to the whole experiment: other scales and data sets
+    # without other scales and data sets, which belong to the whole experiment
     own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
     return spec.model_copy(update={"scales": {}, "synthetic_data": own})
 
 
 def place_of(document: Document, path: KeyPath, where: Where) -> tuple[str, int | None]:
-    """File and line of a run's key, or of the nearest one above it."""
+    """File and line of a run's key, or of the nearest key above it."""
     for end in range(len(path), 0, -1):
         key = ".".join(map(str, path[:end]))
         if key in document.settings:

@@ -1,5 +1,5 @@
-"""Population-based training as pure data: which trial takes the weights of which, and with which
-values it continues.
+"""Population-based training as pure data: which trial takes which trial's weights, and the values
+with which it continues.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
 truncation selection, explore by perturbation or resampling. All trials are compared after the same
@@ -21,32 +21,32 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""How many times valid values are drawn before those of the source are kept as they are."""
+"""How many times values are drawn until they are valid; after that the source's values are kept."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A trial at the end of an interval."""
+    """A trial at a PBT step."""
 
     number: int
     run_id: str
     value: float
-    """What it is compared by, higher is better; minus infinity where it diverged."""
+    """The value by which trials are compared, higher is better; -infinity if the trial diverged."""
     values: Values
 
 
 @dataclass(frozen=True)
 class Turn:
-    """How a trial continues after an interval."""
+    """How a trial continues after a PBT step."""
 
     trial: Standing
     place: int
-    """Its rank; the best has 1."""
+    """Rank of the trial; the best has 1."""
     population: int
     source: Standing | None
-    """Whose weights it takes; None: it keeps its own."""
+    """The trial whose weights are taken; None: the trial keeps its own."""
     values: Values
-    """What it continues with."""
+    """The values with which the trial continues."""
 
 
 def judge(
@@ -55,10 +55,10 @@ def judge(
     epochs: int,
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
-    """How each trial of a population continues after so many epochs, the best first.
+    """How each trial of a population continues after `epochs` epochs, best first.
 
-    It depends on nothing but the search's seed and these standings, in any order. `can_be` returns
-    whether values are valid together.
+    The result depends only on the search's seed and on the standings, in any order. `can_be`
+    returns whether values are valid together.
     """
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
@@ -80,14 +80,14 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """How many of a population count as its best, and as many as its worst."""
+    """Number of trials that count as a population's best, and as its worst."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """Values near those of the source; keys that a trial keeps have its own values."""
+    """New values derived from those of the source; keys in KEPT keep the trial's own values."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}
@@ -107,7 +107,7 @@ def _kept(values: Mapping[str, object]) -> Values:
 
 
 def with_values(document: Document, plan: RunPlan, values: Values) -> RunPlan:
-    """The same run with other values from here on. Raises SpecError where these are not valid
+    """The same run with other values from now on. Raises SpecError if they are not valid
     together."""
     spec = trial_spec(document, values)
     rate = spec.optimizer.peak_lr(plan.global_batch)

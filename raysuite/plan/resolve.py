@@ -1,4 +1,4 @@
-"""Specs -> RunPlans: every number of every run."""
+"""Specs -> RunPlans, with every number of every run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
-"""Of the data of a script, which is not known: one step that stands for all."""
+"""Facts for a script's data, which is unknown: a single step stands for all."""
 
 
 def make_plans(
@@ -40,9 +40,9 @@ def make_plans(
 
     `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: the runs are
     for another machine, and a named data set that is not on this one is assumed to have its
-    official numbers of samples. Repeats vary slowest, so that a drift of the machine affects all
-    variants equally; within a repeat, runs of one world size and one kind of worker are adjacent
-    and can share warm workers.
+    official counts. Repeats vary slowest, so that a drift of the machine affects all variants
+    equally. Within a repeat, runs with equal world size and equal worker settings are adjacent and
+    can share warm workers.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -72,7 +72,7 @@ def make_plans(
 def _with_loader(
     spec: ExperimentSpec, label: dict[str, Any], facts: DatasetFacts
 ) -> tuple[ExperimentSpec, dict[str, Any]]:
-    """The spec, and the matrix keys of its run, with the loader that `loader: auto` stands for."""
+    """The spec and the run's matrix keys, with `loader: auto` resolved for this data set."""
     loader = spec.loader.chosen(spec.data, facts)
     if loader is spec.loader:
         return spec, label
@@ -82,9 +82,9 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The order of a round: rotated by one after every second round, and backwards in the rounds
-    between, so that no variant always runs after the same one; those that share workers, a block,
-    stay adjacent."""
+    """The order of a round, such that no variant always runs after the same one. It is rotated by
+    one after every second round, and reversed in the rounds between. Runs that share workers (a
+    block) stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
@@ -95,7 +95,7 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """Sorts runs that can share workers next to each other, small world sizes first."""
+    """Sort key that makes runs that can share workers adjacent, small world sizes first."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
@@ -103,7 +103,7 @@ def _sharing(variant: Variant) -> tuple[Any, ...]:
 
 
 def local_gpus() -> int:
-    """NVIDIA GPUs of this machine that CUDA may use, counted without loading any library."""
+    """Number of NVIDIA GPUs here that CUDA may use, counted without loading any library."""
     present = len(glob.glob("/dev/nvidia[0-9]*"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -112,8 +112,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key: its line in the matrix, where `label` has a
-    value for it."""
+    """The mistake with the file and line of its key, or of the key's value in the matrix if `label`
+    has one."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -127,7 +127,7 @@ def resolve(
 ) -> RunPlan:
     """The numbers of one run, whose spec has its own seed and no matrix.
 
-    Where the batch is still to be found by trial, they hold for the smallest one.
+    If the batch size is still to be found, they hold for the smallest.
     """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
@@ -159,8 +159,8 @@ def resolve(
 
 
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
-    """The declarations of the spec's task. Raises UserError where it cannot be imported, or they
-    are incomplete."""
+    """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
+    they are incomplete."""
     if spec.task.classifies:
         return CLASSIFICATION
     from raysuite.tasks import facts_of
@@ -169,8 +169,8 @@ def task_facts(spec: ExperimentSpec) -> TaskFacts:
 
 
 def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mistake]:
-    """Why the spec's task cannot be made, or without `facts` of the data set not be imported, and
-    what it has no metric for."""
+    """Why the spec's task cannot be constructed (or, without `facts` of the data set, imported),
+    and which requested metrics it does not have."""
     try:
         task = task_facts(spec)
         if facts is not None and not spec.task.classifies:
@@ -187,7 +187,7 @@ def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mist
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
-    """The spec with other values of some keys of its blocks, which are not checked again."""
+    """The spec with other values of some keys, without checking them again."""
     for key, value in changed.items():
         block, _, name = key.partition(".")
         own = getattr(spec, block).model_copy(update={name: value})
@@ -206,10 +206,11 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Neighbouring runs that share workers: as many workers as the largest of them has.
+    """Neighbouring runs that share workers, as many as the largest run has.
 
-    A smaller run takes the first ranks, and the others wait. On several nodes only runs of one
-    size share: the first ranks of a large world are not placed as a small one would be.
+    A smaller run uses the first ranks, and the others wait. On several nodes only runs of equal
+    size share workers: the first ranks of a large world are not placed as those of a small one
+    would be.
     """
     result: list[list[RunPlan]] = []
     last: Any = None
@@ -231,27 +232,28 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
 
 
 def _stands_apart(plan: RunPlan) -> bool:
-    """Whether a run must not share workers, as its figures or the next run's would be wrong. A
-    script is in processes of its own anyway."""
+    """Whether a run must not share workers, because its figures or the next run's would be wrong. A
+    script runs in separate processes anyway."""
     if plan.spec.script is not None:
         return plan.spec.resources.fresh_workers
     return (
         plan.spec.resources.fresh_workers
-        # a profiler slows down what comes after it; nsys watches a process, not a run
+        # a profiler slows down later runs; nsys profiles a process, not a run
         or plan.spec.measure.profile != "off"
         or plan.spec.strategy.own_processes
     )
 
 
-# The same run with fewer workers, for the nodes that are left.
+# The same run with fewer workers, for the remaining nodes.
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with the most workers of at most `most` that its options allow; None without any.
+    """`plan` with the largest number of workers, up to `most`, that its options allow; None if
+    there is none.
 
-    The global batch stays, and no micro-batch grows: where a worker's share of the batch would not
-    fit, it is accumulated. `index` is the new run's place in the order of execution, `gpus` the
-    number of GPUs of the cluster.
+    The global batch stays, and micro-batches do not grow: a share of the batch that would not fit
+    is accumulated. `index` is the new run's place in the order of execution, `gpus` the number of
+    GPUs of the cluster.
     """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):
@@ -266,7 +268,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for so many workers, or None where they do not divide the batch."""
+    """The spec for this number of workers; None if it does not divide the batch."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

@@ -16,13 +16,12 @@ from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 
 class RunPlan(BaseModel):
-    """One run: everything that `train` needs, and nothing that depends on how the run is
-    started."""
+    """One run: everything that `train` needs, independent of how the run is started."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     run_id: str
-    """Unique in its experiment; the same spec gives the same id."""
+    """Unique in its experiment; equal specs give equal ids."""
     index: int
     """Place in the order of execution, from 0."""
     repeat: int
@@ -44,41 +43,43 @@ class RunPlan(BaseModel):
     """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
-    """Optimiser steps, the last one with the samples that are left."""
+    """Optimiser steps, including a last one with the remaining samples."""
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
     memory_format: Literal["channels_last", "contiguous"] = "contiguous"
-    """Memory format of images and convolutions, with `auto` resolved. Plans of earlier versions
-    lack it: they were all contiguous."""
+    """Memory format of images and convolutions, with `auto` resolved. Absent in plans of earlier
+    versions, which were all contiguous."""
 
     @property
     def undecided(self) -> bool:
-        """Whether the batch size is to be found by trial: until then this plan has the smallest."""
+        """Whether the batch size is still to be found by trials: until then this plan has the
+        smallest."""
         return self.spec.auto is not None
 
     @property
     def batch_is_given(self) -> bool:
-        """Whether the global batch is fixed; the size of micro-batches may be found by trial."""
+        """Whether the global batch is fixed; the size of micro-batches may still be found by
+        trials."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property
     def replicas(self) -> int:
-        """Copies of the network, which share the global batch."""
+        """Number of copies of the network, which share the global batch."""
         return self.workers // self.spec.strategy.model_workers
 
     @property
     def epoch_units(self) -> int:
-        """What the throughput counts in an epoch."""
+        """Number of the throughput's units in an epoch."""
         return self.units(self.dataset.train_samples)
 
     def units(self, samples: int) -> int:
-        """What the throughput counts in so many samples."""
+        """Number of the throughput's units in `samples` samples."""
         return self.task.units(samples, self.dataset.sequence)
 
     @property
     def schedule(self) -> Schedule | None:
-        """What each worker of a pipeline does in which order; None without stages."""
+        """Each pipeline worker's order of operations; None without stages."""
         return self.spec.strategy.pipeline(self.accumulate)
 
     @property

@@ -1,4 +1,4 @@
-"""How published data-parallel systems scale: what ideal scaling from one worker is held against."""
+"""How published data-parallel systems scale, for comparison with ideal scaling from one worker."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ AACH_PER_NODE = 4
 
 
 class Reached(NamedTuple):
-    """What part of ideal scaling a published system reaches."""
+    """The share of ideal scaling that a published system reaches."""
 
     efficiency: float
-    """Throughput of a worker, over that on the fewest workers that are published."""
+    """Throughput per worker / that on the smallest published number of workers."""
     system: str
     workers: int
-    """On so many at most: fewer than were asked for where no more are published."""
+    """Number of workers for which it holds; less than requested if the system published fewer."""
 
 
 @cache
 def aach2023() -> dict[str, list[Point]]:
-    """Aach et al. 2023, Table 2, by network and loader. All GPUs compute the same in a step, so
-    that their share of computation, in percent, times GPUs is the throughput but for a constant."""
+    """Aach et al. 2023, Table 2, by network and loader. All GPUs do equal computation in a step, so
+    throughput is proportional to the number of GPUs times their share of computation in percent."""
     found: dict[str, list[Point]] = {}
     for each in published("aach2023").values:
         if each.quantity == "share_computation" and each.workers and each.value:
@@ -40,17 +40,17 @@ def aach2023() -> dict[str, list[Point]]:
 
 @cache
 def others() -> dict[str, list[Point]]:
-    """report/published/scaling.csv: TensorFlow's performance guide on K80 GPUs (tensorflow/docs,
-    site/en/r1/guide/performance/benchmarks.md), data parallelism on H100 GPUs in the Ultra-Scale
-    Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling), and sharded training
-    of MPT (mosaicml/llm-foundry, scripts/train/benchmarking/README.md)."""
+    """The series in report/published/scaling.csv: TensorFlow's performance guide on K80 GPUs
+    (tensorflow/docs, site/en/r1/guide/performance/benchmarks.md), data parallelism on H100 GPUs in
+    the Ultra-Scale Playbook (huggingface.co/spaces/nanotron/ultrascale-playbook, dp_scaling), and
+    sharded training of MPT (mosaicml/llm-foundry, scripts/train/benchmarking/README.md)."""
     return read_figures(FOLDER / "scaling.csv")
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The worst of the published systems on so many workers or fewer, and the best of those on so
-    many, or else on the most; between two sizes the efficiency is interpolated over the logarithm
-    of the workers."""
+    """The worst published system on `workers` workers or fewer, and the best one on `workers`
+    workers, or on the most that are published. Between two sizes the efficiency is interpolated
+    over the logarithm of the workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

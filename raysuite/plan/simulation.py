@@ -1,4 +1,4 @@
-"""One optimiser step of a RunPlan, simulated, as fast as a calibration or a rate has its parts."""
+"""A simulated optimiser step of a RunPlan, with costs from a calibration or a worker's rate."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}
 
 
 def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
-    """The link that a calibration found inside a node. Raises UserError where there is none."""
+    """The network inside a node, as calibrated. Raises UserError if the calibration lacks it."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
-    if plan.schedule is not None:  # transfers have the costs of gradients
+    if plan.schedule is not None:  # transfers are assumed to cost as much as gradients
         sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
         kind = _DDP if _DDP in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
@@ -66,7 +66,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
 
 
 def pipeline_seconds(plan: dict[str, Any], calibration: Calibration) -> float:
-    """Of one simulated step of a pipeline, by the costs of other runs."""
+    """Seconds of one simulated step of a pipeline, with costs from other runs."""
     run = RunPlan.model_validate(plan)
     return step_of(run, calibration, None, measured_network(run, calibration)).seconds
 
@@ -80,9 +80,12 @@ def step_of(
     straggler: float = 1.0,
     storage: float | None = None,
 ) -> Step:
-    """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`; data
-    parallelism no faster than `storage`, that delivers so many images, samples or tokens a second
-    to all workers, fills the next batch."""
+    """Simulate one step of a plan, with the costs of `calibration`, or with `rate` as the
+    throughput of a single worker.
+
+    `storage`: images, samples or tokens per second that storage delivers to all workers together;
+    it limits data parallelism, as it delivers the next batch during the step.
+    """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
     if calibration is not None:
@@ -136,7 +139,7 @@ def step_of(
             "and with one copy, and pipeline"
         )
     if calibration is not None and plan.device == "cpu" and network.source == "calibration":
-        # what was measured is what is left beside the passes, which share the processors
+        # the measured costs are those that remain after overlap with the passes
         reductions = replace(reductions, overlap=False)
     read = plan.units(plan.global_batch) / storage if storage else 0.0
     return Step.of(
@@ -147,8 +150,8 @@ def step_of(
 
 
 def _pace(processors: int, near: float, workers: int) -> float:
-    """Of each of some workers that compute at once: they share the processors, and those that do
-    compute at a time slow each other by `near` (n - 1) / n."""
+    """Relative speed of each of `workers` workers that compute at once. They share the processors,
+    and those that compute at the same time slow each other by `near` (n - 1) / n."""
     busy = min(workers, processors)
     return busy / workers / (1 + near * (busy - 1) / busy)
 
@@ -157,8 +160,8 @@ _COUNTED: dict[str, _Counted] = {}
 
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
-    """The network's layers, or a pipeline's stages, which share a pass's time by their FLOPs; or
-    stages by the times of their blocks, where the calibration has a pipeline that measured them."""
+    """The network's layers, or a pipeline's stages, with a pass's time divided by their FLOPs.
+    Stages use the times of their blocks instead if a pipeline of the calibration measured them."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -198,7 +201,7 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
     options = plan.spec.strategy
     assert isinstance(options, PipelineOptions)
     stages = _joined(joined, list(accumulate(stage_sizes(options, counted.blocks, costs))))
-    # a worker that is ahead of its backward passes computes each forward pass once more before them
+    # a worker ahead of its backward passes repeats each forward pass before its backward pass
     again = [
         options.recompute and plan.schedule.delay(plan.schedule.worker(stage, 0)) > 0
         for stage in range(len(stages))
@@ -210,7 +213,7 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
 
 
 def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
-    """One layer of those up to each end."""
+    """Layers joined up to each of `ends`."""
     return [
         Layer(
             f"stage {number}",
@@ -224,18 +227,18 @@ def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
 
 
 class _Counted(NamedTuple):
-    """A plan's network."""
+    """The layers of a plan's network, and for a pipeline its blocks."""
 
     layers: list[LayerCost]
     blocks: Sequence[Any] = ()
-    """Of a pipeline."""
+    """The blocks of a pipeline's network."""
     ends: Sequence[int] = ()
-    """How many layers come before the end of each block."""
+    """For each block, the number of layers up to its end."""
     sent: Sequence[int] = ()
-    """Bytes of each block's output, of one sample."""
+    """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
-    """Layer -> the unit that its weights are sharded with, where they are: other layers are in
-    none."""
+    """Layer -> the unit with which its weights are sharded; layers outside of all units are
+    absent."""
 
 
 def _counted(plan: RunPlan) -> _Counted:
@@ -274,8 +277,11 @@ def _counted(plan: RunPlan) -> _Counted:
 def beside_training(
     plan: RunPlan, step: Step, calibration: Calibration | None
 ) -> tuple[float, float]:
-    """Seconds of a run's validations, one after each epoch, whose passes take what forward passes
-    of training do, and of its start, 0 where no calibration has measured one."""
+    """Seconds of a run's validations and of its start.
+
+    There is one validation after each epoch; its passes take as long as forward passes in training.
+    The start is 0 without a calibration.
+    """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
     each = FORWARD_SHARE * computing * plan.dataset.val_samples
     start = 0.0 if calibration is None else calibration.start.value
@@ -283,8 +289,8 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """Of a simulation, by what it was made from: a pipeline's step from a calibration was held
-    against measurements, and data parallelism from the rate of a GPU against published figures."""
+    """The kind of a simulation by its source: pipeline steps from a calibration were compared with
+    measurements, and data parallelism from a GPU's rate with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None
@@ -310,8 +316,8 @@ def with_failures(
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """What a pipeline's bubble takes of an epoch's time, and what stages of unequal length add, if
-    they compute in proportion to their FLOPs and transfers take no time."""
+    """Shares of an epoch's time lost to a pipeline's bubble, and to stages of unequal length, if
+    stages compute in proportion to their FLOPs and transfers take no time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)
@@ -326,6 +332,6 @@ def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
         for each in (stages, equal)
     )
     bubble = ideal.idle
-    if run.schedule.asynchronous:  # what filling and emptying it in each epoch takes
+    if run.schedule.asynchronous:  # the cost of filling and emptying the pipeline in each epoch
         bubble = 1 - pipeline_step(equal, run.schedule, None).seconds / ideal.seconds
     return bubble * ideal.seconds / real.seconds, 1 - ideal.seconds / real.seconds

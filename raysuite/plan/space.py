@@ -11,16 +11,16 @@ from typing import Any
 from raysuite.spec.search import LISTED, Dimension, Kind, SearchOptions, holds
 
 Values = dict[str, Any]
-"""Dotted key -> value, in the order of the space; a key whose condition does not hold is absent."""
+"""Dotted key -> value, in the order of the space; keys whose condition does not hold are absent."""
 
 _DIGITS = 6
-"""Significant digits of a number that is drawn: it can be read, and written again as it was."""
+"""Significant digits of drawn numbers, so that they are readable and written without loss."""
 
 
 def drawn(search: SearchOptions) -> Iterator[Values]:
-    """The values of every trial of a searcher that learns nothing: `random` or `grid`.
+    """The values of every trial of a searcher that uses no results: `random` or `grid`.
 
-    A trial's values depend on the seed and on its own number, not on how the others ended.
+    A trial's values depend on the seed and its number, not on the results of other trials.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)
@@ -91,7 +91,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` among those on its side of `value`; `value` if there is none."""
+    """The step nearest to `wanted` on the same side of `value`; `value` if there is none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 
@@ -115,13 +115,13 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values` with every combination of the listed dimensions of these kinds, each once."""
+    """`values` with every combination of the listed dimensions of these kinds, without repeats."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):
         picked = {key: listed[key][n] for key, n in zip(listed, places, strict=True)}
         found = active(space, {**values, **picked})
-        # values need not be hashable, and True equals 1: their places distinguish them
+        # indices are compared, as values may be unhashable, and True equals 1
         kept = tuple(n if key in found else None for key, n in zip(listed, places, strict=True))
         if kept not in made:
             made.add(kept)

@@ -1,4 +1,4 @@
-"""A sweep's document and the values of a trial -> its RunPlan."""
+"""A sweep's document and the values of a trial -> the trial's RunPlan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trial_plan(
 ) -> RunPlan:
     """The plan of trial `number`, counted from 0.
 
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen` are data sets that
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen` has data sets that
     were listed before.
 
     Raises SpecError with everything that makes the trial infeasible.
@@ -47,27 +47,27 @@ def trial_plan(
 
 
 def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
-    """The spec of a trial alone. Raises SpecError where a value cannot stand at its key."""
+    """The spec of one trial. Raises SpecError if a value is invalid for its key."""
     data = {key: value for key, value in document.data.items() if key not in _NOT_A_TRIALS}
     return spec_with(document, data, values, _where(values))
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """A spec for each end of a range and each listed value, with one value of all others: so that
-    every block that may be drawn is in one of them. Raises SpecError where one is invalid."""
+    """Specs with each end of a range and each listed value once, other keys at one value, so that
+    every possible block is in one. Raises SpecError if one is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
 def plans_of_space(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[RunPlan]:
-    """The plans of those `specs_of_space` that are feasible; `gpus` as in `trial_plan`."""
+    """The plans of `specs_of_space` that are feasible; `gpus` as in `trial_plan`."""
     found = []
     for number, (values, _) in enumerate(_probes(search.space)):
         try:
             found.append(trial_plan(document, values, number, gpus))
         except SpecError:
-            continue  # of several values at once: reported with the trial that it concerns
+            continue  # infeasible by several values together: reported with the trial that has them
     return found
 
 
@@ -75,8 +75,8 @@ def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that are
     invalid for their keys, and a data set that cannot be read.
 
-    Each end of a range and each listed value is tried, with one value of all others. What depends
-    on several values at once is reported with the trial that it concerns.
+    Each end of a range and each listed value is tried, with other keys at one value. Mistakes of
+    several values together are reported with the trial that has them.
     """
     space, seen = search.space, Datasets()
     found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
@@ -96,7 +96,7 @@ def check_space(document: Document, search: SearchOptions) -> None:
 
 
 def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistake]:
-    """Brackets of ASHA whose trials would all end before their first rung."""
+    """Brackets of ASHA whose first rung lies beyond the epochs of all trials."""
     asha = search.scheduler
     if not isinstance(asha, AshaScheduler) or asha.brackets == 1:
         return
@@ -116,8 +116,8 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:
-    """The most epochs that a trial may have, from the searched key, from a searched block, or else
-    from the spec."""
+    """The largest number of epochs that a trial may have, from the searched key, from a searched
+    block, or else from the spec."""
     name = "training.epochs"
     key, block = search.space.get(name), search.space.get("training")
     counts = [*key.edges()] if key else []
@@ -131,8 +131,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Values to check, and the key that they test; None for the values that all the others
-    share."""
+    """Values to check, each with the key that they test; None for the first values, which the
+    others share."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -141,7 +141,7 @@ def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None
 
 
 def _needed(space: Mapping[str, Dimension], key: str) -> Values:
-    """Values of other keys under which `key` is drawn at all."""
+    """Values of other keys under which the condition of `key` holds."""
     needed: Values = {}
     for other, wanted in space[key].when.items():
         listed = space[other].arguments
@@ -151,27 +151,27 @@ def _needed(space: Mapping[str, Dimension], key: str) -> Values:
 
 
 def _concerns(wrong: str, key: str) -> bool:
-    """Whether a mistake concerns a key, a key below it, or a block above it."""
+    """Whether the mistake's key `wrong` is `key`, a key below it, or a block above it."""
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """A trial's values stand in the space."""
+    """The places of a trial's values: they are in the space."""
     return lambda key: ("search", "space", key) if key in values else None
 
 
-# A sweep as its results folder keeps it, and taken from there again.
+# A sweep in its results folder: writing and reading it.
 
 
 def create_sweep(document: Document, root: Path) -> Results:
-    """A results folder ROOT/NAME/DATE-TIME for a sweep that begins now."""
+    """Create a results folder ROOT/NAME/DATE-TIME for a new sweep."""
     results = Results.create(root / str(document.data["name"]))
     write_sweep(document, results)
     return results
 
 
 def latest_sweep(document: Document, root: Path) -> Results:
-    """The newest results of a sweep. Raises UserError where there are none."""
+    """The newest results of a sweep. Raises UserError if there are none."""
     parent = root / str(document.data["name"])
     files = list(parent.absolute().glob(f"*/{SEARCH}"))
     if not files:
@@ -180,7 +180,7 @@ def latest_sweep(document: Document, root: Path) -> Results:
 
 
 def write_sweep(document: Document, results: Results) -> None:
-    """Write the searched space, and the spec that the sweep begins from, into a new results
+    """Write the searched space, and the spec that the sweep starts from, into a new results
     folder."""
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
@@ -191,7 +191,7 @@ def write_sweep(document: Document, results: Results) -> None:
 
 
 def sweep_document(results: Results) -> Document:
-    """The document of a sweep that began earlier. Raises UserError where there was none."""
+    """The document of an earlier sweep. Raises UserError if the folder has none."""
     found = results.search()
     if found is None:
         raise UserError(
@@ -204,13 +204,13 @@ def sweep_document(results: Results) -> Document:
 
 
 TRIALS = "search.trials"
-"""The key that may be given with --resume."""
+"""The key that may be changed with --resume."""
 
 
 def set_more_trials(document: Document, wanted: Document) -> None:
-    """Set the number of trials of `wanted` in the document of a sweep that began earlier.
+    """Set the number of trials in the document of an earlier sweep to that of `wanted`.
 
-    Raises UserError where the sweep cannot have more, or has as many.
+    Raises UserError if the sweep cannot have more trials, or if the number is no larger.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":
@@ -227,18 +227,18 @@ def set_more_trials(document: Document, wanted: Document) -> None:
 
 
 def write_more_trials(document: Document, results: Results) -> None:
-    """Write the number of trials of a sweep's document into its results, which continue with it."""
+    """Write the document's number of trials into the results, with which the sweep continues."""
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # first: harmless by itself
+        results.write_decided(decided._replace(is_all=False))  # first: harmless without the next
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )
 
 
 def check_retry(document: Document) -> None:
-    """Raise UserError where failed trials cannot be repeated: their population has continued
+    """Raise UserError if failed trials cannot be repeated, because their population has continued
     without them."""
     if read_search(document).scheduler.name == "pbt":
         raise UserError(

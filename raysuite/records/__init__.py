@@ -1,4 +1,4 @@
-"""Facts: what was measured, written before anything else uses it."""
+"""Records: what was measured, written before anything else uses it."""
 
 from typing import TYPE_CHECKING
 
@@ -73,5 +73,5 @@ __all__ = [
     "summarize",
 ]
 _MODULES = ("batch_trials", "derive", "ends", "journal", "judged", "rows", "schema", "statistics")
-# on first use: planning needs their names alone
+# imported on use: planning needs only the names
 __getattr__ = names_of(__name__, __all__, _MODULES)

@@ -1,4 +1,4 @@
-"""What every Record has."""
+"""The base class of all Records, and the lines that hold them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CHECK = re.compile(rb',"crc32":"(.{8})"}$', re.DOTALL)
 
 
 def checked_line(model: BaseModel) -> bytes:
-    """A model as a line of JSON that ends with a checksum; see `content_of`.
+    """Return a model as a line of JSON that ends with a checksum; see `content_of`.
 
-    Bytes of names that are no UTF-8 are escaped, as JSON has none: `caf\\xe9`.
+    Bytes of names that are not UTF-8 are escaped, as JSON cannot hold them: `caf\\xe9`.
     """
     try:
         text = model.model_dump_json()
@@ -40,9 +40,10 @@ def _printable(value: Any) -> Any:
 
 
 def content_of(line: bytes) -> bytes:
-    """The JSON that a `checked_line` was made of. Lines of earlier versions have no checksum.
+    """Return the JSON that a `checked_line` was made of. Lines of earlier versions have no
+    checksum.
 
-    Raises ValueError where it does not match.
+    Raises ValueError if the checksum does not match.
     """
     found = _CHECK.search(line, len(line) - 20)
     if found is None:
@@ -54,10 +55,10 @@ def content_of(line: bytes) -> bytes:
 
 
 class RecordBase(BaseModel):
-    """One fact of one run."""
+    """One fact about one run."""
 
-    # Unknown keys are ignored, so that older code reads newer journals. A run that diverged has
-    # losses of NaN: written as null they could not be read again, and the epoch would be lost.
+    # Unknown keys are ignored, so that older code reads newer journals. A diverged run has losses
+    # of NaN: they could not be read back if written as null, and the epoch would be lost.
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     run_id: str

@@ -1,4 +1,4 @@
-"""What was tried before a run whose batch is found by trial, and what was taken."""
+"""The trials of a search for a run's batch size, and its result."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from raysuite.records.statistics import Stat, compared, summarize
 from raysuite.units import human_bytes
 
 NEAR = 0.95
-"""The fastest is the smallest size that reaches this share of the highest mean."""
+"""Share of the highest mean throughput: the fastest size is the smallest one that reaches it."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
-"""alone: forward and backward on each rank by itself. together: true steps on all ranks."""
+"""alone: forward and backward on each rank by itself. together: full steps on all ranks."""
 
 
 class BatchTried(BaseModel):
-    """One micro-batch that was tried on all ranks. Lists hold a value per worker."""
+    """One micro-batch size that was tried on all ranks. Lists hold a value per worker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,15 +32,15 @@ class BatchTried(BaseModel):
     micro_batch: int
     """Samples of one forward pass on one worker."""
     fits: bool
-    """On every worker."""
+    """Whether it fits on every worker."""
     peak_bytes: list[int] = []
-    """Largest memory: torch's on a device; on a CPU the process's, over what it held before."""
+    """Peak memory: torch's on a device; on a CPU the growth of the process during the trial."""
     limit_bytes: list[int] = []
-    """What a worker may use."""
+    """Memory that a worker may use."""
     images_per_second: float | None = None
-    """Over all workers, of steps after a warm-up; None where it was not timed."""
+    """Throughput over all workers, of the steps after a warm-up; None if it was not timed."""
     message: str = ""
-    """Why it does not fit."""
+    """Why the size does not fit."""
 
     @property
     def words(self) -> str:
@@ -54,10 +54,11 @@ class BatchTried(BaseModel):
 
 
 class TriedFile:
-    """What was tried so far, a line each, so that a search outlives the workers that try.
+    """The trials so far, one line each, in a file: a search continues after its workers were
+    killed.
 
-    A size at which they were killed does not fit: there is a line on its beginning, and none on how
-    it ended.
+    A size whose trial killed the workers does not fit: the file has its line `begin`, but no
+    result.
     """
 
     def __init__(self, file: Path) -> None:
@@ -65,30 +66,30 @@ class TriedFile:
         file.parent.mkdir(parents=True, exist_ok=True)
 
     def begin(self, stage: Stage, micro_batch: int) -> None:
-        """Before a size is tried."""
+        """Record that a size is about to be tried."""
         append_line(self._file, json.dumps({"begin": [stage, micro_batch]}).encode())
 
     def end(self, tried: BatchTried) -> None:
-        """Once it is known how it went."""
+        """Append a trial's result."""
         append_line(self._file, checked_line(tried))
 
     def read(self) -> list[BatchTried]:
-        """All that was tried, in its order, once no rank is trying."""
+        """All trials in order. To be called when no rank is trying a size."""
         ended, trying = self._lines()
         return ended if trying is None else [*ended, trying]
 
     def ended(self) -> list[BatchTried]:
-        """The same while a rank may be trying."""
+        """The trials that have ended. May be called while a rank is trying a size."""
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """What has ended, and what the last line begins."""
+        """The trials that have ended, and the one that has begun only."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):
             try:
                 tried = _TRIED.validate_json(content_of(line))
-            except ValueError:  # what a damaged line was on is tried again
+            except ValueError:  # the trial on a damaged line is repeated
                 trying = None
                 continue
             if isinstance(tried, BatchTried):
@@ -109,27 +110,27 @@ _DIED = "a worker ended while it was tried"
 
 
 class BatchFound(RecordBase):
-    """The batch of a run, found by trial before it; written before the run starts."""
+    """The batch size of a run, as the search before the run found it."""
 
     kind: Literal["batch_found"] = "batch_found"
     key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
-    """What the spec left to be found: with the first, the work itself depends on it."""
+    """The key that the spec left open. `batch_per_worker` changes the work itself."""
     goal: Goal
     micro_batch: int
     accumulate: int
     global_batch: int
     bound: Literal["memory", "at_most", "samples", "batch"]
-    """Why nothing larger was taken: it does not fit; the spec tries no more; the data set has no
-    more samples; the batch has no more."""
+    """Why nothing larger was taken: memory, the spec's `at_most`, or the number of samples in the
+    data set or in the batch."""
     memory_share: float
     tried: list[BatchTried]
-    """In the order in which it was tried."""
+    """The trials in order."""
     seconds: float
-    """What the search took, workers' start included; of a sweep's trial it is part of its cost."""
+    """Duration of the search, with the start of workers; part of the cost of a sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes with a mean beyond NEAR of the one taken that may differ by noise alone."""
+        """Sizes beyond NEAR whose mean may differ from the chosen size's by noise alone."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:
@@ -169,24 +170,24 @@ class BatchFound(RecordBase):
         )
 
 
-# The figures of each size of a search for a batch.
+# The figures of each size in a search for a batch size.
 
 
 @dataclass(frozen=True)
 class SizeFigures:
-    """All that was found of one micro-batch. None where it was not measured."""
+    """The figures of one micro-batch size. None: not measured."""
 
     micro_batch: int
     fits: bool
     peak_bytes: int | None
-    """Of the worker that took most."""
+    """Peak memory of the worker that used most."""
     limit_bytes: int | None
     images_per_second: Stat | None
     message: str
 
 
 def size_figures(tried: Sequence[BatchTried]) -> list[SizeFigures]:
-    """One for each size, ascending."""
+    """The figures of each size, in ascending order."""
     sizes: dict[int, list[BatchTried]] = {}
     for each in tried:
         sizes.setdefault(each.micro_batch, []).append(each)
@@ -195,7 +196,7 @@ def size_figures(tried: Sequence[BatchTried]) -> list[SizeFigures]:
 
 def _figures(size: int, tried: Sequence[BatchTried]) -> SizeFigures:
     wrong = [each.message for each in tried if not each.fits]
-    # what fits together takes more than it does alone, and is what a run takes
+    # stage "together" uses more memory than "alone", as the run will
     last = [each for each in tried if each.stage == "together" and each.fits] or list(tried)
     peaks = [peak for each in last for peak in each.peak_bytes]
     limits = [limit for each in last for limit in each.limit_bytes]

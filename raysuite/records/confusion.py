@@ -7,39 +7,39 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 MOST_WITH_MATRIX = 100
-"""Classes up to which the whole matrix is kept."""
+"""Largest number of classes for which the whole matrix is kept."""
 
 
 class ClassFigures(BaseModel):
-    """Of the last validation of a run; samples that are left out do not count."""
+    """Figures by class of a run's last validation; samples that are left out do not count."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     names: tuple[str, ...]
-    """Of the classes, by label."""
+    """Names of the classes, by label."""
     samples: tuple[int, ...]
-    """Of each class."""
+    """Number of samples of each class."""
     predicted: tuple[int, ...]
-    """Samples of any class that were taken for this one."""
+    """Number of samples, of any class, that were predicted as this class."""
     correct: tuple[int, ...]
-    """Samples of each class that were taken for it."""
+    """Number of samples of each class that were predicted as it."""
     confusion: tuple[tuple[int, ...], ...] | None = None
-    """[classes][classes] samples by true class (row) and predicted class (column); None where there
+    """[classes][classes] samples by true class (row) and predicted class (column); None if there
     are more than 100 classes."""
 
     @property
     def recall(self) -> list[float | None]:
-        """Of each class: correct / samples; None where there are none."""
+        """Recall of each class: correct / samples; None for a class without samples."""
         return _ratios(self.correct, self.samples)
 
     @property
     def precision(self) -> list[float | None]:
-        """Of each class: correct / predicted; None where it was never predicted."""
+        """Precision of each class: correct / predicted; None for a class never predicted."""
         return _ratios(self.correct, self.predicted)
 
     @property
     def f1(self) -> list[float | None]:
-        """Of each class: 2 correct / (samples + predicted); None where there are neither."""
+        """F1 of each class: 2 correct / (samples + predicted); None if both are 0."""
         both = [a + b for a, b in zip(self.samples, self.predicted, strict=True)]
         return _ratios([2 * each for each in self.correct], both)
 
@@ -51,7 +51,7 @@ class ClassFigures(BaseModel):
 
 
 def class_figures(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> ClassFigures:
-    """From the confusion matrix [classes][classes]."""
+    """Compute the figures by class from the confusion matrix [classes][classes]."""
     return ClassFigures(
         names=tuple(names),
         samples=tuple(map(sum, matrix)),

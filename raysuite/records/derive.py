@@ -48,14 +48,14 @@ _OF_AN_ATTEMPT = (
     RunCosts,
     ScriptMeasured,
 )
-"""Records that an attempt which resumes a run writes again."""
+"""Kinds of Records that an attempt writes again when it resumes a run."""
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records that count, in order, where a run was resumed.
+    """The Records that count, in order, of a run that may have been resumed.
 
     A RunStarted from epoch k invalidates the previous attempt's epochs from k on, its end, profile
-    and skipped samples; of an epoch that was recorded twice, the later record counts.
+    and skipped samples. Of an epoch that was recorded twice, the later Record counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -87,18 +87,18 @@ class Shares:
 
     computation: list[float]
     communication: list[float]
-    """All of it, whether or not something is computed meanwhile."""
+    """Share in which a collective is under way, whether or not something is computed meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """All of the loading that the loop waited for."""
+    """Share in which the loop waits for its loader, whether or not something is computed then."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication: the others wait for it in theirs."""
+    """The rank with the least exposed communication; that of others includes waiting for it."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
-    """The shares of one run; None where nothing was profiled."""
+    """The shares of one run; None if nothing was profiled."""
     if record is None or not record.window_seconds or min(record.window_seconds) <= 0:
         return None
     computation, communication, waits, data, loads = (
@@ -127,11 +127,11 @@ STATUS_WORDS: dict[Status, str] = {
     "stopped": "stopped",
     "missing": "missing",
 }
-"""A status, for people."""
+"""Status -> its text."""
 
 Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
-"""Of scripts, whose arithmetic is the user's own: not asked without `--check`, not decidable where
-nothing could be compared."""
+"""The last three occur for scripts only, whose computation is the user's own: "not asked" without
+`--check`, "not decidable" if nothing could be compared."""
 
 
 _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not decidable")
@@ -139,33 +139,33 @@ _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not d
 
 @dataclass(frozen=True)
 class RunFigures:
-    """One run. A figure is None where it was not measured, or may not be reported.
+    """One run. A figure is None if it was not measured, or may not be reported.
 
-    `raysuite.records.metrics` states what each figure is, and its unit; those of time are None
+    `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None
     unless the gate was passed.
     """
 
     plan: Plan
     status: Status
-    """pruned: a sweep's scheduler ended it early. stopped: it can be resumed. missing: no
-    Record of its end; it was not started, still runs, or was killed."""
+    """pruned: a sweep's scheduler ended it early. stopped: it can be resumed. missing: its end is
+    not recorded; it was not started, still runs, or was killed."""
     reason: str
-    """Why there is no result; empty for a run that finished."""
+    """Why there is no result; empty for a finished run."""
     gate: Gate
     verdict: GateVerdict | None
     started: RunStarted | None
     end: RunEnd | None
     skipped: tuple[SamplesSkipped, ...]
-    """What was left out of each split; empty where a bad sample ends the run."""
+    """Samples left out of each split; empty if a bad sample ends the run."""
     epochs: tuple[EpochFinished, ...]
-    """The record of each epoch that counts, in order."""
+    """The Record of each epoch that counts, in order."""
     throughput: float | None
     epoch_seconds: float | None
     data_wait_share: float | None
     final: Mapping[str, float]
     """The task's metrics after the last epoch, by name."""
     best: Mapping[str, float]
-    """The same, of each the best epoch's."""
+    """Each of these metrics in its best epoch, by name."""
     time_to_accuracy: float | None
     peak_process_bytes: int | None
     mean_process_bytes: float | None
@@ -177,18 +177,18 @@ class RunFigures:
     compile_seconds: float | None = None
     graph_breaks: int | None = None
     shares: Shares | None = None
-    """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
+    """Shares of the profiled steps' time. None unless profiled, and the gate was passed."""
     stages: StagesMeasured | None = None
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
     stopped: RunStopped | None = None
-    """How its last attempt ended, where that was asked to stop."""
+    """How the last attempt ended, if it was asked to stop."""
     attempts: int = 1
-    """How often it was started or resumed."""
+    """Number of times that the run was started or resumed."""
     batch: BatchFound | None = None
-    """How its batch was found by trial; None where the spec gives it."""
+    """How the batch size was found by search; None if the spec gives it."""
     script: ScriptMeasured | None = None
-    """What was measured of a training script, beyond its steps. None for any other run."""
+    """Further measurements of a training script; None for other runs."""
 
     @property
     def run_id(self) -> str:
@@ -196,12 +196,12 @@ class RunFigures:
 
     @property
     def name(self) -> str:
-        """Variant and repeat."""
+        """The variant's name with the repeat."""
         return run_name(self.plan)
 
     @property
     def variant(self) -> str:
-        """What the repeats of this run are called together."""
+        """The name that the repeats of this run share."""
         return variant_name(self.plan)
 
     @property
@@ -210,34 +210,34 @@ class RunFigures:
 
     @property
     def may_tell_speed(self) -> bool:
-        """Whether its times and its throughput may be reported."""
+        """Whether times and throughput of the run may be reported."""
         return self.gate in _MAY_TELL_SPEED
 
     @property
     def diverged_at(self) -> int | None:
-        """The optimiser step, from 1, that shows that the run diverged; None where it did not."""
+        """The optimiser step, from 1, that shows the run's divergence; None without one."""
         return self.end.step if isinstance(self.end, RunFailed) else None
 
     @property
     def skipped_samples(self) -> int | None:
-        """Samples of both splits that were left out; None where a bad sample ends the run."""
+        """Samples of both splits that were left out; None if a bad sample ends the run."""
         return sum(record.skipped for record in self.skipped) if self.skipped else None
 
     @property
     def val_samples(self) -> int:
-        """Samples that its accuracies are of: the validation set without what was left out."""
+        """Number of samples behind the accuracies: the validation set without those left out."""
         skipped = sum(record.skipped for record in self.skipped if record.split == "val")
         return int(self.plan["dataset"]["val_samples"]) - skipped
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of its task."""
+        """The declarations of the run's task."""
         return task_of(self.plan)
 
     @property
     def epoch_units(self) -> int:
-        """What the throughput counts in an epoch; of tokens as the first epoch counted them, as a
-        plan does not know how many the user's own samples have."""
+        """Number of the throughput's units in an epoch. Tokens are as counted in the first epoch: a
+        plan cannot give their number for the user's own samples."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 
@@ -248,12 +248,12 @@ class RunFigures:
 
     @property
     def best_primary(self) -> float | None:
-        """The primary metric in its best epoch."""
+        """The primary metric in the best epoch."""
         return self.best.get(self.task.primary)
 
     @property
     def target(self) -> float | None:
-        """The value of the primary metric that the spec set as its target."""
+        """The target value of the primary metric, as the spec sets it."""
         return target_of(self.plan)
 
 
@@ -271,8 +271,8 @@ def results_figures(results: Results) -> list[RunFigures]:
 
 
 def _sharing(started: RunStarted, plan: Plan, environment: dict[str, Any]) -> RunStarted:
-    """The same record, with what is equal in the plan and the last run's environment held once:
-    of thousands of runs it is most of the memory."""
+    """The same Record, with equal parts of the plan and of the previous run's environment shared:
+    with thousands of runs, these are most of the memory."""
     own = {
         key: environment.get(key) if value == environment.get(key) else value
         for key, value in started.environment.items()
@@ -294,7 +294,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     script = _last(counted, ScriptMeasured)
     gate = _gate(plan, verdict, end, script)
     may_tell_speed = gate in _MAY_TELL_SPEED
-    # a run that diverged ran so fast, but learnt nothing; what a script learns is not known
+    # a diverged run's times count, its metrics do not; a script's metrics are unknown
     diverged = isinstance(end, RunFailed) and end.reason == "diverged"
     learnt = () if diverged or script_name(plan) else epochs
     timed = epochs if may_tell_speed else ()
@@ -383,7 +383,7 @@ def _gate(
         if int(plan["workers"]) == 1:
             return "not needed"
         return "not checked" if measured is None else "not decidable"
-    # one process has no other to equal, and is what the others are compared against
+    # a single process has nothing to be equal to: it is the reference of the others
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"
 
@@ -420,7 +420,8 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure of the end; None where the run has none, or its lists are empty or uneven."""
+    """A figure of the run's end; None without an end, or if its lists are empty or unequally
+    long."""
     if finished is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How a run ends, and how an attempt at it does."""
+"""How a run ends, and how an attempt to run it ends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raysuite.records.base import RecordBase
 from raysuite.records.confusion import ClassFigures
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
-"""time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.
-interrupted: a person asked for it. down: the cluster is being ended. interval: a sweep's scheduler
-compares its trials after this epoch."""
+"""time_limit: the allocation's time is nearly over. preempted: another job takes the allocation.
+interrupted: a person asked for it. down: the cluster is being shut down. interval: a sweep's
+scheduler compares its trials after this epoch."""
 
 FailReason = Literal[
     "gate",
@@ -26,12 +26,12 @@ FailReason = Literal[
     "diverged",
     "damaged",
 ]
-"""gate: the arithmetic is wrong. error: an exception. lost: workers died too often. node_lost: a
-node went away too often, or did not come back. interrupted: a person ended it without a
-checkpoint. out_of_memory: a device's memory, or the host's, did not hold it. deadline: a trial took
-longer than its sweep allows. infeasible: the values of a trial do not go together, so that it was
-never started. diverged: losses or weights are not finite; the time of its steps still counts.
-damaged: its journal is, so that nothing of it counts; found on reading, never written."""
+"""gate: the gate check failed. error: an exception. lost: workers died too often. node_lost: a node
+was lost too often, or did not come back. interrupted: a person ended it without a checkpoint.
+out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
+sweep allows. infeasible: a trial's values contradict each other, and it was not started. diverged:
+losses or weights are not finite; the time of its steps still counts. damaged: the journal is
+damaged, so that none of it counts; found on reading, never written."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -40,7 +40,7 @@ STOPPED: dict[StopReason, str] = {
     "down": "the cluster ended",
     "interval": "waits for the others",
 }
-"""Why a run was stopped, in words."""
+"""Reason for stopping a run -> its text."""
 
 FAILED: dict[FailReason, str] = {
     "gate": "by the gate",
@@ -54,34 +54,34 @@ FAILED: dict[FailReason, str] = {
     "diverged": "diverged",
     "damaged": "journal damaged",
 }
-"""Why a run failed, in words; an error has a message of its own."""
+"""Reason for a run's failure -> its text; an error has a message instead."""
 
 
 class RunFinished(RecordBase):
-    """A run ended well."""
+    """A run ended successfully."""
 
     kind: Literal["run_finished"] = "run_finished"
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; shared workers carry earlier runs'
-    libraries."""
+    """Per worker: resident memory when this run began; shared workers still hold the libraries of
+    earlier runs."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
     """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
     stopped_early: bool = False
-    """Ended before its last epoch, by `training.early_stopping`."""
+    """Whether `training.early_stopping` ended it before its last epoch."""
     classes: ClassFigures | None = None
-    """Of the last validation, by class; None where there are more than 1,000 classes."""
+    """Figures by class of the last validation; None for more than 1,000 classes."""
     seconds: float
-    """Wall clock of the run, all included but for a profile, whose cost is apart."""
+    """Wall clock of the whole run, except a profile, whose cost is recorded separately."""
     first_step_seconds: float
     """From the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
-    """Wall clock at the end of that step, in seconds since 1970."""
+    """Wall clock time at the end of that step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
-    """Parts of `seconds` on rank 0, by part: joining the group, gate, data, training, validation,
+    """Phases of `seconds` on rank 0: joining the group, gate, data, training, validation,
     checkpoints, and the rest."""
 
 
@@ -92,21 +92,21 @@ class RunFailed(RecordBase):
     reason: FailReason
     message: str
     detail: str = ""
-    """The traceback, where there is one."""
+    """The traceback, if there is one."""
     step: int | None = None
-    """Of a run that diverged: the first optimiser step, counted from 1, that shows it."""
+    """Of a diverged run: the first optimiser step, counted from 1, that shows the divergence."""
 
 
 class RunStopped(RecordBase):
-    """An attempt ended because it was asked to, with a checkpoint; the run can be resumed.
+    """An attempt ended on request, with a checkpoint; the run can be resumed.
 
-    It is no end of the run: `Results.end_of` is None after it.
+    The run itself has not ended: `Results.end_of` is None.
     """
 
     kind: Literal["run_stopped"] = "run_stopped"
     reason: StopReason
     epoch: int
-    """The epoch in which it stopped, counted from 0."""
+    """The epoch in which the attempt stopped, counted from 0."""
     step: int
     """Completed optimiser steps, over all epochs."""
 
@@ -118,20 +118,19 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, as others do better. It is no failure: the run's
-    results count.
-    """
+    """A sweep's scheduler ended the run early, as other trials do better. This is no failure: the
+    run's results count."""
 
     kind: Literal["run_pruned"] = "run_pruned"
     by: str
     """The scheduler: asha, median, ..."""
     epoch: int
-    """The last epoch that it finished, counted from 0."""
+    """The last epoch that the run finished, counted from 0."""
     value: float | None
-    """The goal's value then, by which it was compared; None where there was none."""
+    """The value of the goal at that time, by which the run was compared; None if there was none."""
     message: str = ""
     settled: bool = False
-    """Whether the driver wrote it, maybe much later, for workers that had been lost by then."""
+    """Whether the driver wrote this, maybe much later, because the workers had been lost."""
 
     @property
     def words(self) -> str:
@@ -141,12 +140,12 @@ class RunPruned(RecordBase):
 
 
 RunEnd = RunFinished | RunFailed | RunPruned
-"""After which a run is not resumed."""
+"""The Records that end a run: it is not resumed."""
 
 
 def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:
-    """Whether an invocation that resumes trains the run: it has not ended, its journal is damaged,
-    or it failed and failed ones are repeated."""
+    """Whether a resuming invocation trains the run: it has not ended, its journal is damaged, or it
+    failed and `retry_failed` is set."""
     if isinstance(end, RunFailed):
         return retry_failed or end.reason == "damaged"
     return end is None

@@ -27,13 +27,13 @@ class Point:
     """When its first run began, in seconds since 1970."""
     version: str
     commit: str
-    """Of raysuite's own code; empty where it is not known."""
+    """Commit of raysuite's own code; empty if unknown."""
     throughput: Stat
     """Images, or other units, per second, over the repeats."""
     unit: str = "images"
-    """What the throughput counts."""
+    """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Throughput from here on relative to that before, where it changed here."""
+    """Throughput from this folder on relative to that before; None if it did not change here."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,13 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were found between single runs: folders are too few to know how much
-    throughput varies from one to the next, so any drift between two counts as a change."""
+    """Whether changes between single runs were looked for. There are then too few folders to
+    estimate the spread from folder to folder, so any drift between two of them counts as a
+    change."""
 
 
 PLACES = 0.8
-"""Share of the error probability for changes at one place; the rest is for stretches."""
+"""Share of the error probability spent on changes at one place; the rest is for stretches."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -84,7 +85,7 @@ def histories(folders: Iterable[Results]) -> list[History]:
 
 
 def hardware_of(environment: dict[str, Any]) -> str:
-    """Processors and GPUs, as far as a throughput depends on them."""
+    """The processors and GPUs, as far as throughput depends on them."""
     cpu = environment.get("cpu") or {}
     gpus = [gpu.get("name", "GPU") for gpu in environment.get("gpus") or []]
     cores = f"{cpu.get('logical_cores')} x {cpu.get('model')}"
@@ -92,12 +93,12 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """A key of the variant without the experiment's name. Specs of earlier versions get today's
-    defaults for newer options, so that versions compare."""
-    from raysuite.spec import ExperimentSpec  # which needs records
+    """A key of the variant without the experiment's name. Newer options get today's defaults in
+    specs of earlier versions, so that versions can be compared."""
+    from raysuite.spec import ExperimentSpec  # imported here, as it imports records
 
     plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}
-    with contextlib.suppress(ValidationError):  # of a version whose options are no longer there
+    with contextlib.suppress(ValidationError):  # a version whose options were removed since
         plan["spec"] = ExperimentSpec.model_validate(plan["spec"]).model_dump(mode="json")
     return variant_key(plan)
 
@@ -105,11 +106,11 @@ def _without_names(run: RunFigures) -> str:
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
     """The points with their changes: binary segmentation (Scott and Knott 1974, Biometrics 30:507).
 
-    A series is divided where the ratio of its two parts is most significant, if its interval at
-    a level that holds over all places (Bonferroni) excludes 1; both parts are then divided in the
-    same way. Where no place is significant, a stretch between two places is compared with the rest.
-    Each part has two values at least: the folders' means, or their runs. A change is the ratio of
-    two neighbouring parts, at the same level.
+    A series is divided at the place with the most significant ratio of its two parts, if the
+    ratio's interval excludes 1 at a level that holds over all places (Bonferroni). Both parts are
+    then divided in the same way. If no place is significant, a stretch between two places is
+    compared with the rest. Each part has at least two values: the means of folders, or their runs.
+    A change is the ratio of two neighbouring parts, with its interval at the same level.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]
@@ -138,12 +139,13 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch that differs most from what is before and after it together, as
-    a regression that was repaired does; empty if none is significant over all stretches (circular
-    binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the stretch that differs most from the points before and after it taken
+    together, such as a regression that was repaired. Empty if none is significant over all
+    stretches (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
-    # what PLACES leaves, over all pairs of places; `level` is that of each place
+    # the error probability that PLACES leaves, divided by all pairs of places; `level` is that of
+    # each single place
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
     best: tuple[float, list[int]] | None = None
     for begin, end in pairs:

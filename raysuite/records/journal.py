@@ -2,13 +2,13 @@
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
-RESULTS/plan-CHECKSUM.jsonl            RunPlans that were added to the plan.json of that checksum
-RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
-RESULTS/decided.json                   of a sweep: what made no trial, and whether all are decided
-RESULTS/epoch-order.jsonl              of a sweep: epochs in the order in which its scheduler got
-RESULTS/commands.txt                   the commands that wrote into it, one a line
+RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
+RESULTS/search.json                    of a sweep: what is searched, and the spec it starts from
+RESULTS/decided.json                   of a sweep: values that made no trial, and if all are decided
+RESULTS/epoch-order.jsonl              of a sweep: epochs in the order its scheduler received them
+RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
-RESULTS/predictions.jsonl              what was predicted of its runs, which is no measurement
+RESULTS/predictions.jsonl              predictions of its runs, which are not measurements
 RESULTS/report.html, rows.csv, rows.md
 """
 
@@ -57,10 +57,10 @@ class Journal:
 
 
 def read_journal(file: Path) -> list[Record]:
-    """The Records of a journal, without a cut last line, which a killed writer leaves.
+    """The Records of a journal, without an incomplete last line, which a killed writer leaves.
 
-    Of a journal that is damaged otherwise they are a RunFailed that names the damage, after how the
-    batch was found: none of its figures counts.
+    A journal that is damaged elsewhere gives the result of its batch search, if any, and a
+    RunFailed that names the damage: none of its figures counts.
     """
     found = [_record(line) for line in read_lines(file)]
     known = [record for record in found if record is not None]
@@ -73,7 +73,7 @@ def read_journal(file: Path) -> list[Record]:
 
 
 def is_damaged(records: Sequence[Record]) -> bool:
-    """Whether they are those of a damaged journal."""
+    """Whether `read_journal` found the journal of these Records damaged."""
     return bool(records) and getattr(records[-1], "reason", "") == "damaged"
 
 
@@ -85,13 +85,14 @@ def _record(line: bytes) -> Record | None:
 
 
 def _damage(found: Sequence[Record | None]) -> str:
-    """What is wrong with a journal, from its last fresh start on; empty where nothing is."""
+    """The damage of a journal since its last fresh start; empty if there is none."""
     damage, epochs = "", 0
     wanted: int | None = None
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
-            # earlier versions kept a cut line when the next attempt, or the driver, wrote
+            # in earlier versions an incomplete line stayed when the next attempt, or the driver,
+            # wrote
             case None if not isinstance(after, RunStarted | RunFailed):
                 wrong = "is damaged"
             case RunStarted(first_epoch=first):
@@ -115,7 +116,7 @@ def _damage(found: Sequence[Record | None]) -> str:
 
 
 def recorded_epochs(records: Iterable[Record]) -> int:
-    """How many epochs a run has finished: a checkpoint further on does not belong to them."""
+    """The number of epochs that a run has finished; a later checkpoint does not belong to them."""
     epochs = 0
     for record in records:
         match record:
@@ -127,8 +128,8 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """By label, of a run's journal: as they were counted last, else as they were planned; empty
-    where neither is on record."""
+    """The names of a run's classes, by label: as counted last, else as planned; empty if its
+    journal has neither."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -139,8 +140,8 @@ def class_names(file: Path) -> tuple[str, ...]:
 
 
 def began(file: Path) -> float:
-    """When a suite with this plan.json began, in seconds since the epoch: by the name of its
-    folder, or, where that was given another, by its last plan."""
+    """When the suite with this plan.json began, in seconds since the epoch: by the name of its
+    folder, or by the time of its last plan if the folder was given another name."""
     try:
         return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
     except ValueError:
@@ -148,16 +149,17 @@ def began(file: Path) -> float:
 
 
 def _checked(content: Any) -> Any:
-    """A document, or each of a list, with the checksum of its content as its last key."""
+    """A document, or each one of a list, with the checksum of its content as its last key."""
     if isinstance(content, list):
         return [_checked(each) for each in content]
     return {**content, _CHECKSUM: _checksum(content)}
 
 
 def _unchecked(content: Any) -> Any:
-    """What `_checked` was given; a document of earlier versions has no checksum.
+    """The content that `_checked` was given. A document of earlier versions has no checksum.
 
-    Raises ValueError, or AttributeError for what is no document, where it does not match.
+    Raises ValueError if the checksum does not match, and AttributeError if `content` is no
+    document.
     """
     if isinstance(content, list):
         return [_unchecked(each) for each in content]
@@ -168,7 +170,7 @@ def _unchecked(content: Any) -> Any:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(content))  # keys are text
+    plain = json.loads(json.dumps(content))  # JSON makes all keys strings
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
@@ -177,23 +179,23 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """How far a sweep has decided its trials, beyond those that have a plan."""
+    """How far a sweep has decided on its trials, in addition to those that have a plan."""
 
     left_out: list[dict[str, Any]]
-    """Values that make no spec, in the order in which they were decided."""
+    """Values that make no valid spec, in the order in which they were drawn."""
     is_all: bool
-    """Whether no further trial is to come."""
+    """Whether all trials have been decided."""
 
 
 class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: tuple[Path, set[str]] | None = None
-        """Where plans are added, and the run ids of those that are there."""
+        """The file that plans are added to, and the run ids in it and in plan.json."""
 
     @classmethod
     def create(cls, parent: Path) -> Results:
-        """A new, empty results folder PARENT/DATE-TIME. Raises UserError where none can be made."""
+        """Create an empty results folder PARENT/DATE-TIME. Raises UserError if that fails."""
         while True:
             folder = parent.absolute() / time.strftime(_DATE_TIME)
             try:
@@ -209,10 +211,11 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """An existing results folder, or the newest one in an experiment's folder or above it.
+        """Open a results folder. `folder` is the folder itself, an experiment's, or one level
+        above; of several results folders in it, the newest is opened.
 
-        `python -m raysuite.train` of earlier versions wrote into the experiment's folder itself.
-        Raises UserError where there is none.
+        In earlier versions, `python -m raysuite.train` wrote into the experiment's folder itself.
+        Raises UserError if there is no results folder.
         """
         found = [file for depth in ("", "*/", "*/*/") for file in folder.glob(f"{depth}{PLAN}")]
         if not found:
@@ -232,7 +235,7 @@ class Results:
             raise _damaged(added, error) from error
 
     def state_of_plans(self) -> list[tuple[str, int, int]]:
-        """Equal as long as no plan has been added or written."""
+        """A value that changes whenever a plan is added or written."""
         found = []
         for file in sorted(self.folder.glob("plan*.json*")):
             with contextlib.suppress(FileNotFoundError):  # written anew
@@ -247,22 +250,21 @@ class Results:
         self._known = None
 
     def _added(self) -> Path:
-        """The file of plans that were added to the present plan.json; it is new with each."""
+        """The file of plans that were added to the present plan.json, named by its checksum."""
         content = b""
         with contextlib.suppress(FileNotFoundError):
             content = (self.folder / PLAN).read_bytes()
         return self.folder / f"plan-{zlib.crc32(content):08x}.jsonl"
 
     def settle_plans(self) -> None:
-        """Write the plans that were added into plan.json itself, where programs look for them."""
+        """Move added plans into plan.json, where programs expect them."""
         if self._added().exists():
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """A sweep's `search` section, its `name`, the `spec` that it began from, and `settings`:
-        keys that are set for every block that is drawn there. All plain data; None where these are
-        no results of a sweep.
-        """
+        """A sweep's `search` section, `name`, initial `spec`, and `settings`: keys that are set in
+        every block that is drawn there. All are plain data; None if these are not the results of a
+        sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 
@@ -273,12 +275,12 @@ class Results:
         spec: dict[str, Any],
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """Write down what a sweep searches."""
+        """Write what a sweep searches."""
         content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
         self._write(SEARCH, content)
 
     def decided(self) -> Decided | None:
-        """How far a sweep has decided its trials; None where that was not written down."""
+        """How far a sweep has decided on its trials; None if not recorded."""
         found = self._read(DECIDED)
         return None if found is None else Decided(**found)
 
@@ -293,11 +295,11 @@ class Results:
             raise _damaged(file, error) from error
 
     def _write(self, name: str, content: Any) -> None:
-        """A reader never sees half a file."""
+        """Write a JSON file as a whole: a reader never gets half of it."""
         write_whole(self.folder / name, json.dumps(_checked(content), indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
-        """Add one RunPlan after the others, unless it is there."""
+        """Append one RunPlan, unless it is there already."""
         if not (self.folder / PLAN).exists():
             self.write_plans([])
         added = self._added()
@@ -308,7 +310,7 @@ class Results:
             self._known[1].add(plan["run_id"])
 
     def add_command(self, command: str) -> None:
-        """Write down a command that adds to this folder: one line each."""
+        """Append a command that writes into this folder, as one line."""
         append_line(self.folder / COMMANDS, printable(command).replace("\n", " ").encode())
 
     def commands(self) -> list[str]:
@@ -323,7 +325,7 @@ class Results:
         return list(self._read(TIMINGS) or [])
 
     def write_predictions(self, predictions: Sequence[RunPredicted]) -> None:
-        """Keep what was predicted of the runs, instead of what was predicted before."""
+        """Replace the predictions of the runs."""
         content = b"".join(checked_line(each) + b"\n" for each in predictions)
         write_whole(self.folder / PREDICTIONS, content)
 
@@ -341,7 +343,7 @@ class Results:
         return read_journal(self.journal_file(run_id))
 
     def end_of(self, run_id: str) -> RunEnd | None:
-        """How a run ended; None while it has not, or while it is being retried."""
+        """How a run ended; None if it has not, or is being retried."""
         records = self.records(run_id)
         last = records[-1] if records else None
         return last if isinstance(last, RunEnd) else None

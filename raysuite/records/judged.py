@@ -1,4 +1,4 @@
-"""The decision on a trial of a population at an interval."""
+"""The decision on a trial of a population at a PBT step."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from raysuite.records.ends import RunStopped
 
 
 class RunJudged(RecordBase):
-    """At an interval a sweep's scheduler compared the run with the others of its population.
+    """At a PBT step a sweep's scheduler compared the run with the others of its population.
 
-    It continues with its own weights, or with a copy of another's and with other values. The epochs
-    before it are those of the weights that it had then.
+    The run continues with its own weights, or with a copy of another run's and with other values.
+    Its epochs before the step belong to the weights that it had then.
     """
 
     kind: Literal["run_judged"] = "run_judged"
     by: str
     """The scheduler: pbt."""
     epoch: int
-    """The last epoch that it had finished, counted from 0."""
+    """The last epoch that the run had finished, counted from 0."""
     value: float | None
-    """What it was compared by: the primary metric after that epoch; None where it diverged."""
+    """The primary metric after that epoch, by which runs are compared; None if the run diverged."""
     place: int
-    """Its place in the population, the best is 1."""
+    """Place of the run in the population; 1 is the best."""
     population: int
-    """How many runs were compared."""
+    """Number of runs that were compared."""
     source: str | None = None
-    """Id of the run whose checkpoint after the same epoch it took; None: it kept its own."""
+    """Id of the run whose checkpoint after the same epoch was taken; None: the run kept its own."""
     source_trial: int | None = None
-    """That run's number as a trial."""
+    """Trial number of that run."""
     values: dict[str, Any]
-    """Dotted key -> value from here on, of all keys that are searched."""
+    """Dotted key -> value from here on, for all searched keys."""
 
     @property
     def words(self) -> str:
@@ -42,8 +42,7 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Completed epochs of a run that waits at an interval to be compared; None: it does
-    not."""
+    """Completed epochs of a run that waits for a PBT step; None if it does not wait."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
 

@@ -1,6 +1,7 @@
-"""The position inside an epoch that is being trained: RESULTS/runs/RUN_ID/progress.json.
+"""The position inside the epoch that is being trained: RESULTS/runs/RUN_ID/progress.json.
 
-Rank 0 replaces the file at most once a second. It is no Record: no figure is derived from it.
+Rank 0 replaces the file at most once a second. The position is no Record: no figure is derived from
+it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from raysuite.files import write_whole
 PERIOD_S = 1.0
 """The shortest time between two writes."""
 _WRITES = 6
-"""images/s are those of the last so many writes."""
+"""Number of the last writes over which images/s are computed."""
 
 _log = logging.getLogger(__name__)
 
 
 class LivePosition(BaseModel):
-    """Where rank 0 of a run is."""
+    """The position of a run's rank 0."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,44 +37,45 @@ class LivePosition(BaseModel):
     epoch: int
     """Counted from 0."""
     step: int
-    """Optimiser steps of this epoch that were taken."""
+    """Optimiser steps taken in this epoch."""
     steps: int
-    """Optimiser steps of the whole epoch; at `step == steps` it is being validated."""
+    """Optimiser steps of the whole epoch; `step == steps` means validation."""
     images: int
-    """Images of those steps, over all workers."""
+    """Images of the steps taken, over all workers."""
     images_per_second: float | None = None
-    """Over all workers, of the last seconds; None before a step has ended."""
+    """Throughput over all workers in the last seconds; None before the first step has ended."""
     loss: float | None = None
-    """Mean loss of rank 0's samples of the last step; None on devices that would have to wait."""
+    """Mean loss of rank 0's samples in the last step; None on devices that would have to wait."""
 
 
 class LiveProgress:
-    """The training loop's position at each step, written by a thread beside it.
+    """The training loop's position at each step, written by a separate thread.
 
-    A step costs the loop the assignment of a tuple; disks and file servers delay the thread only.
+    A step costs the loop one assignment of a tuple; slow disks and file servers delay only the
+    thread.
     """
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Its number, and the images done after each step, from 0 on."""
+        """Number of the epoch, and the images done after each step, starting with 0."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: int, step: int, sizes: Sequence[int]) -> None:
-        """Before the first step of an epoch that is taken here, `step`; `sizes` are the images of
-        all steps of the epoch."""
+        """Note the beginning of an epoch. `step` is the first step taken here; `sizes` are the
+        images of all steps of the epoch."""
         self._epoch = epoch, [0, *accumulate(sizes)]
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """After a step, the epoch's `done`-th. `loss` is called by the other thread: it must not
+        """Note that `done` steps of the epoch are taken. The thread calls `loss`, which must not
         make the device wait."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:
-        """Write to `file` until `close`, which removes it. A disk that fails ends the writing, and
-        no run."""
+        """Write to `file` until `close`, which removes it. A disk error ends the writing, not the
+        run."""
         self._thread = threading.Thread(
             target=self._write, args=(file, period_s), name="progress", daemon=True
         )
@@ -106,7 +108,7 @@ class LiveProgress:
                     images_per_second=count / seconds if seconds > 0 and count else None,
                     loss=loss(),
                 )
-                if not file.parent.is_dir():  # the results were removed
+                if not file.parent.is_dir():  # the results folder was removed
                     raise FileNotFoundError(file.parent)
                 write_whole(file, position.model_dump_json().encode(), flush=False)
             file.unlink(missing_ok=True)
@@ -115,12 +117,12 @@ class LiveProgress:
 
 
 def live_file(journal: Path) -> Path:
-    """The file with the progress of the run that has this journal."""
+    """The progress file of the run with this journal."""
     return journal.with_name("progress.json")
 
 
 def live_position(file: Path) -> LivePosition | None:
-    """The position that was written last; None where there is none."""
+    """The position that was written last; None if there is none."""
     try:
         return LivePosition.model_validate_json(file.read_bytes())
     except (OSError, ValidationError):

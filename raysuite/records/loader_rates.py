@@ -1,4 +1,4 @@
-"""How fast loaders are: what `raysuite bench loaders` measured, and the figures that follow."""
+"""Throughput of loaders: measurements of `raysuite bench loaders`, and derived figures."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ class _Fact(BaseModel):
 
 
 class Candidate(_Fact):
-    """One thing that is timed: a loader with its options, or a limit."""
+    """One thing to be timed: a loader with its options, or a limit."""
 
     name: str
-    """`native · 2 threads`; no two candidates share it."""
+    """`native · 2 threads`; unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
-    """`decoding` and `reading` are the limits: decoding alone, and reading the bytes alone."""
+    """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
     series: str
     """The name without the number of threads."""
     width: int
-    """Threads, processes or Ray tasks that load; 0 where nothing is loaded (`synthetic`)."""
+    """Threads, processes or Ray tasks that load; 0 if nothing is loaded (`synthetic`)."""
     options: dict[str, Any] = {}
-    """The loader's options, as a spec has them."""
+    """The loader's options, as in a spec."""
     excuse: str = ""
-    """Why it is not tried; empty for what is."""
+    """Why the candidate is not timed; empty if it is."""
 
 
 class Timing(_Fact):
-    """One timing of one candidate, in processes of its own, after its warm-up."""
+    """One timing of one candidate after its warm-up, in separate processes."""
 
     candidate: str
     repeat: int
     images: int
     seconds: float
-    """Wall clock of these images."""
+    """Wall clock for these images."""
     cpu_seconds: float
-    """Processor time that the candidate's processes took meanwhile."""
+    """Processor time of the candidate's processes meanwhile."""
     machine_seconds: float
-    """Processor time that the whole machine took meanwhile."""
+    """Processor time of the whole machine meanwhile."""
     start_seconds: float
-    """Wall clock until the first images were there, imports of libraries included."""
+    """Wall clock until the first images were ready, including imports."""
 
 
 class Failure(_Fact):
@@ -60,31 +60,31 @@ class Failure(_Fact):
 
 
 class Material(_Fact):
-    """What the split is made of, from a look at some of its images."""
+    """The split's images, described from a sample of them."""
 
     samples: int
     image_bytes: float
     """Mean bytes of an encoded image."""
     pixel_bytes: float
-    """Mean bytes of its pixels, decoded."""
+    """Mean bytes of the decoded pixels of an image."""
     jpeg_share: float
-    """Share of JPEGs; what is none is decoded by Pillow, if at all."""
+    """Share of JPEGs; Pillow decodes other formats."""
     encoded: bool
-    """False where the files hold bare pixels."""
+    """False if the files hold uncompressed pixels."""
     augment: str
-    """What is drawn anew for each training image."""
+    """The random augmentation of each training image."""
     read_before: bool
-    """Whether all of it was read once before the first timing, and fits in the page cache."""
+    """Whether all images were read once before the first timing, and fit in the page cache."""
 
 
 class LoadingBench(_Fact):
-    """All that one `raysuite bench loaders` measured."""
+    """All measurements of one `raysuite bench loaders`."""
 
     format: int = 1
     name: str
-    """The data set, and its format on disk where it has several."""
+    """The data set, with its format on disk if there are several."""
     time: float
-    """When it began, in s since 1970."""
+    """When the measurement began, in s since 1970."""
     plan: dict[str, Any]
     """The plain data of a `raysuite.plan.LoadingPlan`."""
     candidates: tuple[Candidate, ...]
@@ -93,14 +93,14 @@ class LoadingBench(_Fact):
     timings: tuple[Timing, ...] = ()
     failures: tuple[Failure, ...] = ()
     complete: bool = False
-    """False while it is measured, and where it was interrupted."""
+    """False during the measurement, and if it was interrupted."""
 
     def grown(self, fact: Timing | Failure) -> LoadingBench:
         name = "timings" if isinstance(fact, Timing) else "failures"
         return self.model_copy(update={name: (*getattr(self, name), fact)})
 
     def save(self, folder: Path) -> Path:
-        """Write FILE into `folder`; a reader never sees half of it."""
+        """Write FILE into `folder`; a reader never gets half of it."""
         write_whole(folder / FILE, f"{self.model_dump_json(indent=1)}\n".encode())
         return folder / FILE
 
@@ -113,12 +113,12 @@ class LoadingRow:
     throughput: Stat | None
     """Images/s."""
     cores: Stat | None
-    """Processor seconds per second: how many cores it keeps busy."""
+    """Processor seconds per second: the number of cores that the candidate keeps busy."""
     others: Stat | None
     """Cores that everything else on the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput over that of decoding alone, and of reading alone, by as many threads."""
+    """Throughput relative to that of decoding alone with as many threads."""
     of_reading: Ratio | None
     failure: str
 
@@ -153,7 +153,7 @@ def _others(timing: Timing) -> float:
 def _stat(bench: LoadingBench, name: str, figure: Any) -> Stat | None:
     places = [n for n, each in enumerate(bench.timings) if each.candidate == name]
     timings = [bench.timings[n] for n in places]
-    # a timing has no time of day, but they are in order
+    # timings have no time of day, but are in order
     rounds = [(each.repeat, float(n)) for n, each in zip(places, timings, strict=True)]
     return summarize((figure(each) for each in timings), rounds=rounds)
 

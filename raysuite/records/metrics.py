@@ -1,7 +1,8 @@
 """Every metric of a run, declared once: name, unit, value, reduction over repeats, tables.
 
-Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference in docs iterate
-`metrics_of` a task. To add a metric, add a `Metric`; one of the validation is declared by its task.
+Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference in docs iterate over
+`metrics_of` a task. To add a metric, add a `Metric`; a metric of the validation is declared by its
+task.
 """
 
 from __future__ import annotations
@@ -33,45 +34,46 @@ Unit = Literal[
     "",
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
-"""mean, share: of the runs whose times count, a share in [0, 1]. accuracy: of runs that learnt,
-with the interval of a finite validation set. learnt: a mean of runs that learnt; all: the same,
-None where one of them lacks it: a mean of the others would be biased."""
+"""How repeats are reduced. mean: the mean of the runs whose times count; share: the same for a
+share in [0, 1]. accuracy: the mean of runs whose metrics count, with the interval of a finite
+validation set. learnt: the mean of runs whose metrics count; all: the same, but None if one of them
+lacks the value, as the mean of the rest would be biased."""
 Table = Literal["variants", "costs", ""]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric. It is None where it was not measured, or the gate was not passed."""
+    """One metric. Its value is None if it was not measured, or the gate was not passed."""
 
     name: str
-    """Attribute of a Row."""
+    """Name of the Row's attribute."""
     title: str
-    """Column of tables."""
+    """Title of the column in tables."""
     unit: Unit
     note: str
-    """What it is, in a sentence."""
+    """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Its value of one run; None: the attribute of that name, of the run or of its costs."""
+    """Computes a run's value; None: the attribute of that name, of the run or of its costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
-    """Whether it is withheld where the gate was not passed."""
+    """Whether the value is withheld unless the gate was passed."""
     key: str = ""
-    """In rows.csv, rows.json and against.json; default: the name, ending in `_s` for seconds."""
+    """Key in rows.csv, rows.json and against.json; default: the name, with `_s` for seconds."""
     mlflow: str = ""
-    """In MLflow, below `run/`; default: the name."""
+    """Key in MLflow, below `run/`; default: the name."""
     table: Table = ""
     compared: str = ""
-    """What papers' values and `--against` call it; empty where it is not compared."""
+    """Name in papers' values and in `--against`; empty if not compared."""
 
     @property
     def column(self) -> str:
-        """Its name in files."""
+        """The metric's key in files."""
         if self.key:
             return self.key
         return self.name.removesuffix("_seconds") + "_s" if self.unit == "s" else self.name
 
     def value(self, run: RunFigures) -> float | None:
-        """Of one run; None where it may not be reported."""
+        """The value of one run; None if it may not be reported."""
         if self.needs_gate and not run.may_tell_speed:
             return None
         if self.of is not None:
@@ -83,7 +85,7 @@ class Metric:
     def reduce(
         self, timed: Sequence[RunFigures], learnt: Sequence[RunFigures], samples: int, rounds: Any
     ) -> Stat | None:
-        """Over the repeats of a variant: see `Reduction`."""
+        """Reduce the values of a variant's repeats: see `Reduction`."""
         if self.reduction == "accuracy":
             return accuracy((self.value(run) for run in learnt), samples)
         if self.reduction == "learnt":
@@ -100,7 +102,8 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """Of the timed steps of all epochs; None where they are too few to have it: p99 needs 100."""
+    """A function for a percentile of the timed steps of all epochs. It returns None if there are
+    too few steps: p99 needs 100."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
@@ -114,7 +117,7 @@ def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
 
 
 def _all_epochs(run: RunFigures) -> float | None:
-    """None of a script, which counts its own epochs."""
+    """Training time of all epochs; None for a script, which counts its own epochs."""
     if run.epoch_seconds is None or script_name(run.plan):
         return None
     return run.epoch_seconds * int(run.plan["spec"]["training"]["epochs"])
@@ -154,7 +157,7 @@ def _best(task: TaskFacts) -> Metric:
 
 
 def _validated(task: TaskFacts) -> Reduction:
-    """Only classification's metrics are shares of as many samples as the validation set has."""
+    """Only classification's metrics are shares of the validation samples."""
     return "accuracy" if task == CLASSIFICATION else "learnt"
 
 
@@ -163,7 +166,7 @@ _RATES: dict[str, tuple[Unit, Unit]] = {
     "samples": ("samples/s", "J/sample"),
     "tokens": ("tokens/s", "J/token"),
 }
-"""What the throughput counts -> the units of throughput and of energy."""
+"""Unit that the throughput counts -> units of throughput and of energy."""
 
 
 @cache
@@ -419,5 +422,5 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
 
 
 METRICS = metrics_of()
-"""Of classification."""
+"""The metrics of classification."""
 BY_NAME = {metric.name: metric for metric in METRICS}

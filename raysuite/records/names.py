@@ -1,4 +1,5 @@
-"""What a variant is called, and which runs are the same variant: pure functions of plan data.
+"""The names of variants, and keys that tell which runs are the same variant: pure functions of plan
+data.
 
 A plan is the plain data of a `raysuite.plan.RunPlan`, as `Results.plans` reads it.
 """
@@ -26,13 +27,13 @@ _SHOWN_FIRST = ("strategy", "loader", "resources.workers")
 
 
 def variant_name(plan: Plan) -> str:
-    """`ddp · native · 2 workers`: what a run is called, whatever its repeat or seed."""
+    """`ddp · native · 2 workers`: the name of a run, whatever its repeat or seed."""
     parts = [strategy_name(plan), loader_name(plan), workers_name(plan["workers"])]
     return " · ".join([*filter(None, parts), *extras(plan)])
 
 
 def run_name(plan: Plan) -> str:
-    """The variant's name and, after the first, the repeat."""
+    """The variant's name, and the repeat if it is not the first."""
     name = variant_name(plan)
     return f"{name} · repeat {plan['repeat']}" if plan["repeat"] else name
 
@@ -44,7 +45,7 @@ def series_name(plan: Plan) -> str:
 
 
 def script_name(plan: Plan) -> str:
-    """`train.py`, of a training script of the user's own; empty for any other run."""
+    """`train.py`, for a user's own training script; empty for any other run."""
     script = plan["spec"].get("script")
     if not script:
         return ""
@@ -53,16 +54,16 @@ def script_name(plan: Plan) -> str:
 
 
 def strategy_name(plan: Plan) -> str:
-    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`, or the name
-    of the script that has its own."""
+    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`; for a
+    script, the script's name."""
     if script := script_name(plan):
         return script
     return block_name(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
 
 
 def loader_name(plan: Plan) -> str:
-    """The loader as the matrix names it, such as `native` or `dali(threads=2)`; empty for a
-    script, which has its own."""
+    """The loader as the matrix names it, such as `native` or `dali(threads=2)`; empty for a script,
+    which reads its data itself."""
     if script_name(plan):
         return ""
     return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
@@ -74,7 +75,7 @@ def workers_name(workers: int) -> str:
 
 
 def extras(plan: Plan) -> list[str]:
-    """The other matrix keys of a run that have a value, such as `bucket_mb=1`."""
+    """The other matrix keys of a run with their values, such as `bucket_mb=1`."""
     return [
         f"{key_name(key)}={block_name(value)}"
         for key, value in plan["label"].items()
@@ -83,23 +84,22 @@ def extras(plan: Plan) -> list[str]:
 
 
 def key_name(key: str) -> str:
-    """The last part of a dotted key; `schedule.name` is the schedule."""
+    """The last part of a dotted key; for `schedule.name` it is `schedule`."""
     return key.removesuffix(".name").rpartition(".")[2]
 
 
 def variant_key(plan: Plan) -> str:
-    """Equal for the repeats of one variant: the resolved spec without its seed and what it is
-    tracked by, and the device."""
+    """A key that is equal for the repeats of one variant: the resolved spec without `seed` and
+    `track`, and the device."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
 
 def series_key(plan: Plan, found: str | None = None) -> str:
-    """Equal for variants that differ in their number of workers alone.
+    """A key that is equal for variants that differ in their number of workers alone.
 
-    The device is left out where the spec leaves it to the machine (`auto`), and so is the number of
-    `found`, the key that was found by trial, such as `training.accumulate`: it follows from the
-    workers.
+    The device is left out if the spec leaves it open (`auto`). So is the value of `found`, the key
+    found by a batch search, such as `training.accumulate`: it depends on the workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
@@ -111,10 +111,11 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 
 def work_key(plan: Plan) -> str:
-    """Equal for runs whose images per second compare: the same model on the same images.
+    """A key that is equal for runs whose images per second compare: the same model on the same
+    images.
 
-    The path and format on disk of a set known by name are no part of it: they belong to what is
-    compared. The number of images is: other images may have the same name.
+    For a data set known by name, path and format on disk are left out: they belong to what is
+    compared. The number of images is included, as other images may have the same name.
     """
     if script := script_name(plan):
         return json.dumps({"script": script})
@@ -128,7 +129,7 @@ def work_key(plan: Plan) -> str:
 
 
 def work_name(plan: Plan) -> str:
-    """`resnet20 on digits`: what every variant of one comparison does."""
+    """`resnet20 on digits`: the work that all variants of one comparison do."""
     if script := script_name(plan):
         return script
     data = plan["spec"]["data"]
@@ -137,15 +138,15 @@ def work_name(plan: Plan) -> str:
 
 
 _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
-"""Blocks of a spec on which it depends what a run computes."""
+"""Blocks of a spec that determine what a run computes."""
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, the keys of its work in which the plans differ though no matrix names them,
-    with its values: they were planned from different specs.
+    """For each plan, the keys of its work, with their values, in which the plans differ though no
+    matrix names them: the plans were made from different specs.
 
-    `found`: keys whose values were found by trial. A data set's format on disk is left out, and so
-    is the path of a set known by name.
+    `found`: keys whose values were found by a batch search. The format of a data set on disk is
+    left out, and so is the path of a data set known by name.
     """
     named = {key for plan in plans for key in plan["label"]} | {*found, "data.format", "data.root"}
     if all(plan["spec"]["data"]["name"] not in _BY_PATH for plan in plans):
@@ -162,13 +163,13 @@ def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> l
 
 
 def epoch_units(plan: Plan) -> int:
-    """What the throughput counts in an epoch."""
+    """Number of the throughput's units in an epoch."""
     facts = plan["dataset"]
     return task_of(plan).units(int(facts["train_samples"]), int(facts.get("sequence") or 0))
 
 
 def target_of(plan: Plan) -> float | None:
-    """The value of the task's primary metric that a plan's spec set as its target."""
+    """The target value of the task's primary metric, as a plan's spec sets it."""
     training = plan["spec"]["training"]
     target: float | None = training.get("target_accuracy")
     return training.get("target") if target is None else target
@@ -184,7 +185,7 @@ def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def block_name(value: Any) -> str:
-    """A value of the matrix in words: `ddp`, or `dali(threads=2)` for a block with options."""
+    """A value of the matrix as text: `ddp`, or `dali(threads=2)` for a block with options."""
     if not isinstance(value, dict):
         return str(value)
     options = [f"{key}={block_name(item)}" for key, item in value.items() if key != "name"]

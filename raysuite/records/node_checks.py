@@ -1,4 +1,4 @@
-"""Nodes before a training: what was measured on each, and which of them are slow."""
+"""The node check before a training: the figures of each node, and which nodes are slow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECKS = {
 
 
 FILE = "nodes.jsonl"
-"""In a results folder: the check before its suite."""
+"""File in a results folder with the check before its suite."""
 
 
 class NodeFigures(BaseModel):
@@ -43,16 +43,16 @@ class NodeFigures(BaseModel):
     when: float
     """Seconds since 1970."""
     figures: dict[str, float]
-    """By CHECKS; what could not be measured is left out."""
+    """Figure by its key in CHECKS; those that could not be measured are left out."""
     all_reduce_s: float
-    """Of the global all-reduce, the same on all nodes."""
+    """Seconds of the global all-reduce, the same on all nodes."""
     transports: list[str]
     """What carried the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
-    """Where a check was made in several tries: the standard deviation of each figure's logarithm
-    over them."""
+    """Standard deviation of each figure's logarithm over the tries of the check, if there were
+    several."""
     networks: list[str] = []
-    """Devices that NCCL can use in place of sockets; not kept by earlier versions."""
+    """Devices that NCCL can use in place of sockets; absent in earlier versions."""
 
     @property
     def fell_back(self) -> bool:
@@ -70,14 +70,14 @@ def write_checks(file: Path, rows: Sequence[NodeFigures]) -> None:
 
 
 def read_checks(file: Path) -> list[NodeFigures]:
-    """The lines of a check's file; none where it is not there."""
+    """The lines of a check's file; empty if there is no file."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
     return [NodeFigures.model_validate_json(content_of(line)) for line in lines]
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A figure of a node that is far below the others'."""
+    """A figure of a node that is far below those of the other nodes."""
 
     host: str
     check: str
@@ -86,22 +86,22 @@ class Slow:
 
     @property
     def share(self) -> float:
-        """How far it is below the median, from 0 to 1."""
+        """How far the figure is below the median, from 0 to 1."""
         return 1 - self.value / self.median
 
 
 FEWEST = 3
-"""Nodes below which none is named: of two that differ, either may be the slow one."""
+"""With fewer nodes, none is called slow: of two that differ, either may be the slow one."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
-"""Of fewer than eight nodes, whose median absolute deviation says little: with three it is the
-difference of two of them."""
+"""Used for fewer than eight nodes, as their median absolute deviation is unreliable: with three
+nodes it is the difference of two of them."""
 _FEW = 8
 _OWN_DEVIATIONS = 3.0
-"""Of a node from itself."""
+"""Bound in standard deviations of a node's own tries."""
 _LEAST = 0.2
-"""Nodes that are alike differ by some percent, also where the median absolute deviation of a few of
-them is smaller by chance."""
+"""Least bound: equal nodes differ by some percent, even if the median absolute deviation of a few
+of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
@@ -109,12 +109,12 @@ _TO_SIGMA = 1.4826
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """Figures whose logarithm is below the median of all nodes by more than 0.2, than five robust
-    standard deviations (of fewer than eight nodes two), and than three standard deviations of a
-    node's own tries; none of fewer than three nodes.
+    """Figures whose logarithm is below all nodes' median by more than 0.2, five robust standard
+    deviations (two for fewer than eight nodes) and three of a node's own tries, whichever is most;
+    needs three nodes.
 
-    Other programs make nodes slower by a factor, so that of three nodes the fastest can be as far
-    from the median as the slow one is, unless factors are compared.
+    Logarithms compare factors, as other programs slow a node by a factor. In a plain difference,
+    the fastest of three nodes can be as far from the median as the slow one.
     """
     found = []
     deviations = _DEVIATIONS_OF_FEW if len(rows) < _FEW else _DEVIATIONS
@@ -134,10 +134,10 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
-    """The figures of all nodes, in the same order each time.
+    """The figures of all nodes, in the same order as `measure` returns.
 
-    They are measured up to five times more while a node looks slow, and the best of each is kept: a
-    node that another program slowed for a moment is not slow.
+    While a node looks slow, all are measured again, up to five times, and the best figures of each
+    node are kept: a node that another program slowed for a moment is not slow.
     """
     tries = [measure()]
     rows = tries[0]
@@ -148,7 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """The best of each figure of a node in its tries, and how far they spread."""
+    """The best of each figure of a node over its tries, and the spread of the tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }
@@ -166,7 +166,7 @@ def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
 
 
 def findings(rows: Sequence[NodeFigures]) -> Iterator[str]:
-    """Nodes that are slow or fell back to sockets, in words."""
+    """The nodes that are slow or fell back to sockets, as text."""
     for each in slow_nodes(rows):
         what = CHECKS[each.check]
         yield (

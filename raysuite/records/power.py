@@ -1,4 +1,4 @@
-"""What devices and hosts drew while an epoch trained, and how busy the devices were."""
+"""Energy that devices and hosts used while an epoch trained, and utilisation of the devices."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PowerUse(BaseModel):
-    """Of one epoch's training, without validation. Lists hold a value per worker, in the order of
-    ranks, None where nothing could be read."""
+    """Energy use in one epoch's training, without validation. Lists hold a value per worker by
+    rank; None if the value could not be read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     devices: list[str]
-    """Which device each worker has: equal for workers that share one, empty where unknown."""
+    """The device of each worker: equal for workers that share one, empty if unknown."""
     device_joules: list[float | None]
     """Energy of the worker's GPU, by NVML's counter."""
     device_busy: list[float | None]
-    """Part of the time in which a kernel ran on it, by NVML's samples, in [0, 1]."""
+    """Share of the time in which a kernel ran on the GPU, by NVML's samples, in [0, 1]."""
     hosts: list[str]
-    """Which host each worker is on: equal for workers of one host."""
+    """The host of each worker: equal for workers on one host."""
     host_joules: list[float | None]
-    """Energy of the host's processors and their memory, by RAPL's counters."""
+    """Energy of the host's processors and memory, by RAPL's counters."""
 
 
 def counter_name(number: float) -> str:
-    """Of the number by which workers of one host, or with one device, know their counter; empty for
-    0, where there is none."""
+    """The name of an energy counter, from the number that workers on the same host or device share;
+    empty for 0, no counter."""
     return f"{int(number):012x}" if number else ""
 
 
 def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
-    """What was drawn in several stretches of training, each with its seconds, one after the other.
+    """The energy use of several consecutive stretches of training, each given with its seconds.
 
-    None where any of them is unknown, or was on other devices or hosts.
+    None if one of them is unknown, or was on other devices or hosts.
     """
     uses, seconds = [use for use, _ in parts if use is not None], [each for _, each in parts]
     if not uses or len(uses) < len(parts):
@@ -65,10 +65,10 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
-    """The sum over distinct names: what several workers share counts once.
+    """The sum over distinct names: a counter that several workers share counts once.
 
-    Readings of one name differ by when each worker took them; the largest counts. None where any
-    of them is unknown: a part of the energy is not the energy.
+    Readings of one counter differ by when each worker took them; the largest counts. None if any of
+    them is unknown: a part of the energy is not the energy.
     """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):

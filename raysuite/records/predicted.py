@@ -1,4 +1,4 @@
-"""What was predicted of a run: never part of a journal, so that nothing takes it as measured."""
+"""Predictions for a run, which are never part of a journal, so as not to pass for measurements."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ class Interval(NamedTuple):
     high: float
 
     def times(self, factor: float) -> Interval:
-        """The same interval in another unit."""
+        """The same interval in another unit, `factor` times as large."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def inverse(self, numerator: float) -> Interval:
-        """Of `numerator` over this figure."""
+        """The interval of `numerator` / this figure."""
         return Interval(numerator / self.value, numerator / self.high, numerator / self.low)
 
 
 class RunPredicted(RecordBase):
-    """A run's figures by a calibrated model."""
+    """A run's figures as predicted by a calibrated model."""
 
     kind: Literal["run_predicted"] = "run_predicted"
     calibration: str
-    """The file of the calibration."""
+    """File name of the calibration."""
     level: float = 0.9
-    """Of each interval: the share of measured runs in it, if the model holds."""
+    """Probability of each interval: the share of measured runs within it, if the model holds."""
     throughput: Interval | None = None
-    """Images per second over all workers; None where nothing can be predicted."""
+    """Images per second over all workers; None if it cannot be predicted."""
     epoch_seconds: Interval | None = None
     run_seconds: Interval | None = None
-    """Wall time of the run, with its start and its validations."""
+    """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch, of the devices and hosts that the calibration knows."""
+    """Energy of an epoch, for the devices and hosts in the calibration."""
     memory_bytes: Interval | None = None
-    """Peak of the worker's memory that has most."""
+    """Largest peak memory of a worker."""
     speed_up: Interval | None = None
-    """Against `baseline`."""
+    """Speed-up relative to `baseline`."""
     efficiency: Interval | None = None
     baseline: str = ""
     """The run of the same variant with the fewest workers."""
     shares: dict[str, float] = Field(default_factory=dict)
-    """Part of an epoch by kind: computation, communication, overhead, loader, bubble."""
+    """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """In which quantities the run is outside of the calibrated range: no interval holds there."""
+    """Quantities in which the run is outside of the calibrated range: intervals do not hold."""
     validated: str = ""
-    """How far predictions of this kind were from measurements, or that none was held against
+    """How far predictions of this kind were from measurements, or that none has been compared with
     any."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -1,4 +1,4 @@
-"""Runs -> rows: repeats of one variant together, each against a named baseline."""
+"""Runs -> rows: the repeats of a variant together, relative to a named baseline."""
 
 from __future__ import annotations
 
@@ -46,89 +46,89 @@ from raysuite.spec.tasks import TaskFacts
 class Row:
     """One variant: the mean over its repeats, and its ratios to its baseline.
 
-    Figures come from the runs that finished and passed the gate, and there are none where the
-    gate caught any of them; a figure is None where no run has it. Of runs that diverged, times and
-    throughput count, and then the variant has no accuracies. Seconds, bytes, images per
-    second (or what else the task counts), accuracies in [0, 1].
+    Figures come from the runs that finished and passed the gate. If a repeat failed the gate, the
+    row has no figures. A figure is None if no run has it. Of diverged runs, times and throughput
+    count; the variant then has no accuracies. Units are seconds, bytes, images per second (or
+    another unit of the task) and accuracies in [0, 1].
     """
 
     name: str
     series: str
-    """The name without the number of workers."""
+    """The row's name without the number of workers."""
     strategy: str
     loader: str
     work: str
-    """Model and images by name; throughputs compare within one `work_key`."""
+    """Names of model and data; throughputs compare within one `work_key`."""
     workers: int
     device: str
     global_batch: int
     runs: tuple[RunFigures, ...]
     figures: Mapping[str, Stat | None]
-    """Name of a metric -> its value over the repeats; each is an attribute of the row, too."""
+    """Name of a metric -> its value over the repeats. Each is also an attribute of the row."""
     traffic: Traffic | None = None
-    """Bytes of a step's collectives, computed; equal for all repeats."""
+    """Bytes of a step's collectives, computed, not measured; equal for all repeats."""
     unnamed: Mapping[str, Any] = field(default_factory=dict)
-    """Where the folder's rows were planned from different specs: the keys in which these differ,
-    with this row's values."""
+    """Keys, with this row's values, in which the specs of the folder's rows differ, if there are
+    several specs."""
     baseline: str | None = None
-    """The row that speed-up and efficiency are against."""
+    """Name of the row that speed-up and efficiency are relative to."""
     is_baseline: bool = False
-    """True where the row is measured against itself."""
+    """Whether the row is its own baseline."""
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None against another row with as many."""
+    """E = S * workers of the baseline / workers; None relative to a row with as many workers."""
     to_best: Ratio | None = None
-    """Throughput / the highest mean throughput of the rows that do the same work on as many
-    workers; None where the row is the only one of its group."""
+    """Throughput / the highest mean throughput of the rows with the same work and number of
+    workers; None if there are no others."""
     is_best: bool = False
-    """True where the row has that throughput, and others do the same work."""
+    """Whether the row has that highest throughput, and other rows do the same work."""
     beside: str | None = None
-    """The row without torch.compile, or with the bare strategy instead of a wrapper."""
+    """Name of the row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
-    """Throughput / throughput of that row."""
+    """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
-    """Of a script: strong, weak, own or unknown, by the batches of its series."""
+    """Scaling of a script by the batches of its series: strong, weak, own or unknown."""
     differs_in_work: bool = False
-    """Whether a script trains other parameters here than in its baseline: there is no speed-up."""
+    """Whether a script trains more or fewer parameters than its baseline: there is no speed-up."""
     break_even: Ratio | None = None
-    """Steps after which compiling has saved what it took; None where it is not faster."""
+    """Steps after which torch.compile has saved the time it took; None if steps are no shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
-    """By which all ratios of throughputs above are computed."""
+    """Computes all ratios of throughputs above."""
 
     def __getattr__(self, name: str) -> Stat | None:
-        """A metric by its name."""
+        """The value of a metric, by name."""
         if name in BY_NAME:
-            return self.figures.get(name)  # another task has none of its accuracies
+            return self.figures.get(name)  # None for a metric of another task
         raise AttributeError(f"a Row has no {name!r}")
 
     def over(self, base: Row) -> Ratio | None:
-        """Its throughput / another row's of the same report."""
+        """Throughput of this row / that of another row of the same report."""
         return self.ratios(self, base) if self.ratios else None
 
     @property
     def counted(self) -> tuple[RunFigures, ...]:
-        """The runs whose figures count; none where the gate caught any of them."""
+        """The runs whose figures count; none if a repeat failed the gate."""
         return tuple(run for run in self.timed if run.status == "finished")
 
     @property
     def timed(self) -> tuple[RunFigures, ...]:
-        """The runs whose times count: those, and the ones that diverged."""
+        """The runs whose times count: those in `counted`, and diverged ones."""
         return _timed(self.runs)
 
     @property
     def diverged(self) -> bool:
-        """Whether a run diverged whose times count."""
+        """Whether one of the runs in `timed` diverged."""
         return any(run.diverged_at is not None for run in self.timed)
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of its task."""
+        """The declarations of the row's task."""
         return self.runs[0].task
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The declarations of its figures."""
+        """The declarations of the row's figures."""
         return metrics_of(self.task)
 
     @property
@@ -138,26 +138,27 @@ class Row:
 
     @cached_property
     def key(self) -> str:
-        """Of the variant; two variants may have one name, on a CPU and on a GPU."""
+        """Key of the variant. A variant on a CPU and one on a GPU may have the same name."""
         return variant_key(self.runs[0].plan)
 
     @cached_property
     def work_key(self) -> str:
-        """Equal for rows whose throughputs compare."""
+        """A key that is equal for rows whose throughputs compare."""
         key = work_key(self.runs[0].plan)
         return key + json.dumps(self.unnamed, sort_keys=True) if self.unnamed else key
 
     @cached_property
     def series_key(self) -> str:
-        """Equal for rows that differ in their number of workers alone, and what follows from it."""
+        """A key that is equal for rows that differ only in workers and what depends on them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # one run whose spec gives the number is enough: the row belongs to those that give it
+        # as soon as one repeat's spec gives the batch size, the row is grouped with those that give
+        # it
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
-        """`strong` where the global batch is fixed, `weak` where that of a worker is; of a script
-        as measured, `own` where it is neither, and `unknown` without its samples of a step."""
+        """`strong` if the global batch is fixed, `weak` if the batch per worker is. For a script,
+        as measured: also `own` if neither is fixed, and `unknown` if the samples of a step are."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -165,13 +166,13 @@ class Row:
 
     @property
     def superlinear(self) -> bool:
-        """True where E is shown to be above 1, which calls for a look at the baseline."""
+        """Whether E is shown to be above 1, which calls for a check of the baseline."""
         found = self.efficiency
         return found is not None and found.low is not None and found.low > 1
 
     @property
     def status(self) -> str:
-        """`finished`, or how many runs of how many failed, ended early or are missing."""
+        """`finished`, or how many of the runs failed, ended early or are missing."""
         total = len(self.runs)
         parts = [
             f"{count} of {total} {STATUS_WORDS[status]}" if total > 1 else STATUS_WORDS[status]
@@ -196,15 +197,16 @@ class Row:
 
 
 def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[Row]:
-    """Rows in the order of execution, each against its baseline.
+    """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
     else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
-    other `baseline` is a row's name, or a part of it such as `single`: each row is then against
-    the match that shares most with it (work, then loader, then strategy).
+    other `baseline` is a row's name, or a part of it such as `single`: each row is then relative to
+    the match that is most like it (first in options, then loader, then strategy) and does the same
+    work.
 
-    Raises UserError, with the names that are valid, if nothing matches `baseline`, and where
-    `workers=4` makes each row its own baseline.
+    Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
+    each row its own baseline.
     """
     groups: dict[str, list[RunFigures]] = {}
     for run in runs:
@@ -237,7 +239,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
 
 
 def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
-    """The rows that have a throughput, by their work and number of workers."""
+    """The rows that have a throughput, by work and number of workers."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row.throughput is not None:
@@ -246,9 +248,12 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 class Ratios:
-    """Ratios of throughputs, a pair of rows with one interval wherever it is reported: all those of
-    a report hold together at 95 %, among rows of the same work on as many workers, of which the
-    best is picked afterwards, and likewise of rows against baselines with other workers."""
+    """Ratios of throughputs. A pair of rows has the same interval wherever it is reported.
+
+    At 95 %, all intervals of a report hold together for rows of the same work and number of
+    workers, so that the best of them may be picked afterwards. The same is true of all intervals of
+    rows relative to baselines with other numbers of workers.
+    """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
         groups = [[row for row in group if _repeated(row)] for group in same_work(rows).values()]
@@ -270,7 +275,7 @@ class Ratios:
         return (row.work_key, row.workers) == (base.work_key, base.workers)
 
     def __call__(self, row: Row, base: Row) -> Ratio | None:
-        """Throughput of `row` / that of `base`; None where either has none."""
+        """Throughput of `row` / that of `base`; None if one of them has no throughput."""
         if row.throughput is None or base.throughput is None:
             return None
         if row.key == base.key or not self._same_work(row, base) or not _repeated(row, base):
@@ -282,7 +287,7 @@ class Ratios:
 
 
 def _each_of(families: int) -> float:
-    """The level at which so many statements hold together at 95 % (Bonferroni)."""
+    """The level of each of `families` statements that all hold together at 95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, families)
 
 
@@ -293,8 +298,8 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """The rows; where they were planned from different specs, as one folder of several calls may
-    hold, each with what differs in its name."""
+    """The rows, with the differing keys in their names if they were planned from different specs,
+    as in a folder that several commands wrote."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
     found = {run.batch.key for row in rows for run in row.runs if run.batch}
@@ -320,7 +325,7 @@ def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
 def _row(runs: Sequence[RunFigures]) -> Row:
     plan = runs[0].plan
     timed = _timed(runs)
-    # an accuracy of the repeats that did not diverge would be biased
+    # a mean accuracy of only the repeats that did not diverge would be biased
     learnt = () if any(run.diverged_at is not None for run in timed) else timed
 
     rounds = [
@@ -345,7 +350,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
 
 
 def _global_batch(runs: Sequence[RunFigures]) -> int:
-    """Samples of a step; of a script as measured, 0 where they are not known."""
+    """Samples of a step; for a script as measured, or 0 if unknown."""
     if not script_name(runs[0].plan):
         return int(runs[0].plan["global_batch"])
     measured = [run.script.samples_per_step for run in runs if run.script]
@@ -353,8 +358,8 @@ def _global_batch(runs: Sequence[RunFigures]) -> int:
 
 
 def _scaling(row: Row, rows: Sequence[Row]) -> str:
-    """Of a script's series: strong, where all batches are equal, weak, where a worker's are;
-    unknown where the samples of a step are."""
+    """Scaling of a script's series: strong if all global batches are equal, weak if all batches per
+    worker are, else own; unknown if the samples of a step are."""
     if not script_name(row.runs[0].plan):
         return ""
     series = [each for each in rows if each.series_key == row.series_key and each.throughput]
@@ -372,10 +377,10 @@ def _unequal_work(row: Row, base: Row) -> bool:
 
 
 def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
-    """Per row, the one of its series with a number of workers nearest to `workers`, of two as near
-    the smaller, whether or not that has a speed.
+    """For each row, the row of its series whose number of workers is nearest to `workers` (the
+    smaller of two), whether or not it has a throughput.
 
-    A baseline that failed is not replaced by another: its rows have no ratios.
+    A baseline that failed is not replaced by another row: its rows have no ratios.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:
@@ -405,7 +410,7 @@ def _nearest(row: Row, matches: Sequence[Row]) -> Row | None:
         options = sum(left[key] == right[key] for key in left if key not in ("name", "seed"))
         return (options, row.loader == match.loader, row.strategy == match.strategy, -match.workers)
 
-    # images per second of another model or other images are no baseline
+    # a row of another model or other images cannot be a baseline
     return max(same_work, key=likeness, default=None)
 
 
@@ -428,12 +433,12 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row`, relative to the one that is equal in all but what a compiler or wrapper adds."""
+    """`row`, relative to the row that is equal except for torch.compile or the wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
     compiled = spec["training"].get("compile", "off") != "off"
     if compiled:
-        # a plan leaves it out where it is off
+        # plans omit the key if it is off
         spec["training"] = {k: v for k, v in spec["training"].items() if k != "compile"}
     elif wrapped := STRATEGY_OPTIONS[strategy["name"]].wraps:
         bare = STRATEGY_OPTIONS[wrapped]
@@ -451,7 +456,7 @@ def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
 
 
 def _break_even(row: Row, plain: Row) -> Ratio | None:
-    """Compile seconds over the seconds that a step is shorter, of rounds that have both."""
+    """Compile seconds / seconds saved in each step, over the rounds that have both."""
     seconds, saved = [], []
     others = {(run.plan["repeat"], run.plan["seed"]): run.throughput for run in plain.timed}
     for run in row.timed:

@@ -1,4 +1,4 @@
-"""What a run costs: operations, traffic, energy, and the run time that it projects to."""
+"""The costs of a run: operations, traffic, energy, and projected run time."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""The length of training on ImageNet that run times are projected to (Aach et al. 2023)."""
+"""Epochs of a training on ImageNet, to which run times are projected (Aach et al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
-"""A step in forward passes: a backward pass is two of them, one for the gradient of the weights
-and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+"""Cost of a step in forward passes: a backward pass counts as two, one for the gradient of the
+weights and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one run. A figure is None where it was not measured, is not known, or may not be
+    """Costs of one run. A figure is None if it was not measured, is unknown, or may not be
     reported."""
 
     projected_seconds: float | None
-    """Training time of PROJECTED_EPOCHS epochs, were all as long as the mean one."""
+    """Training time of PROJECTED_EPOCHS epochs of mean length."""
     flops: float | None
-    """Operations per second that the model's arithmetic takes, over all workers."""
+    """Operations per second of the model's arithmetic, over all workers."""
     mfu: float | None
-    """The same, as part of the devices' peak rate (Chowdhery et al. 2022, arXiv:2204.02311,
+    """`flops` as a share of the devices' peak rate (Chowdhery et al. 2022, arXiv:2204.02311,
     appendix B)."""
     traffic: Traffic | None
     """Computed, not measured."""
     bus_bandwidth: float | None
-    """Bytes per second that each worker sends while collectives are under way."""
+    """Bytes per second that each worker sends while a collective is under way."""
     device_busy: float | None
-    """Part of the training time in which a kernel ran, mean over workers."""
+    """Share of the training time in which a kernel ran, mean over workers."""
     device_joules: float | None
     """Energy of the devices per training image."""
     host_joules: float | None
     """Energy of the hosts' processors and memory per training image."""
     counted: RunCosts | None
-    """What operations, traffic and peak are from."""
+    """The source of operations, traffic and peak."""
 
 
 def step_traffic(
     plan: Plan, parameters: int, gradient_bytes: int, small: int | None = None
 ) -> Traffic | None:
-    """The collectives of an optimiser step of a plan, computed from what each framework does.
+    """The collectives in an optimiser step of a plan, computed from what each framework does.
 
-    `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those that
-    are trained, `small` the numbers in small tensors. None where the strategy does not declare it.
-    A test counts the collectives of each framework's steps and compares; flags, norms and loss
-    scales, of some bytes each, are left out.
+    `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of the
+    trained ones, `small` the number of parameters in small tensors. None if the strategy declares
+    no traffic. A test compares with counts of each framework's collectives. Flags, norms and loss
+    scales are left out, as they take some bytes each.
     """
     if int(plan["workers"]) == 1:
         return Traffic()
     try:
         options = _OPTIONS.validate_python(plan["spec"]["strategy"])
-    except ValidationError:  # of a version with other options
+    except ValidationError:  # the plan is of a version with other options
         return None
     return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes, small)
 
@@ -76,7 +76,7 @@ def run_costs(
     epoch_seconds: float | None,
     throughput: float | None,
 ) -> Costs:
-    """The costs of a run whose gate passed. `epochs` are those that `epoch_seconds` is of."""
+    """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
     if counted is not None and counted.forward_flops is not None and throughput is not None:
         forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # of a token
@@ -102,7 +102,8 @@ def run_costs(
 def _bus_bandwidth(
     traffic: Traffic | None, workers: int, shares: TimeShares | None
 ) -> float | None:
-    """Over the profiled steps, by the worker that waited least: others wait for it in theirs."""
+    """Bytes per second of the profiled steps, for the worker with the least communication time:
+    that of the others includes waiting for it."""
     if traffic is None or shares is None or not traffic.total:
         return None
     seconds = min(shares.communication_seconds, default=0.0)
@@ -110,7 +111,7 @@ def _bus_bandwidth(
 
 
 def _busy(epochs: Sequence[EpochFinished]) -> float | None:
-    """Weighted by the epochs' length."""
+    """Mean utilisation, weighted by the epochs' length."""
     seconds = total = 0.0
     for epoch in epochs:
         busy = epoch.power.device_busy if epoch.power is not None else []
@@ -123,7 +124,7 @@ def _busy(epochs: Sequence[EpochFinished]) -> float | None:
 
 
 def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]) -> float | None:
-    """Per training image; None unless every epoch has it."""
+    """Energy per training image; None unless every epoch has it."""
     known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
     images = sum(epoch.images for epoch in epochs)
     joules = [each for each in known if each is not None]

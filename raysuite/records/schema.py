@@ -1,4 +1,4 @@
-"""The facts of a run, one class per kind of line in a journal.
+"""The Records of a run, one class per kind of line in a journal.
 
 Times are seconds; `time` is the wall clock in seconds since 1970 (UTC). Memory is bytes.
 """
@@ -21,7 +21,7 @@ from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
 
 SCHEMA = 1
-"""Version of the Records; it grows when a reader of the last one would stumble."""
+"""Version of the Records; raised when readers of the previous version could not read them."""
 
 
 class RunStarted(RecordBase):
@@ -29,100 +29,100 @@ class RunStarted(RecordBase):
 
     kind: Literal["run_started"] = "run_started"
     record_schema: int = 0
-    """Version of this journal's schema; 0 in journals from before it was written."""
+    """Version of this journal's schema; 0 in journals without one."""
     plan: dict[str, Any]
-    """The RunPlan, whole."""
+    """The whole RunPlan."""
     environment: dict[str, Any]
     """Hardware, versions, commit: see `raysuite.measure.environment`."""
     first_epoch: int = 0
-    """0 for a fresh run, else the epoch at which a checkpoint is resumed."""
+    """0 for a fresh run, else the epoch in which a checkpoint is resumed."""
     first_step: int = 0
     """Optimiser steps before that checkpoint, which may be inside an epoch."""
     unread: str = ""
     """Why a newer checkpoint was not resumed, such as a damaged file."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
-    Empty for one rank, where nothing could be read, and in old journals."""
+    Empty for one rank, if it could not be read, and in old journals."""
 
     @property
     def words(self) -> str:
-        """From which epoch, counted from 1, and why not from a later one."""
+        """The epoch, counted from 1, at which the run is resumed, and why not at a later one."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
         return f"{what}; a newer checkpoint was left out: {self.unread}" if self.unread else what
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. Where NCCL is at work, it carries them."""
+        """Whether gradients pass between hosts by TCP. If NCCL is in use, it carries them."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
 
 
 class GateVerdict(RecordBase):
-    """Whether the strategy's arithmetic is right on this machine, with this world size."""
+    """Whether the strategy computes correctly on this machine, with this number of workers."""
 
     kind: Literal["gate_verdict"] = "gate_verdict"
     strategy: str
     workers: int
     passed: bool
     ranks_equal: bool
-    """All ranks hold bit-equal weights."""
+    """Whether all ranks hold bit-equal weights."""
     error: float
     """Largest relative error of a weight tensor against one process on the same global batch."""
     error_batchnorm: float
-    """The same for a network with BatchNorm, against one process that normalises each rank's
-    slice of the batch by itself."""
+    """The same for a network with BatchNorm, compared with one process that normalises each rank's
+    slice of the batch separately."""
     error_16_bits: float | None = None
-    """In a run's bf16 or fp16, without lossy options: largest relative error of the updates,
-    the logits and the losses against one process in fp32; None in fp32."""
+    """For a run in bf16 or fp16, without lossy options: largest relative error of the updates, the
+    logits and the losses against one process in fp32; None in fp32."""
     error_compiled: float | None = None
-    """Of a run with torch.compile: largest relative error of weights, logits and losses of the
+    """For a run with torch.compile: largest relative error of weights, logits and losses of the
     compiled networks, in fp32, against one process that is not compiled."""
     error_rebuilt: float | None = None
-    """Of a framework that builds the network anew: largest relative error of weights, running
+    """For a framework that builds the network anew: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
-    """Of two steps in fp32 of the run's own network, on small batches: the largest difference of a
-    weight tensor from one process that passes the ranks' slices, relative to its update. None where
-    it was not compared."""
+    """Largest difference of a weight tensor, relative to its update, after two steps in fp32 of the
+    run's own network on small batches, compared with one process that passes the ranks' slices.
+    None if not compared."""
     network: str = ""
-    """What was found of the run's own network, or why nothing was, in words."""
+    """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """How long that took; of a cached result, when it was computed."""
+    """Duration of that comparison; for a cached result, that of the original one."""
     tolerance: float | None
-    """Largest error that passes, uncompiled; None where the strategy is lossy throughout, so that
-    single gradients have bounds (see `rule`) and trained weights have none."""
+    """Largest error that passes, uncompiled; None if the strategy is lossy throughout: single
+    gradients then have bounds (see `rule`), and trained weights have none."""
     rule: str
-    """What was checked, in words."""
+    """What was checked, as text."""
     steps: int
     cached: bool = False
-    """The result is of an earlier check on this machine, with the same versions and options."""
+    """Whether it is of an earlier check on this machine, with the same versions and options."""
     message: str = ""
 
 
 class SamplesSkipped(RecordBase):
-    """Samples found unreadable before the first epoch, which are left out of every epoch."""
+    """Unreadable samples found before the first epoch, which are left out of every epoch."""
 
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
     samples: int
-    """Samples of the split, the bad ones among them."""
+    """Samples of the split, including the bad ones."""
     skipped: int
-    """Those that cannot be read, and are left out on all ranks alike."""
+    """Samples that cannot be read, and are left out on all ranks alike."""
     places: list[str]
-    """Places of the first of them, and why they cannot be read."""
+    """The first few of these samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
-    """What is not even counted: classes without an image, records after damaged bytes where no
-    index has their number."""
+    """Data that is not even counted: classes without an image, and records after damaged bytes if
+    no index has their number."""
     known: int
-    """Samples that had been checked by an earlier run, and had not changed since."""
+    """Samples that an earlier run had checked, and that have not changed since."""
     seconds: float
-    """Time this took; it is in no epoch's."""
+    """Duration of the check; in no epoch's time."""
 
     @property
     def words(self) -> str:
-        """What is left out and what lacks, in one line; empty where nothing is."""
+        """What is left out and what is lacking, in one line; empty if nothing is."""
         first = f"; the first: {self.places[0]}" if self.places else ""
         out = f"leaves out {self.skipped:,} of {self.samples:,} {self.split} samples{first}"
         lacks = f"{self.split} lacks {self.lacking[0]}" if self.lacking else ""
@@ -132,7 +132,7 @@ class SamplesSkipped(RecordBase):
 class EpochFinished(RecordBase):
     """One epoch of training and the validation after it.
 
-    Losses are means over samples, or over tokens. `images` are samples or tokens where the task's
+    Losses are means over samples, or over tokens. `images` are samples or tokens if the task's
     throughput counts these: see the plan's `task`.
     """
 
@@ -146,116 +146,118 @@ class EpochFinished(RecordBase):
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
     skipped_steps: int = 0
-    """Steps that changed no weight, as gradients overflowed in fp16."""
+    """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
-    """In how many attempts its steps were taken: one more each time that it was stopped midway.
-    Its times are sums over them, each attempt's warm-up apart."""
+    """Number of attempts in which the epoch's steps were taken: one, and one more for each stop
+    midway. Times of the epoch are sums over attempts, each without its warm-up."""
     images: int
-    """Training images, or other units of the task's throughput, of this epoch over all workers;
-    samples that are left out do not count."""
+    """Training images (or other units of the task's throughput) of this epoch over all workers,
+    without samples that are left out."""
     seconds: float
-    """Training time of this epoch, without validation, of the slowest worker."""
+    """Training time of this epoch on the slowest worker, without validation."""
     steady_images: int
     """Images of the steps after the warm-up, over all workers."""
     steady_seconds: float
     """Device-synchronised time of those steps on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
-    """Of each step after the warm-up, from the end of the step before, with its wait for data: on
-    the slowest worker of that step. On a GPU between events in its stream, which nothing waits
-    for. Empty in old journals."""
+    """Duration of each step after the warm-up, from the end of the step before, with its wait for
+    data, on the slowest worker of that step. On a GPU measured by events in its stream, without
+    synchronising. Empty in old journals."""
     data_wait_seconds: list[float]
-    """Per worker: time the training loop waited for its loader, in this epoch."""
+    """Per worker: time in which the training loop waited for its loader in this epoch."""
     validation_seconds: float
     compile_seconds: float = 0.0
-    """Time in which torch.compile or another framework compiled, step by step that of the slowest
-    worker: in `elapsed_seconds`, and in no other time of this record."""
+    """Time in which torch.compile or another framework compiled, summed over steps on each step's
+    slowest worker. It is part of `elapsed_seconds`, and of no other time in this Record."""
     graphs: int = 0
-    """What rank 0 compiled so far in this attempt: one for each shape, in training and in
-    validation, and one for each part of a graph that is cut."""
+    """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
+    training and in validation, and for each part of a graph that is cut."""
     graph_breaks: dict[str, int] = Field(default_factory=dict)
-    """Why torch.compile cut rank 0's graphs -> how often; empty where the model is one graph."""
+    """Reason why torch.compile cut rank 0's graphs -> how often; empty if the model is one
+    graph."""
     train_loss: float
     val_loss: float
     val_accuracy: float | None = later(None)
-    """Of classification: top-1 over the whole validation set, summed over all ranks, in [0, 1]."""
+    """In classification: top-1 accuracy over the whole validation set and all ranks, in [0, 1]."""
     val_top5: float | None = None
-    """Top-5 of the same; None where there are no more than five classes."""
+    """Top-5 accuracy; None if there are at most five classes."""
     val_metrics: dict[str, float] = later({})
-    """The metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
+    """Metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
-    """From before the first sample was touched to the end of this validation, over all attempts
-    that this run's checkpoint went through."""
+    """From before the first sample was touched to the end of this validation, over this attempt and
+    those whose checkpoints it resumed."""
     power: PowerUse | None = None
-    """What the training drew; None where nothing of it can be read, or it was not asked for."""
+    """Energy use of the training; None if none of it can be read, or it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
-    """Per worker: cores of its machine that processes other than the workers and theirs kept busy
-    during the training, on average; Ray's own and its tasks are among them. Empty in old journals.
-    """
+    """Per worker: cores of its machine that processes other than the workers and their children
+    kept busy during the training, on average; Ray and its tasks are included. Empty in old
+    journals."""
 
     @property
     def validation(self) -> dict[str, float]:
-        """The metrics of the task over the whole validation set, by name."""
+        """The task's metrics over the whole validation set, by name."""
         known = {"accuracy": self.val_accuracy, "top5": self.val_top5}
         return {name: each for name, each in known.items() if each is not None} | self.val_metrics
 
 
 class RunCosts(RecordBase):
-    """What one image of this run costs, and the device's peak, to which rates are relative."""
+    """Costs of one image of this run, and the device's peak rate."""
 
     kind: Literal["run_costs"] = "run_costs"
     parameters: int | None
-    """Numbers of the model; None where it could not be counted."""
+    """Number of the model's parameters; None if it could not be counted."""
     forward_flops: int | None
     """Multiply-adds of one image's forward pass, each counted once."""
     gradient_bytes: int | None
-    """fp32 gradients of the parameters that are trained."""
+    """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Numbers in tensors of at most 100,000, which ZeRO-3 keeps whole; None where not counted."""
+    """Parameters in tensors of at most 100,000, which ZeRO-3 does not shard; None if unknown."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""
-    """The driver's name of the workers' device; empty for CPUs, and where they are not alike."""
+    """The driver's name of the workers' device; empty for CPUs, and if the devices differ."""
     peak_flops: float | None = None
-    """Operations per second of one such device at most, a multiply-add counted as two."""
+    """Peak operations per second of one such device; a multiply-add counts as two."""
     peak_format: str = ""
-    """Number format of that peak."""
+    """The dtype of that peak."""
     peak_source: str = ""
     """The vendor's document that states it."""
 
 
 class ScriptMeasured(RecordBase):
-    """A training script's run, beyond the figures of its steps. Lists hold a value per worker."""
+    """Measurements of a training script other than its steps' figures. Lists hold a value per
+    worker."""
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
     """Optimiser steps that every rank took."""
     left_out: int
-    """Those of them, after the warm-up, that an evaluation or a pause, such as a checkpoint,
-    came before: they count in no figure."""
+    """Steps after the warm-up that follow an evaluation or a pause, such as a checkpoint: they
+    count in no figure."""
     samples_per_step: float | None
-    """Over all workers, mean of the timed steps; None where it is not known."""
+    """Samples over all workers, mean of the timed steps; None if unknown."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
     tokens_per_step: float | None = None
     pass_samples: int | None = None
-    """Of one pass over the training DataLoader, over all ranks; None where it is not known."""
+    """Samples of one pass over the training DataLoader, over all ranks; None if unknown."""
     steps_per_second: float
     parameters: int | None
-    """Numbers that the first optimiser trains; None where a rank sees a part of them only."""
+    """Parameters that the first optimiser trains; None if a rank has only a part of them."""
     optimizer: str = ""
     hosts: list[str]
     start_seconds: dict[str, list[float]]
     """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
     first_samples: list[int] = Field(default_factory=list)
-    """With `--check`: a hash of the samples of all ranks in each of the first steps, whatever their
-    order; 0 where none were read from a DataLoader."""
+    """With `--check`: a hash of all ranks' samples in each of the first steps, independent of their
+    order; 0 if none were read from a DataLoader."""
     first_rates: list[float] = Field(default_factory=list)
-    """With `--check`: learning rates of the groups of parameters at the first step."""
+    """With `--check`: learning rates of the parameter groups at the first step."""
     first_losses: list[float] = Field(default_factory=list)
-    """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
-    calls no `backward` of one number."""
+    """With `--check`: mean over ranks of the loss in each of the first steps; empty if the script
+    calls `backward` on no scalar."""
     without_energy: str = ""
-    """Why the energy of a device or host was not measured, and where; empty where it was, or was
-    not asked for."""
+    """Why the energy of a device or host was not measured, and on which host; empty if it was
+    measured or not requested."""
     notes: list[str] = Field(default_factory=list)
 
     @property
@@ -271,15 +273,15 @@ class ScriptMeasured(RecordBase):
 
 
 class TimeShares(RecordBase):
-    """Where the time of some steps went, by a profiler, after the training that is timed.
+    """Where the time of some steps went, by a profiler, after the timed training.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
-    overlap: what they leave of the window is the rest.
+    overlap: the rest of the window is what they leave.
     """
 
     kind: Literal["time_shares"] = "time_shares"
     steps: int
-    """Optimiser steps of the window; the run's timed steps are others."""
+    """Optimiser steps of the window; these are not the run's timed steps."""
     warmup_steps: int
     """Steps before the window, without the profiler."""
     window_seconds: list[float]
@@ -289,25 +291,25 @@ class TimeShares(RecordBase):
     communication_seconds: list[float]
     """Time in which a collective is under way, or is waited for."""
     communication_exposed_seconds: list[float]
-    """The part of it in which nothing is computed."""
+    """The part of the communication time in which nothing is computed."""
     data_seconds: list[float]
     """Time in which the loop waits for its loader; on a GPU also copies and DALI's kernels."""
     data_exposed_seconds: list[float]
-    """The part of it in which nothing is computed or communicated."""
+    """The part of the data time in which nothing is computed or communicated."""
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
     """On a GPU: class of kernels -> time in which one of them runs."""
     sources: list[str] = Field(default_factory=list)
-    """What rank 0's communication was read from."""
+    """The sources of rank 0's communication time."""
     trace: str = ""
-    """Rank 0's trace in the run's folder, which Perfetto opens; empty where none was kept."""
+    """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
-    """What the profile cost the slowest worker, warm-up and writing included: in no other time."""
+    """Duration of the profile on the slowest worker, with warm-up and writing; in no other time."""
     message: str = ""
-    """Why there are no shares, where the lists are empty, or why the trace could not be written."""
+    """Why there are no shares, if the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
-        """Means over workers, in one line, and the message; that alone where there are none."""
+        """Means over workers and the message, in one line; the message alone without means."""
         if not self.window_seconds:
             return self.message
         parts = {
@@ -332,15 +334,15 @@ class Slot(NamedTuple):
     micro_batch: int
     stage: int
     begin: float
-    """Once its input was there."""
+    """Time at which the operation's input was there."""
     end: float
 
 
 class StagesMeasured(RecordBase):
-    """What the stages of a pipeline did in some steps, after the training that is timed.
+    """Measurements of a pipeline's stages in some steps, after the timed training.
 
-    Lists hold a value per worker of all copies, unless noted otherwise. Devices are synchronised
-    in every operation, which they are not in training.
+    Lists hold a value per worker of all copies, unless noted otherwise. Devices are synchronised in
+    every operation, unlike in training.
     """
 
     kind: Literal["stages_measured"] = "stages_measured"
@@ -348,38 +350,38 @@ class StagesMeasured(RecordBase):
     stages: int
     micro_batches: int
     steps: int
-    """Optimiser steps of the window; an asynchronous pipeline is full at its begin."""
+    """Optimiser steps of the window; an asynchronous pipeline is full at its beginning."""
     partition: list[int]
     """Blocks per stage."""
     window_seconds: float
     """From a barrier before the first step to the end of the slowest worker's last one."""
     forward_seconds: list[float]
-    """In the window, without waiting for other workers; recomputation counts as backward."""
+    """Time of forward passes, without waiting for other workers; recomputation counts as
+    backward."""
     backward_seconds: list[float]
     update_seconds: list[float]
     wait_seconds: list[float]
-    """For activations, gradients and other copies."""
+    """Time of waiting for activations, gradients and other copies."""
     bubble: list[float]
-    """Share of the window in which the worker does none of the three."""
+    """Share of the window outside of the worker's forward passes, backward passes and updates."""
     ideal_bubble: float
-    """Of the schedule, were all stages equally fast and transfers free; 0 of asynchronous ones."""
+    """Bubble of the schedule with equally fast stages and free transfers; 0 if asynchronous."""
     weight_bytes: list[int]
-    """Of one version."""
+    """Bytes of one version of the weights."""
     versions: list[int]
-    """The most that were held at a time."""
+    """Largest number of weight versions held at a time."""
     activation_bytes: list[int]
-    """The most at a time that forward passes kept for backward passes, without weights."""
+    """Largest size of the activations kept from forward to backward passes, without weights."""
     sent_bytes: list[int]
-    """To other stages, in one step."""
+    """Bytes sent to other stages in one step."""
     slots: list[list[Slot]]
     """[workers of the first copy][operations] of the window's first step."""
     block_seconds: list[tuple[float, float]] = Field(default_factory=list)
-    """(forward, backward) of each block with one micro-batch, where they were measured to balance
-    the stages."""
+    """(forward, backward) of each block with one micro-batch, if measured to balance the stages."""
 
     @property
     def imbalance(self) -> float:
-        """The slowest worker's time in passes, relative to their mean."""
+        """The slowest worker's time in forward and backward passes, relative to the mean."""
         each = [f + b for f, b in zip(self.forward_seconds, self.backward_seconds, strict=True)]
         return max(each) * len(each) / sum(each) if sum(each) > 0 else 1.0
 
@@ -420,12 +422,12 @@ def record_schema() -> dict[str, Any]:
 
 
 def json_line(record: RecordBase) -> str:
-    """A Record as valid JSON, which has no NaN: null is written for it. A journal keeps NaN."""
+    """A Record as valid JSON, in which null stands for NaN. Journals keep NaN."""
     return json.dumps(finite(record.model_dump(mode="json")), ensure_ascii=False)
 
 
 def finite(data: Any) -> Any:
-    """The same data with None for numbers that JSON does not know."""
+    """The same data with None for numbers that are not valid in JSON."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,12 +1,12 @@
 """What the ranks of a training script measured -> the Records of its run.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is the interval between the
-ends of two steps, on the slowest rank of that step. Of the steps after the warm-up those are left
-out before which another loader was read (an evaluation), or the script paused (such as a
-checkpoint) for longer than two steps: their time is not that of a step.
+ends of two steps, on the slowest rank of that step. Steps after the warm-up are left out if another
+loader was read just before (an evaluation), or if the script paused for longer than two steps (such
+as for a checkpoint): their time is not that of a step.
 
-Hosts have monotonic clocks of their own: what is compared between ranks is seconds since the
-launch, which is at the same time on all of them.
+Monotonic clocks differ between hosts. Ranks are therefore compared in seconds since the launch,
+which is at the same time on all of them.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from raysuite.records.schema import (
 _SAMPLES, _TOKENS = 3, 4
 """Columns of `RankLog.rows`."""
 _PAUSE = 2.0
-"""In median steps: the least that a script pauses before a step which is then left out."""
+"""Shortest pause, in median steps, after which a step is left out."""
 
 
 @dataclass
 class RankLog:
-    """The file of one rank, as far as it was written; moments are seconds since the launch."""
+    """The file of one rank, as far as it was written; times are in seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
-    """End, device seconds, wait, samples, tokens, whether it evaluates, idle seconds: of a step."""
+    """Per step: end, device seconds, wait, samples, tokens, whether it evaluates, idle seconds."""
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     power: dict[str, Any] = field(default_factory=dict)
-    """The last reading of the counters of energy, since the first step."""
+    """The last reading of the energy counters, since the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> RankLog:
-        """Of a file, which may not be there."""
+        """Read a rank's file, if it exists."""
         return cls.parsed(file.read_text("utf-8") if file.exists() else "")
 
     @classmethod
     def parsed(cls, text: str) -> RankLog:
-        """Of what a rank wrote. A line that was cut is left out."""
+        """Parse the text of a rank's file. An incomplete last line is left out."""
         log = cls()
         for line in text.split("\n")[:-1]:
             content = json.loads(line)
@@ -70,7 +70,7 @@ class RankLog:
                     log.model = content
                 case "steps":
                     log.rows += content["rows"]
-                case "marked":  # steps so far were an optimiser's
+                case "marked":  # raysuite.mark replaces the optimiser's steps
                     log.rows.clear()
                     log.checks.clear()
                 case "check":
@@ -98,10 +98,10 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """Count what was read in the step that trains it, where a loader reads ahead.
+    """Count samples in the step that trains on them, if a loader reads ahead.
 
-    Such as Accelerate's, to know which batch is the last: the first step of a pass over it then
-    has read more than the others, and the last one so much less.
+    Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
+    a pass then reads more than the others, and the last step as much less.
     """
     read = [row[column] for row in rows]
     if not read or None in read:
@@ -124,10 +124,10 @@ class Steps:
     taken: int
     """Steps that every rank took."""
     counted: list[int]
-    """Places of those that count."""
+    """Indices of the steps that count."""
     left_out: int
     seconds: list[float]
-    """[taken] on the slowest rank; that of the first is 0."""
+    """[taken] duration of each step on the slowest rank; 0 for the first."""
 
     @property
     def total_s(self) -> float:
@@ -135,7 +135,7 @@ class Steps:
 
 
 def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
-    """Which steps count, and how long each took."""
+    """Return which steps count, and how long each took."""
     taken = min((len(log.rows) for log in logs), default=0)
     seconds = [0.0] * taken
     for place in range(1, taken):
@@ -156,7 +156,7 @@ def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
 
 
 def too_few(steps: Steps, warmup: int, code: int) -> str:
-    """Why no throughput can be had of a run that ended, with the exit code; empty if it can."""
+    """Why a run that ended has no throughput, with the script's exit code; empty if it has one."""
     if steps.taken == 0:
         return (
             f"the script ended with exit code {code} and no step of a torch optimiser on every "
@@ -172,7 +172,7 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
 
 
 def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
-    """Over all ranks and timed steps; None where any is not known."""
+    """The sum of a column over all ranks and timed steps; None if any value is unknown."""
     total = 0
     for log in logs:
         for place in steps.counted:
@@ -190,7 +190,8 @@ def script_records(
     given: int | None,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended well. `given`: samples of a step, from the user."""
+    """The Records of a script that ended successfully. `given`: samples in a step, from the
+    user."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -268,8 +269,8 @@ def script_records(
 
 
 def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
-    """What the steps that count drew: the mean power since the first step, until the last reading,
-    for as long as they took."""
+    """Energy use of the steps that count: their duration times the mean power from the first step
+    to the last reading."""
     if not all(log.model.get("counters") for log in logs):
         return None
 
@@ -295,7 +296,7 @@ def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
 
 
 def _without_energy(logs: Sequence[RankLog]) -> str:
-    """Why there is no energy of something, and where; empty where there is, or nobody asked."""
+    """Why some energy was not measured, and on which hosts; empty if measured or not requested."""
     places: dict[str, list[str]] = {}
     for log in logs:
         for reason in log.model.get("counters", {}).get("missing", []):
@@ -356,12 +357,12 @@ _PHASES = (
     ("model and first batch", "group_formed", "first_batch"),
     ("first step", "first_batch", "first_step"),
 )
-"""Name, begin and end of each phase of the start. A moment that there was not, as in a script
-without a process group, is that of the phase after it."""
+"""Name, begin and end of each phase of the start. A moment that does not occur, as in a script
+without a process group, is set to that of the next one."""
 
 
 def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    """Phases of the start, one value per rank; no value is negative."""
+    """Duration of each phase of the start, one value per rank; never negative."""
     order = ["launcher", "process", "group_begins", "group_formed", "first_batch", "first_step"]
     found: dict[str, list[float]] = {name: [] for name, _, _ in _PHASES}
     for each in marks:
@@ -375,7 +376,7 @@ def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
-    """What a reader of the figures must know."""
+    """Notes that a reader of the figures needs."""
     notes = []
     numbers = [len(log.rows) for log in logs]
     if len(set(numbers)) > 1:
@@ -400,13 +401,13 @@ def _mean(log: RankLog, steps: Steps) -> float:
 # The check of the first steps.
 
 LOSS_TOLERANCE = 1e-3
-"""Largest relative difference of a loss from that of one worker: sums in another order, in fp32,
-differ by 1e-6 or so, and a wrong mean over two ranks by a third or more after a few steps."""
+"""Largest relative difference of a loss from that of one worker. Sums in another order, in fp32,
+differ by about 1e-6; a wrong mean over two ranks by a third or more after a few steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
-    """A value of all ranks, by checked step; up to the first step of which a rank does not know
-    it."""
+    """Per checked step, the value `key` of all ranks; ends before the first step in which it is
+    unknown on a rank."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         own = [check[key] for check in checks]
         if None in own:
@@ -434,10 +435,11 @@ def verdict(
     given: int | None,
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
-    """What the first steps' parameters, batches and losses show, and what is allowed, but to be
-    known. `given`: samples of a step, from the user. `alone`: the runs with one worker so far.
+    """The verdict from the first steps' parameters, batches and losses, with notes.
 
-    None where nothing could be compared; the notes give the reasons.
+    `given`: samples in a step, from the user. `alone`: the runs with one worker so far. The notes
+    hold what is allowed but should be known. The verdict is None if nothing could be compared; the
+    notes then give the reasons.
     """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
@@ -479,7 +481,7 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """The first parameter, rank and step that differ from rank 0."""
+    """The first parameters, rank and step that differ from rank 0."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")
@@ -501,7 +503,7 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Ranks that train on the same samples, as without a sampler for each rank."""
+    """Ranks that train on the same samples, as they do without a sampler that divides them."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))
@@ -526,7 +528,7 @@ def _same_samples(
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """Ranks each of which passes over as many samples as one worker does, in another order."""
+    """Ranks that each pass over as many samples as one worker does, in another order."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:
@@ -538,8 +540,8 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""Of the samples of one worker's pass, in each rank's: with two ranks that divide them it is 0.5,
-and a batch more at most."""
+"""Samples count as not divided if each rank's pass has more than this share of one worker's
+samples: two ranks that divide them have 0.5 each, plus one batch at most."""
 
 
 def _loss_error(

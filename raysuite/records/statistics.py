@@ -1,7 +1,7 @@
-"""Means with their intervals, ratios of means with theirs, and comparisons that hold together.
+"""Means and ratios of means with their intervals, and comparisons whose intervals hold together.
 
 Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py`
-simulates what the report computes. NaN stands for a value that is missing.
+simulates what the report computes. NaN stands for a missing value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
-if TYPE_CHECKING:  # numpy and scipy take a moment to load, and a plan needs none
+if TYPE_CHECKING:  # numpy and scipy take a moment to load, and planning does not need them
     import numpy as np
     from numpy.typing import NDArray
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # numpy and scipy take a moment to load, and a plan needs non
 LEVEL = 0.95
 """Confidence level of every interval that is reported, unless a call gives another."""
 PAIRED_FROM = 5
-"""Rounds from which on runs are compared round by round: of fewer, the loss of degrees of freedom
-costs more than a drift between rounds does."""
+"""Number of rounds from which runs are compared round by round. With fewer rounds, the loss of
+degrees of freedom costs more than a drift between rounds."""
 FEWEST_REPEATS = 4
-"""Of fewer repeats none can be an outlier."""
+"""Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
-"""Of fewer epochs the first cannot be compared with the spread of the others."""
+"""Number of epochs below which the first cannot be compared with the spread of the others."""
 
 Scale = Literal["positive", "share"]
 """positive: seconds, bytes, images per second. share: a part of a whole, in [0, 1]."""
@@ -41,12 +41,12 @@ class Stat:
     values: tuple[float, ...]
     mean: float
     half_width: float | None
-    """That of the interval by Student's t on the plain scale; None for a single repeat."""
+    """Half the width of Student's t interval on the linear scale; None for a single repeat."""
     low: float | None = None
-    """Lower end of the 95 % confidence interval that is reported; None where there is none."""
+    """Lower end of the 95 % confidence interval that is reported; None without an interval."""
     high: float | None = None
     rounds: tuple[tuple[Any, float], ...] = ()
-    """Of each value, its round and when its run began; empty where that is not known."""
+    """For each value, its round and when its run began; empty if unknown."""
 
     @property
     def n(self) -> int:
@@ -54,7 +54,7 @@ class Stat:
 
     @property
     def value(self) -> float:
-        """As `Ratio` has it: the mean."""
+        """The mean; a Ratio has the same attribute."""
         return self.mean
 
 
@@ -64,18 +64,18 @@ class Ratio:
 
     value: float
     low: float | None
-    """Lower end of the confidence interval; None where either side has a single repeat."""
+    """Lower end of the confidence interval; None if one side has a single repeat."""
     high: float | None
 
     def scaled(self, factor: float) -> Ratio:
-        """The same ratio and interval, times an exact number."""
+        """The ratio and its interval, multiplied by an exact number."""
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Ratio(self.value * factor, low, high)
 
     @property
     def differs_from_one(self) -> bool:
-        """True where the interval exists and leaves 1 out: a difference has been shown."""
+        """Whether the interval exists and excludes 1: a difference has been shown."""
         if self.low is None or self.high is None:
             return False
         return self.low > 1.0 or self.high < 1.0
@@ -93,13 +93,13 @@ def summarize(
     scale: Scale = "positive",
     rounds: Iterable[tuple[Any, float]] = (),
 ) -> Stat | None:
-    """Mean and 95 % interval over repeats; None where no repeat has a value.
+    """Mean and 95 % interval over repeats; None if no repeat has a value.
 
     `half_width` is `t(0.975, n - 1) * s / sqrt(n)` with the sample's standard deviation s (Student
-    1908, Biometrika 6:1, "The probable error of a mean"). `low` and `high` are those of the
-    logarithm of the mean, or of the logit of a share, by the delta method (Casella and Berger 2002,
-    Statistical Inference, 5.5.4): no end is impossible.
-    `rounds` belong to the values one by one.
+    1908, Biometrika 6:1, "The probable error of a mean"). `low` and `high` are computed on the
+    logarithm of the mean, or on the logit of a share, by the delta method (Casella and Berger 2002,
+    Statistical Inference, 5.5.4), so that no end has an impossible value. `rounds` has one entry
+    for each value.
     """
     given = list(values)
     places = [place for place, value in enumerate(given) if value is not None]
@@ -121,9 +121,9 @@ def summarize(
 def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     """Mean accuracy over repeats on a validation set of `samples` images; None without values.
 
-    Its interval adds the spread over seeds (Student's t) and that of a finite set of images
-    (Wilson) in squares, each from the mean to its end (MOVER: Zou and Donner 2008, Statistics in
-    Medicine 27:1693, equations 3 and 4). A single repeat has the second alone.
+    The interval combines the spread over seeds (Student's t) and that of a finite set of images
+    (Wilson): the squares of their distances from the mean are added (MOVER: Zou and Donner 2008,
+    Statistics in Medicine 27:1693, equations 3 and 4). A single repeat has only the latter.
     """
     stat = summarize(values)
     if stat is None:
@@ -140,7 +140,7 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
 
 
 def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
-    """Interval of a share of n samples, of a number or an array (Wilson 1927, JASA 22:209)."""
+    """Interval of a share of n samples, for a number or an array (Wilson 1927, JASA 22:209)."""
     import numpy as np
 
     z = NormalDist().inv_cdf((1 + level) / 2)
@@ -154,8 +154,8 @@ def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
 def difference_of_shares(
     above: Any, below: Any, n_above: int, n_below: int, level: float = LEVEL
 ) -> tuple[Any, Any]:
-    """Interval of the difference of two shares, from Wilson's of each (Newcombe 1998, Statistics in
-    Medicine 17:873, method 10). The shares are taken as independent."""
+    """Interval of the difference of two independent shares, from Wilson's interval of each
+    (Newcombe 1998, Statistics in Medicine 17:873, method 10)."""
     import numpy as np
 
     (low_a, high_a), (low_b, high_b) = wilson(above, n_above, level), wilson(below, n_below, level)
@@ -166,7 +166,7 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """A plain interval on the scale on which its ends are possible."""
+    """Convert a symmetric interval to the logarithm or logit, so that its ends are possible."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)
@@ -181,14 +181,14 @@ def _exp(width: float) -> float:
 
 
 def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | None:
-    """`above.mean / below.mean` with its confidence interval; None where it is not defined.
+    """`above.mean / below.mean` with its confidence interval; None if undefined.
 
     See `log_ratios`. Both means have to be positive.
     """
     if above.mean <= 0 or below.mean <= 0:
         return None
     value = above.mean / below.mean
-    if above is below:  # a baseline against itself: one, without any uncertainty
+    if above is below:  # a baseline relative to itself: exactly 1
         return Ratio(1.0, 1.0, 1.0)
     if above.n == 1 or below.n == 1:
         return Ratio(value, None, None)
@@ -197,17 +197,17 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
 
 
 def ratio_of_logs(value: float, reach: float) -> Ratio:
-    """A ratio whose logarithm has an interval of `reach` to both sides."""
+    """A ratio whose logarithm has an interval of `reach` on either side."""
     return Ratio(value, value / _exp(reach), value * _exp(reach))
 
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:
-    """The ratio of the means of two figures of the same rounds; its upper end is infinite where the
-    lower figure is not shown to be above 0, and there is none where its mean is not.
+    """The ratio of the means of two figures that were measured in the same rounds. Its upper end is
+    infinite if `below` is not shown to be above 0; None if the mean of `below` is not above 0.
 
-    Fieller 1954, Journal of the Royal Statistical Society B 16:175: the ratios R for which the mean
-    of `above - R * below` is within t(0.975, n - 1) standard errors of 0. It needs no positive
-    values.
+    Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval holds the ratios R
+    for which the mean of `above - R * below` is within t(0.975, n - 1) standard errors of 0. Values
+    may be negative.
     """
     if below.mean <= 0 or above.n != below.n:
         return None
@@ -226,7 +226,7 @@ def fieller(above: Stat, below: Stat) -> Ratio | None:
 
 
 def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]:
-    """`log_ratios` of the variants' values: round by round where `are_blocks` holds."""
+    """`log_ratios` of the variants' values, paired by round if `are_blocks` holds."""
     import numpy as np
 
     if are_blocks(stats):
@@ -239,8 +239,8 @@ def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]
 
 
 def are_blocks(stats: Sequence[Stat]) -> bool:
-    """Whether the variants ran in the same rounds, one after the other in time, and often enough to
-    be compared round by round."""
+    """Whether the variants ran in the same rounds, one after the other in time, and in enough
+    rounds to be compared round by round."""
     rounds: dict[Any, list[float]] = {}
     for stat in stats:
         for key, began in stat.rounds:
@@ -254,19 +254,20 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
 
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:
-    """Of positive `values` [..., K, n], `log(mean_i / mean_j)` and how far the interval of each
-    reaches to both sides, [..., K, K] each, such that all K (K - 1) / 2 hold together at `level`.
+    """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of the
+    interval of each, [..., K, K] both, such that all K (K - 1) / 2 intervals hold together at
+    `level`.
 
-    The delta method on the logarithm makes those of R and 1/R agree: it is Student's t of values
-    over their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a level that
-    Bonferroni's inequality gives for all pairs. As whichever is the best is one of the pairs, it
-    may be picked after the fact.
+    The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
+    the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a
+    level that Bonferroni's inequality gives for all pairs. The best variant may be picked after the
+    fact, as it is always one of the pairs.
 
-    Two variants: round by round (`paired`; column by column), or as independent samples with the
-    degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). Of more, a pair's
-    own variance has too few degrees of freedom: the larger one is taken of it and of the residual
-    variance of all variants (where paired, about the means of variants and rounds), with the
-    latter's degrees of freedom.
+    Two variants are compared round by round (`paired`; column by column), or as independent samples
+    with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more
+    variants, a pair's own variance has too few degrees of freedom. The larger of that variance and
+    the residual variance of all variants (if paired, about the means of variants and rounds) is
+    taken, with the latter's degrees of freedom.
     """
     import numpy as np
 
@@ -302,15 +303,15 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """For `outlying` and for `slow_start` of each of so many rows: of reports of noise alone, 5 %
-    have a caveat of either kind (Bonferroni)."""
+    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that in reports of
+    pure noise 5 % have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 
 def outlying(values: Array, level: float) -> Any:
-    """A bool mask [..., n] of the outlier, at most one, among the n values of the last axis.
+    """A bool mask [..., n] that marks at most one outlier among the n values of the last axis.
 
-    Two-sided test of Grubbs 1969, Technometrics 11:1: among normally distributed values, it finds a
+    Two-sided test of Grubbs 1969, Technometrics 11:1: in normally distributed values, it finds a
     false outlier with probability 1 - level. With fewer than four values it finds none.
     """
     import numpy as np
@@ -326,12 +327,13 @@ def outlying(values: Array, level: float) -> Any:
 
 
 def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
-    """Whether first epochs were slower than all later ones of `speeds` [..., runs, epochs], as two
-    arrays [...]: of bool, and by which share in the mean over runs.
+    """Whether the first epochs were slower than all later ones in `speeds` [..., runs, epochs].
+    Returns two arrays [...]: a bool, and the share by which they were slower, in the mean over
+    runs.
 
     One-sided prediction interval of the mean over runs of log(first / mean of the later ones), with
-    the variance of later epochs within runs: of epochs alike, a difference is found with the
-    probability 1 - level. None is of fewer than four epochs.
+    the variance of later epochs within runs. If all epochs are alike, a difference is found with
+    probability 1 - level. With fewer than four epochs none is found.
     """
     import numpy as np
 

@@ -1,9 +1,10 @@
 """A sweep's trials, from its results folder alone: the values, results and cost of each, and which
 is best.
 
-Goals are `accuracy`, the best validation accuracy in [0, 1], or of another task than classification
-`metric`, the best value of its primary metric; `time_to_accuracy` or `time_to_target` in seconds,
-lower is better; `throughput` in images, or what else the task counts, per second, higher is better.
+Goals: `accuracy` is the best validation accuracy in [0, 1]; for tasks other than classification,
+`metric` is the best value of the primary metric. `time_to_accuracy` and `time_to_target` are in
+seconds, lower is better. `throughput` is in images, or the task's unit, per second; higher is
+better.
 """
 
 from __future__ import annotations
@@ -29,43 +30,43 @@ _ENDED_WELL = ("finished", "pruned")
 @dataclass(frozen=True)
 class TrialFigures:
     number: int
-    """Counted from 0, in the order in which trials were decided."""
+    """Counted from 0, in the order in which trials were chosen."""
     run_id: str
     values: dict[str, Any]
-    """Dotted key -> what this trial began with. A key whose condition does not hold is absent."""
+    """Dotted key -> value at the trial's start. A key whose condition does not hold is absent."""
     status: Status
     reason: str
-    """Why there is no whole result; empty for a trial that finished."""
+    """Why there is no complete result; empty for a finished trial."""
     goals: dict[Goal, float | None]
-    """Its result for each goal; None where there is none, or where it may not be reported."""
+    """The trial's result for each goal; None if there is none, or it may not be reported."""
     epochs: int
     """Completed epochs."""
     worker_seconds: float
-    """Workers, times the wall clock of the search for its batch, and from each start to the
-    attempt's last Record."""
+    """Number of workers, times the wall clock of the batch search and of each attempt from its
+    start to its last Record."""
     curve: tuple[tuple[int, float, float], ...]
-    """Of each epoch: its number from 0, seconds since the start, the task's primary metric."""
+    """For each epoch: its number from 0, seconds since the start, the task's primary metric."""
     figures: RunFigures
     turns: tuple[RunJudged, ...] = ()
-    """Each time that it was compared with its population."""
+    """PBT steps of the trial."""
 
     @property
     def values_now(self) -> dict[str, Any]:
-        """What it has at the searched keys after all of its PBT steps."""
+        """The trial's values of the searched keys after all of its PBT steps."""
         return dict(self.turns[-1].values) if self.turns else self.values
 
     @property
     def taken(self) -> list[RunJudged]:
-        """Its PBT steps that gave it the weights of another trial."""
+        """PBT steps in which the trial took the weights of another one."""
         return [turn for turn in self.turns if turn.source is not None]
 
     @property
     def counts(self) -> bool:
-        """Whether it may win: it finished, or a scheduler ended it early."""
+        """Whether the trial may be the best: it finished, or a scheduler ended it early."""
         return self.status in _ENDED_WELL
 
     def cost(self, goal: Goal) -> float:
-        """Lower is better; infinite where nothing was reached."""
+        """The goal as a cost: lower is better; infinite if there is no result."""
         value = self.goals.get(goal)
         if value is None:
             return math.inf
@@ -73,7 +74,7 @@ class TrialFigures:
 
 
 def trials(results: Results) -> list[TrialFigures]:
-    """Every trial that was decided, in that order."""
+    """Every trial that was chosen, in that order."""
     return [trial_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
 
 
@@ -105,7 +106,7 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
 
 
 def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
-    """The goals of a `search` section as plain data; the first is the one that trials go by."""
+    """The goals of a `search` section as plain data; trials are ranked by the first."""
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 
@@ -115,20 +116,20 @@ def lower_is_better(goal: Goal, task: TaskFacts) -> bool:
 
 
 def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and reached a goal, the best first; of equals the earliest."""
+    """The trials that count and have a result for the goal, best first; of equal ones the
+    earliest."""
     reached = [trial for trial in trials if trial.counts and trial.goals.get(goal) is not None]
     return sorted(reached, key=lambda trial: (trial.cost(goal), trial.number))
 
 
 def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
-    """The trial that reached most; of equals the earliest. Failed trials never win."""
+    """The trial with the best result; of equal ones the earliest. Failed trials do not count."""
     return next(iter(ranked(trials, goal)), None)
 
 
 def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
-    """The trials that no other is better than in one goal, and at least as good in all; in the
-    order of the first goal, its best first. A trial that lacks one of the goals is none of them.
-    """
+    """The trials that no other dominates (better in one goal, at least as good in all), best first
+    by the first goal. A trial without a result for one of the goals is left out."""
     whole = [
         trial
         for trial in trials
@@ -148,7 +149,7 @@ def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Wall clock of the search for a run's batch and of all its attempts."""
+    """Wall clock of the batch search and of all attempts of a run."""
     return math.fsum(end - begin for begin, end in at_work(records))
 
 
@@ -156,7 +157,7 @@ def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
     """Intervals in which a run held workers (start, end), in seconds since 1970.
 
     These are the search for its batch size, and each attempt from its start to its workers' last
-    Record. Between PBT steps, while it waits to be compared with others, a run holds none.
+    Record. Between PBT steps, while it waits for other trials, a run holds no workers.
     """
     start: float | None = None
     last = 0.0

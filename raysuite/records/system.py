@@ -1,7 +1,7 @@
-"""What hosts do while a run is at work on them: samples in a file of each, beside the journal.
+"""What hosts do while a run uses them: a file of samples for each host, beside the journal.
 
-RESULTS/runs/RUN_ID/system-HOST.jsonl, one sample a line. They are no Records: nothing is derived
-from them but what MLflow shows.
+RESULTS/runs/RUN_ID/system-HOST.jsonl has one sample a line. Samples are no Records: they are
+shown in MLflow, and no figure is derived from them.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ _PREFIX, _SUFFIX = "system-", ".jsonl"
 
 
 class GpuSample(BaseModel):
-    """One GPU of the host, by NVML; None where NVML does not report it."""
+    """One GPU of the host, by NVML; None for values that NVML does not report."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     index: int
-    """NVML's."""
+    """NVML's index."""
     busy: float | None
-    """Part of NVML's last sample period in which a kernel ran, in [0, 1]."""
+    """Share of NVML's last sample period in which a kernel ran, in [0, 1]."""
     memory_bytes: int | None
     memory_total_bytes: int | None
     watts: float | None
 
 
 class SystemSample(BaseModel):
-    """One look at a host: all that runs there, not this run alone."""
+    """One sample of a host: of all that runs there, not only of this run."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""
     cpu_busy: float
-    """Part of all processors' time since the last sample, in [0, 1]."""
+    """Share of all processors' time since the last sample, in [0, 1]."""
     memory_bytes: int
-    """In use."""
+    """Memory in use."""
     memory_total_bytes: int
     process_bytes: int
-    """Resident memory of the worker that samples."""
+    """Resident memory of the worker that takes the samples."""
     received_bytes: int
-    """Through all of the host's interfaces, since this attempt's start."""
+    """Bytes received on all of the host's interfaces since this attempt's start."""
     sent_bytes: int
     gpus: list[GpuSample] = []
 
@@ -58,13 +58,13 @@ def system_file(folder: Path, host: str) -> Path:
 
 
 def system_files(folder: Path) -> dict[str, Path]:
-    """Host -> its samples, in the order of their names."""
+    """Host -> file of its samples, in the order of the names."""
     found = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     return {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in found}
 
 
 def read_samples(file: Path) -> Iterator[SystemSample]:
-    """The samples of a file; damaged lines are passed over."""
+    """The samples of a file, without damaged lines."""
     for line in read_lines(file):
         with contextlib.suppress(ValidationError):
             yield SystemSample.model_validate_json(line)

@@ -1,4 +1,4 @@
-"""A site's verdict: the throughputs of a fixed suite beside those of its earlier checks."""
+"""A site's verdict: the throughputs of a fixed suite compared with those of earlier checks."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ FILE = "check.json"
 
 @dataclass(frozen=True)
 class Published:
-    """A throughput of ResNet-50 on random images of 224 pixels by DDP, that a site publishes."""
+    """A published throughput of ResNet-50 on random images of 224 pixels with DDP."""
 
     gpu: str
     """A part of the GPU's name."""
     images_per_s: float
-    """Of one GPU."""
+    """Throughput of one GPU."""
     source: str
 
 
 PUBLISHED = (
-    # fp32 with 512 images a GPU, which two processes of a DataLoader draw: slower than bf16
+    # fp32 with 512 images a GPU from a DataLoader with two processes: slower than bf16
     Published("GH200", 980.0, "github.com/eth-cscs/cscs-reframe-tests pytorch_test_base.py"),
 )
 
 
 def published(hardware: str) -> Published | None:
-    """What is published of the GPUs that `hardware` names."""
+    """The published throughput for the GPUs that `hardware` names."""
     return next((each for each in PUBLISHED if each.gpu in hardware), None)
 
 
 class SiteCheck(BaseModel):
-    """What one check measured."""
+    """The results of one check."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -51,7 +51,7 @@ class SiteCheck(BaseModel):
     hardware: str
     workers: int
     throughputs: dict[str, float]
-    """By variant, of all workers together."""
+    """Throughput by variant, over all workers."""
     failed: list[str] = []
     """Variants without a throughput."""
 
@@ -64,13 +64,13 @@ class Verdict(BaseModel):
     what: str
     value: float
     reference: float | None = None
-    """What it is compared with; None where there is nothing yet."""
+    """The value for comparison; None if there is none yet."""
     source: str = ""
     ok: bool = True
 
 
 def site_check(results: Results, when: float) -> SiteCheck:
-    """The figures of a suite's results. All of its runs have the same number of workers."""
+    """A SiteCheck from a suite's results. All of its runs have the same number of workers."""
     rows = make_rows(results_figures(results))
     started = [run.started for row in rows for run in row.runs if run.started is not None]
     speeds = {row.name: row.throughput for row in rows}
@@ -84,7 +84,7 @@ def site_check(results: Results, when: float) -> SiteCheck:
 
 
 def earlier_checks(folder: Path, now: SiteCheck) -> list[SiteCheck]:
-    """Those below a site's folder that were of the same hardware and workers, and before `now`."""
+    """Checks in a site's folder, before `now` and with the same hardware and number of workers."""
     found = []
     for file in sorted(folder.glob(f"*/{FILE}")):
         check = SiteCheck.model_validate(json.loads(file.read_bytes()))
@@ -101,10 +101,11 @@ def judge(
     expected: float | None,
     known: Published | None = None,
 ) -> list[Verdict]:
-    """Each figure that counts; `expected` is the throughput of one worker from elsewhere, in place
-    of what is `known`.
+    """A verdict for each figure that counts. `expected` is the throughput of one worker, known from
+    elsewhere; it replaces the published one, `known`.
 
-    A throughput is wrong below (1 - tolerance) of the median of earlier checks, or of `expected`.
+    A throughput is wrong if it is below (1 - tolerance) of the median of earlier checks, or of
+    `expected` or `known`.
     """
     found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():

@@ -1,4 +1,4 @@
-"""Records -> tables, plots and one page that can be read anywhere."""
+"""Records -> tables, plots and one self-contained page."""
 
 from raysuite.report.build import build
 from raysuite.report.collect import Report, collect

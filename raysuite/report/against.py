@@ -1,5 +1,5 @@
-"""A study beside another one, beside a paper's published values, or a sweep beside another sweep:
-what is compared line by line, and as tables."""
+"""A study compared line by line with another study or a paper's published values, and a sweep with
+another sweep; as tables."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Basis = Literal["both", "ours", "none"]
-"""Which side's spread the interval of a ratio includes."""
+"""The sides whose spread the interval of a ratio includes: both, only this study, or none."""
 Side = Literal["ours", "theirs"]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is compared: its title, its unit, and how a value is written."""
+    """A quantity that is compared: its title, its unit, and how a value is written."""
 
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """None: in the multiple of the unit that suits all values of a table."""
+    """None: written in the multiple of the unit that suits all values of a table."""
 
 
 def _short(value: float) -> str:
-    """As the papers write speed-ups: `234`, `10.11`, `4.2`."""
+    """Format a speed-up as papers do: `234`, `10.11`, `4.2`."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -59,12 +59,12 @@ _QUANTITIES = {
     "trials": Quantity("Trials", "", "{:,.0f}".format),
     "trials_stopped_early": Quantity("Trials stopped early", "", "{:,.0f}".format),
 }
-"""Of all tasks."""
+"""The quantities of all tasks."""
 
 
 @cache
 def quantities(task: TaskFacts = CLASSIFICATION) -> dict[str, Quantity]:
-    """What is compared of runs of a task, by name."""
+    """The quantities to compare for runs of a task, by name."""
     metrics = metrics_of(task)
     best = next(metric for metric in metrics if metric.name == f"best_{task.primary}")
     own = {
@@ -79,7 +79,7 @@ def quantities(task: TaskFacts = CLASSIFICATION) -> dict[str, Quantity]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A value with its 95 % interval; None and None where there is none."""
+    """A value with its 95 % interval; `low` and `high` are None without an interval."""
 
     value: float
     low: float | None = None
@@ -87,14 +87,14 @@ class Measured:
 
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
-        """A mean or a ratio, times an exact number."""
+        """A Measured from a mean or a ratio, multiplied by an exact number."""
         figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of ours beside theirs."""
+    """One quantity of this study (`ours`) and the same of the other (`theirs`)."""
 
     quantity: str
     """A key of the task's `quantities`."""
@@ -103,7 +103,7 @@ class Line:
     theirs_name: str
     theirs: Measured
     bound: str = ""
-    """`over`, `under`, `about` or `up to`, where a paper states no more than that."""
+    """`over`, `under`, `about` or `up to`, if a paper states only that."""
     ratio: Ratio | None = None
     """Ours / theirs."""
     basis: Basis = "none"
@@ -113,7 +113,7 @@ class Line:
 
     @property
     def about(self) -> Quantity:
-        """What is compared."""
+        """The quantity that is compared."""
         return quantities(self.task)[self.quantity]
 
     def data(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Comparison:
     """A study against another one, or against a paper."""
 
     asked: str
-    """What `--against` was given."""
+    """The value of `--against`."""
     title: str
     lines: tuple[Line, ...]
     unmatched: tuple[Unmatched, ...] = ()
@@ -175,10 +175,10 @@ PREFIX = "published:"
 
 
 def compare(rows: Sequence[Row], asked: str, baseline: str | None = None) -> Comparison:
-    """The rows beside `published:PAPER` or beside the results folder of that path.
+    """Compare the rows with `published:PAPER`, or with the results folder of that path.
 
-    `baseline` is applied to both sides. Raises UserError, with what is valid, if there is no such
-    paper or folder.
+    `baseline` is applied to both sides. Raises UserError, with the valid values, if there is no
+    such paper or folder.
     """
     if asked.startswith(PREFIX):
         return against_published(rows, published(asked.removeprefix(PREFIX)))
@@ -199,11 +199,11 @@ def _title(asked: str) -> str:
 
 
 MOST_DIFFERENCES = 4
-"""Options that are named where two variants or sweeps differ in more."""
+"""Largest number of differing options that a note names."""
 
 
 def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Options in which two sides differ, with both values."""
+    """Options in which two sides differ, with the values of both."""
     found = [
         f"{key} {json.dumps(left.get(key))}, theirs {json.dumps(right.get(key))}"
         for key in dict.fromkeys((*left, *right))
@@ -221,8 +221,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared; the speed-up of a baseline, which is 1 by definition,
-    is left out."""
+    """The figures of a row that are compared. The speed-up of a baseline is left out, as it is 1 by
+    definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
@@ -231,11 +231,11 @@ def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
 
 
 def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Comparison:
-    """Rows of one study beside those of another.
+    """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers; among several, those with the most other options in common. Differences are
-    noted with each line.
+    number of workers. Of several matches, those with the most other options in common are taken.
+    Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -288,7 +288,7 @@ def _row_options(row: Row) -> dict[str, Any]:
 
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Whether the speed-ups of both are against variants that match."""
+    """Whether the speed-ups of both rows are relative to variants that match."""
     left = next((row for row in rows if row.name == ours.baseline), None)
     right = next((row for row in others if row.name == theirs.baseline), None)
     return left is not None and right is not None and _key(left) == _key(right)
@@ -323,8 +323,8 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval from both of theirs.
 
-    On the logarithm, the distances from estimate to limits add up in squares (MOVER: Zou and Donner
-    2008, Statistics in Medicine 27:1693, equations 3 and 4). None where it is not defined.
+    On the logarithm, the squares of the distances from the estimate to the limits are added (MOVER:
+    Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -347,21 +347,21 @@ FOLDER = Path(__file__).parent / "published"
 
 @pydantic_dataclass(frozen=True)
 class Published:
-    """One value as a paper states it; what the paper leaves open is empty or None."""
+    """One value as a paper states it; what the paper does not state is empty or None."""
 
     quantity: str
-    """Seconds end in `_s`; accuracies, shares and efficiencies are in [0, 1]."""
+    """Name of the quantity. Seconds end in `_s`; accuracies and other shares are in [0, 1]."""
     value: float
     source: str
     """Figure, table or text of the paper."""
     high: float | None = None
-    """The upper end of a range that begins at `value`."""
+    """Upper end of a range that begins at `value`."""
     bound: Literal["", "about", "over", "under", "up to"] = ""
     model: str = ""
     data: str = ""
     framework: str = ""
     loader: str = ""
-    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not state which."""
+    """`native`, `dali-cpu`, `dali-gpu`, or `dali` if the paper does not state which."""
     workers: int | None = None
     base_workers: int | None = None
     """Workers of the baseline of a speed-up or an efficiency."""
@@ -382,7 +382,7 @@ class Paper:
     name: str
     title: str
     remarks: tuple[str, ...]
-    """Remarks on its values."""
+    """Remarks on the paper's values."""
     values: tuple[Published, ...]
 
 
@@ -427,14 +427,14 @@ def published(name: str) -> Paper:
 
 
 def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The cells of each line that are not empty, by column."""
+    """The non-empty cells of each line, by column."""
     with file.open(encoding="utf-8", newline="") as stream:
         for line in csv.DictReader(stream):
             yield {key: value for key, value in line.items() if value}
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """Aach et al., Table 2: shares in percent by model, GPUs and loader."""
+    """Shares by model, GPUs and loader, in percent: Aach et al., Table 2."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(
@@ -449,14 +449,14 @@ def _shares(file: Path) -> Iterator[Published]:
 
 
 SAME_DATA = ("training_s", "accuracy")
-"""Quantities that cannot be compared with those of another data set."""
+"""Quantities that can be compared only on the same data set."""
 
 
 def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
-    """Rows beside the values of a paper with the same framework, loader, model and workers.
+    """Compare the rows with a paper's values for the same framework, loader, model and workers.
 
-    Where a paper does not state the framework or the loader, its value is compared with each of
-    ours.
+    If a paper does not state the framework or the loader, its value is compared with each row that
+    matches otherwise.
     """
     lines: list[Line] = []
     alone: dict[tuple[str, str], list[str]] = {}
@@ -484,7 +484,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
-    """The rows that a value can be compared with; or none, and why."""
+    """The rows that a value can be compared with; if none, the reason."""
     known = [row for row in rows if row.task == CLASSIFICATION]
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)
@@ -544,14 +544,16 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
 
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
-    """Speed-up over the same variant on so many workers, whatever baseline the report has."""
+    """Speed-up relative to the same variant on `workers` workers, whatever the report's
+    baseline."""
     key = row.series_key
     base = (each for each in rows if each.workers == workers and each.series_key == key)
     return _throughput_ratio(row, next(base, None))
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Over the row that differs in its loader alone, or else in the format of its images too."""
+    """Throughput / that of the row with the native loader that is otherwise equal, or else equal
+    except for the image format."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
@@ -565,7 +567,7 @@ def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
 
 
 def _but_loader(row: Row, other_form: bool) -> tuple[object, ...]:
-    """What a row is without its loader, and with `other_form` without its images' format."""
+    """Key of a row without its loader, and with `other_form` also without its image format."""
     plan = row.runs[0].plan
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "loader")}
     if other_form:
@@ -605,7 +607,7 @@ def other_sweep(asked: str) -> Study:
 
 
 def against_sweep(ours: Study, theirs: Study, asked: str) -> Comparison:
-    """Worker-seconds, epochs, trials and the best of each goal that both had."""
+    """Compare worker-seconds, epochs, trials and the best results for the goals of both sweeps."""
     lines, remarks = tuple(_sweep_lines(ours, theirs)), tuple(_remarks(ours, theirs))
     return Comparison(asked, _title(asked), lines, remarks=remarks)
 
@@ -681,7 +683,7 @@ _BASIS_NOTES: dict[Basis, str] = {
 
 
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
-    """The tables that have anything in them: lines, and what has no counterpart."""
+    """The non-empty tables of a comparison: its lines, and values without a counterpart."""
     writers = {
         each.about: each.about.write
         or text.writer(
@@ -722,6 +724,6 @@ def _cells(line: Line, write: text.Writer) -> dict[str, str]:
 def _written(value: Measured, write: text.Writer) -> str:
     if value.high is None:
         return write(value.value)
-    if value.low is None:  # a range, as a paper states it
+    if value.low is None:  # a paper's range
         return f"{write(value.value)} to {write(value.high)}"
     return f"{write(value.value)} [{write(value.low)}, {write(value.high)}]"

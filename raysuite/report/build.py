@@ -1,4 +1,4 @@
-"""A report as files: tables, plots and the page."""
+"""Write a report as files: tables, plots and the page."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def build(
 ) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 
-    rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with further
-    tables, against.json where there is something to compare with, and, unless `pictures` is False,
-    plots/ with SVG, PDF and PNG of each plot; of a sweep also best.yaml, the best spec, or
-    best-N.yaml for each trial N on its Pareto front. The same Records give the same
-    bytes, but for PDF, in which vl-convert orders resources by chance. Raises UserError if no row
-    is called `baseline`, or nothing `against`.
+    These are rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with
+    further tables, against.json if the report compares with another study, and, unless `pictures`
+    is False, plots/ with SVG, PDF and PNG of each plot. A sweep also has best.yaml, the best spec,
+    or best-N.yaml for each trial N on its Pareto front. The same Records give the same bytes,
+    except in PDF, where vl-convert's order of resources varies. Raises UserError if no row is
+    called `baseline`, or `against` does not exist.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder
@@ -51,8 +51,8 @@ def build(
 
 
 def contents(report: Report) -> dict[str, str]:
-    """Every text file of a report but its plots: its name, and its content."""
-    from raysuite.report.page import page  # here: rows alone need no Jinja2
+    """Name -> content of every text file of a report."""
+    from raysuite.report.page import page  # imported here: rows alone do not need Jinja2
 
     searched = report.sweep.study.keys if report.sweep else ()
     return {
@@ -71,7 +71,7 @@ def contents(report: Report) -> dict[str, str]:
 
 
 def _sheets(report: Report) -> Iterator[Sheet]:
-    """Every table that is a file of tables/, but those of a sweep."""
+    """Every table that is written into tables/, except those of a sweep."""
     yield from filter(None, [class_sheet(report.rows)])
     yield gate_sheet(report.runs, report.names)
     yield from provenance_sheets(report.provenance)
@@ -80,7 +80,7 @@ def _sheets(report: Report) -> Iterator[Sheet]:
 
 
 def _against(comparison: Comparison) -> dict[str, str]:
-    """The comparison as data: JSON, and CSV with raw values, as in rows.csv."""
+    """The comparison as data: JSON, and CSV with unrounded values, as in rows.csv."""
     files = {"against.json": json_text(finite(comparison.data()))}
     if comparison.lines:
         files["tables/against.csv"] = csv_of(finite(line.data()) for line in comparison.lines)
@@ -88,7 +88,7 @@ def _against(comparison: Comparison) -> dict[str, str]:
 
 
 def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:
-    """The pictures of plots/, one after the other."""
+    """The pictures in plots/, one after the other: path and content."""
     from raysuite.report.plot import pictures
 
     for plot in report.plots:

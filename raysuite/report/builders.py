@@ -1,6 +1,6 @@
-"""Builders of a suite's plots: lines over a number, bars, and curves over epochs or steps.
+"""A suite's plots: lines over a numeric key, bars, and curves over epochs or steps.
 
-Each returns None where there is nothing to draw. `plots.py` holds the table of plots.
+Each function returns None if there is nothing to draw. `plots.py` has the table of plots.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Drawing:
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
-    """Its published values are markers in the plots of their quantities."""
+    """If given, its published values are drawn as markers in the plots of their quantities."""
 
     @property
     def task(self) -> TaskFacts:
@@ -47,34 +47,34 @@ class Drawing:
 
     @property
     def main(self) -> MetricFacts:
-        """What the task declares of it."""
+        """The declaration of the task's primary metric."""
         return self.task.main
 
     @property
     def goal(self) -> str:
-        """What a time is to: `accuracy`, or `target`."""
+        """The target that times are measured to: `accuracy`, or `target`."""
         return goal(self.rows)
 
     def shown(self, *names: str, axis: str = "") -> Shown:
-        """As `shown_metric` of all rows; `axis` is its title."""
+        """`shown_metric` of all rows; `axis` is the axis title."""
         return shown_metric(self.rows, names, axis)
 
     @cached_property
     def throughput_lines(self) -> Plot | None:
-        """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
+        """Throughput over workers, one panel per loader and work (Aach et al. 2023, Fig. 3)."""
         panel = ("loader", *WORK)
         return lines(self, *self.throughput, panel=panel, compared="throughput")
 
     @property
     def throughput(self) -> tuple[str, str, str, Shown]:
-        """Name, title, note and values of its plots."""
+        """Name, title, note and values of the throughput plots."""
         note = f"Warm-up is left out; {interval_note(row.throughput for row in self.rows)}."
         shown = self.shown("throughput", axis=f"{self.task.unit} per second")
         return "throughput", "Throughput", note, shown
 
     @cached_property
     def styles(self) -> Styles:
-        """The styles of facets, which are the same in all plots."""
+        """The styles of facets, equal in all plots."""
         return Styles(self.rows)
 
 
@@ -89,7 +89,7 @@ class Shown:
     axis: Layer
     write: text.Writer = text.number
     scale: float = 1.0
-    """From the figure's unit to that of the axis."""
+    """Factor from the figure's unit to that of the axis."""
 
     def tip(self, row: Row) -> str:
         """The tooltip of a row."""
@@ -106,7 +106,7 @@ class Shown:
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
-    """The first of these metrics that any row has, in the unit that suits all rows."""
+    """The first of these metrics for which a row has a value, in the unit that suits all rows."""
     has = [name for name in names if any(row.figures.get(name) for row in rows)]
     metric = metric_named((has or list(names))[0], rows)
 
@@ -122,7 +122,7 @@ def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
-    """What points represent; intervals are mentioned only where some are drawn."""
+    """The meaning of the points; intervals are mentioned only if some are drawn."""
     drawn = any(value and value.low is not None for value in values)
     return "means over repeats" + (" with 95 % intervals" if drawn else "")
 
@@ -134,7 +134,7 @@ def traces_of(
     panel: str = "",
     series: str = "",
 ) -> list[Trace]:
-    """Means of rows with the ends of their intervals; and each repeat, where there are several."""
+    """Traces of the rows' means with the ends of their intervals, and of several repeats."""
     scale = shown.scale
     means, repeats = [], []
     for row in rows:
@@ -157,7 +157,7 @@ def _dots_note(traces: Sequence[Trace]) -> str:
 
 
 def end_of(value: float | None, scale: float = 1.0) -> float | None:
-    """None where an interval has no end to draw."""
+    """The end of an interval in the unit of the axis; None if it cannot be drawn."""
     return None if value is None or not math.isfinite(value) else max(0.0, value) * scale
 
 
@@ -171,8 +171,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels beside each other: one for each value of the facet that varies fastest,
-    where these are two to four."""
+    """Number of panels in a row: one for each value of the facet that varies fastest, if these are
+    two to four."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -192,21 +192,21 @@ Made = Plot | None
 
 @dataclass(frozen=True)
 class Over:
-    """What lines go over."""
+    """The number along the x axis of a plot of lines."""
 
     title: str
     value: Callable[[Row], int]
     shared: Sequence[str] = ("strategy", "loader")
-    """What a line is called by, where nothing tells it from others."""
+    """Facets that name a line if no facet distinguishes it from others."""
     log: bool | None = None
-    """Whether the axis is logarithmic; None: where the small numbers would crowd."""
+    """Whether the axis is logarithmic; None: if small numbers would otherwise be too close."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
 BATCHES = Over("global batch", lambda row: row.global_batch, ("schedule",), log=True)
 
 Ideal = Callable[[Sequence[Row]], Mapping[str, Mapping[float, float]]]
-"""Rows of one panel -> its ideal lines by name: x -> y."""
+"""Rows of one panel -> ideal lines by name, each as x -> y."""
 
 
 def lines(
@@ -223,24 +223,24 @@ def lines(
     ideal: Ideal = lambda rows: {},
     log: bool = False,
 ) -> Made:
-    """A line for each series, in a panel for each value of the facets `panel`; None unless some
-    series has several numbers.
+    """A line for each series, in a panel for each value of the facets `panel`. None unless a series
+    has several points.
 
-    `line_per` is a facet that lines have to differ in, all others being panels. `compared` is what
-    papers' values are called by that belong into it; `log` is of the upright axis.
+    `line_per` is a facet in which lines must differ; all other facets then make panels. `compared`
+    is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
-    # one strategy a line, even where it follows from the number of workers
+    # one line per strategy, even if the number of workers implies it
     names = telling(rows, over.value, ("strategy", *WORK))
     series: dict[tuple[str, str | None], list[Row]] = {}
     for row in rows:
-        # ratios to different baselines make no line
+        # a line does not join ratios to different baselines
         base = row.baseline if isinstance(shown.figure(row), Ratio) else None
         series.setdefault((written(row, names), base), []).append(row)
     if all(len(members) < 2 for members in series.values()) or not {line_per} <= {"", *names}:
         return None
     panel = {*names} - {line_per} if line_per else panel
-    # a column of panels is one loader
+    # each column of panels is one loader
     across = sorted((each for each in names if each in panel), key=lambda each: each == "loader")
     within = [each for each in names if each not in panel]
     panels = headings(rows, across)
@@ -282,7 +282,7 @@ def lines(
 def either(
     drawing: Drawing, name: str, title: str, note: str, shown: Shown, **options: Any
 ) -> Made:
-    """Lines; or a bar for each variant where no series has several numbers of workers."""
+    """Lines; or a bar for each variant if no series has several numbers of workers."""
     drawn = lines(drawing, name, title, note, shown, **options)
     return drawn or bars(drawing, name, title, note, shown, by_work=False)
 
@@ -295,7 +295,7 @@ def _published(
     scale: float,
     x: Callable[[Row], int],
 ) -> list[Trace]:
-    """A paper's values of a quantity, each in the panel and at the position of its row."""
+    """A paper's values of a quantity, each in the panel and at the x value of its row."""
     compared = drawing.comparison
     if not quantity or compared is None or not compared.published:
         return []
@@ -321,13 +321,13 @@ def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
 # Bars.
 
 MOST_BARS = 12
-"""Bars of one group; where there would be more, only the largest number of workers is drawn."""
+"""Largest number of bars in a group; beyond it, only the largest number of workers is drawn."""
 MOST_LINES = 200
-"""Bars below each other. With 2,000, vl-convert 1.9.0 ends in an error."""
+"""Largest number of horizontal bars. With 2,000, vl-convert 1.9.0 ends with an error."""
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the highest throughput, as many as are drawn, in their order."""
+    """The rows of the highest throughput, as many as can be drawn, in their original order."""
     speeds = [row.throughput.mean if row.throughput else 0.0 for row in rows]
     places = sorted(range(len(rows)), key=lambda place: -speeds[place])[:MOST_LINES]
     return [rows[place] for place in sorted(places)]
@@ -343,11 +343,11 @@ def bars(
     same_y: bool = True,
     by_work: bool | None = None,
 ) -> Made:
-    """A group of upright bars per data set and network where there are several (Jansen et al. 2020,
-    Mahon et al. 2020), else horizontal bars, one per variant; None where nothing was measured.
+    """Vertical bars, grouped by data set and network if there are several (Jansen et al. 2020,
+    Mahon et al. 2020), else horizontal bars, one per variant. None if nothing was measured.
 
-    `same_y`: whether panels share an axis (an epoch of ImageNet is a thousand of MNIST's).
-    `by_work`: False for horizontal bars in any case, True for none of them.
+    `same_y`: whether panels share an axis (an epoch of ImageNet takes a thousand times that of
+    MNIST). `by_work`: False for horizontal bars in any case, True for vertical bars only.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
@@ -424,12 +424,12 @@ def _within_works(rows: Sequence[Row]) -> list[str]:
 # Over epochs and steps.
 
 MOST_POINTS = 250
-"""Points of one curve; longer ones are drawn as means of equal stretches of steps."""
+"""Largest number of points in a curve; longer ones are means of equal stretches of steps."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Intervals of one curve where they are rules beside those of many other curves."""
+"""Largest number of intervals in a curve if they are drawn as rules among many other curves."""
 SAME = 2e-3
-"""Curves that are nowhere farther apart than this part of a plot's height share a line."""
+"""Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
 Curve = tuple[list[float], list[float]]
 Statistic = Callable[[Sequence[float], Sequence[RunFigures]], Stat | None]
@@ -455,12 +455,12 @@ def curves(
     height: int = 300,
     can_be_log: bool = False,
 ) -> Made:
-    """The mean curve of each row, of the `values` of its runs, with its 95 % interval by
-    `statistic`; curves that coincide are merged. None where no run has begun.
+    """The mean curve of each row, over the `values` of its runs, with its 95 % interval by
+    `statistic`; curves that coincide are merged. None if no run has begun.
 
-    `note` names the intervals after "mean over repeats" where some are drawn; `targets` are dotted
-    lines; `result` ends the description; `cut`: whether the axis ends at the highest mean, as the
-    intervals of a few repeats reach far beyond.
+    If intervals are drawn, they are named in `note` after "mean over repeats". `targets` are dotted
+    lines. `result` is appended to the description. `cut`: whether the axis ends at the highest
+    mean, because the intervals of a few repeats reach far beyond.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -493,7 +493,7 @@ def curves(
     top = max((y for trace in traces for y in trace["y"] if y is not None), default=1.0)
     panels = list(dict.fromkeys(heading for heading, _, _ in groups))
     if statistic and intervals:
-        # upright rules at every point of many curves would be an area
+        # vertical rules at every point of many curves would fill an area
         most = MOST_RULES if len(styles) > p.MOST_BANDS else 0
         traces += [interval_trace(*each, statistic, most) for each in intervals]
         note = note.replace("mean over repeats", "mean over repeats with 95 % intervals")
@@ -522,7 +522,7 @@ def curves(
 
 
 def runs_of(rows: Sequence[Row]) -> list[RunFigures]:
-    """The runs with something to draw; those that the gate failed are left out."""
+    """The runs with something to draw, without those that failed the gate."""
     return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
 
 
@@ -537,7 +537,7 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Means of equal stretches of steps where there are many: the same steps in all curves."""
+    """The means of equal stretches of many steps; the stretches are equal in all curves."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -554,7 +554,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Mean over repeats at each place; a repeat that ended early counts up to its end."""
+    """Mean over repeats at each x; a repeat that ended early counts up to its end."""
     x = max((curve[0] for curve in curves), key=len)
     return x, [_mean([y[place] for _, y in curves if place < len(y)]) for place in range(len(x))]
 
@@ -562,7 +562,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Panel, curve and numbers of the curves that coincide in a panel, in their order."""
+    """Groups of curves that coincide in a panel, in order: panel, curve, and keys of the curves."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
@@ -572,7 +572,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Where a curve that coincides with one of this first value is; None: of no value."""
+        """Keys in `places` of curves whose first value may coincide with `first`; None is the key
+        of curves without a finite first value."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))
@@ -599,7 +600,7 @@ def interval_trace(
     statistic: Statistic,
     most: int,
 ) -> Trace:
-    """The 95 % interval along a mean over repeats; `most`: its number of places, 0 for all."""
+    """The 95 % interval along a mean over repeats. `most`: largest number of points; 0: all."""
     points = []
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]

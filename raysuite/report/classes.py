@@ -1,6 +1,6 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Both are of the last validation, summed over the repeats of a row.
+Both use the last validation, summed over the repeats of a row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raysuite.report.plot import Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
-"""Of a matrix: larger ones are not readable."""
+"""Largest number of classes in a drawn matrix: larger ones are not readable."""
 MOST_ROWS = 4
-"""Rows of the report whose matrices are drawn."""
+"""Largest number of rows whose matrices are drawn."""
 _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """The rows whose runs counted by class, all with the same classes, each with its figures."""
+    """The rows with figures by class, all repeats of the same classes, and these figures."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]
@@ -42,7 +42,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
-    """The confusion matrices of the first rows; None where there are none, or too many classes."""
+    """The confusion matrices of the first rows; None if there are none, or too many classes."""
     all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
     shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
     first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]
@@ -86,7 +86,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
 
 
 def class_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Precision, recall and F1 of each class of each row; None where nothing was counted."""
+    """Precision, recall and F1 of each class of each row; None if no row has figures by class."""
     found = classified(rows)
     if not found:
         return None

@@ -31,13 +31,13 @@ from raysuite.report.tables import (
 )
 
 FORMAT = 1
-"""Version of rows.json; it grows with each change that programs which read the last one cannot
-follow."""
+"""Version of rows.json; raised with each change that programs reading the previous version could
+not follow."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of a results folder. All of them follow from the Records."""
+    """The figures of a results folder. All of them are computed from the Records."""
 
     folder: Path
     rows: list[Row]
@@ -47,20 +47,20 @@ class Report:
     spec_text: str
     """The spec as it was written."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the command other than the defaults, such as a baseline: they are needed to
-    recompute the report."""
+    """Options of the command that differ from the defaults, such as a baseline: the report cannot
+    be recomputed without them."""
     comparison: Comparison | None = None
-    """This study beside another one, or beside a paper."""
+    """The comparison with another study or a paper."""
     sweep: SweepReport | None = None
     """A sweep's figures that are not in the rows."""
     predictions: Predictions = field(default_factory=dict)
-    """What `raysuite predict` wrote beside the runs."""
+    """The predictions that `raysuite predict` wrote for the runs."""
     further: Sequence[Sheet] = ()
-    """Tables that others made of the same rows."""
+    """Further tables, which a caller made from the same rows."""
 
     @property
     def sheets(self) -> list[Sheet]:
-        """Tables between that of the rows and the plots."""
+        """The tables between that of the rows and the plots."""
         found = (
             costs_sheet(self.rows),
             overheads_sheet(self.rows),
@@ -70,7 +70,7 @@ class Report:
 
     @property
     def names(self) -> dict[str, str]:
-        """The name of each run on the page, by its id: trials are named by their numbers."""
+        """Run id -> name of the run on the page; trials are named by their numbers."""
         if self.sweep is None:
             return {run.run_id: run.name for run in self.runs}
         return {run.run_id: f"trial {run.plan['index']}" for run in self.runs}
@@ -87,12 +87,12 @@ class Report:
 
     @property
     def note(self) -> str:
-        """How the intervals came about."""
+        """How the intervals were computed."""
         return repeats_note(self.rows)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Where the figures come from: the content of provenance.json."""
+        """The origin of the figures: the content of provenance.json."""
         return provenance(self.folder, self.runs, self.options, self.names)
 
     @cached_property
@@ -101,7 +101,7 @@ class Report:
         return [row_data(row) for row in self.rows]
 
     def data(self) -> dict[str, Any]:
-        """Everything as plain data: the content of rows.json."""
+        """The whole report as plain data: the content of rows.json."""
         data = {
             "format": FORMAT,
             "name": self.name,
@@ -126,7 +126,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows against their own baselines; not of a sweep, whose rows differ in much."""
+"""Makes tables from rows with their own baselines; not for a sweep, whose rows differ too much."""
 
 
 def collect(
@@ -135,11 +135,10 @@ def collect(
     against: str | None = None,
     further: Further = lambda rows: (),
 ) -> Report:
-    """The report of a results folder, with `further` tables, without writing anything.
+    """Collect the report of a results folder, with `further` tables, without writing anything.
 
-    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against`
-    is `published:PAPER` or another results folder. Raises UserError if either of them is not
-    found.
+    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
+    `published:PAPER` or another results folder. Raises UserError if one of them is not found.
     """
     runs = results_figures(results)
     rows = make_rows(runs, baseline)

@@ -1,4 +1,4 @@
-"""What distinguishes rows, and its colour, dash and symbol in every plot of a report."""
+"""The facets that distinguish rows, and their colour, dash and symbol in every plot of a report."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ OWN = ("strategy", "loader", "model", "data", "schedule", "batch", "workers", "d
 """The facets that every row has, in the order in which they are written."""
 
 WORK = ("model", "data")
-"""Facets in which rows must agree for their figures to be comparable."""
+"""Facets in which rows must be equal for their figures to be comparable."""
 
 _KEYS = {
     *(key for name in OWN[:5] for key in (name, f"{name}.name")),
     *("training.global_batch", "training.batch_per_worker"),
     *("resources.workers", "resources.device"),
 }
-"""Keys of a matrix that one of OWN represents."""
+"""Keys of a matrix that are shown by one of the facets in OWN."""
 
 
 def facets(row: Row) -> dict[str, str]:
-    """Each facet of a row with its short text: OWN, then the other keys of the matrix, and those
-    in which the specs of a folder's rows differ."""
+    """Facet -> short text for a row: OWN, then the other keys of the matrix, and the keys in which
+    the specs of a folder's rows differ."""
     plan = row.runs[0].plan
     spec, label = plan["spec"], plan["label"]
     training = spec["training"]
@@ -54,10 +54,10 @@ def telling(
     given: Callable[[Row], Hashable] = lambda row: None,
     always: Sequence[str] = (),
 ) -> list[str]:
-    """The fewest facets that, beside `given`, distinguish all rows.
+    """The fewest facets that, together with `given`, distinguish all rows.
 
-    A facet that follows from the ones before it, such as a precision that goes with the strategy,
-    is left out; one of `always` is included wherever rows differ in it, even if `given` implies it.
+    A facet that the ones before it imply, such as a precision that goes with the strategy, is left
+    out. A facet in `always` is included whenever rows differ in it, even if `given` implies it.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))
@@ -72,12 +72,12 @@ def telling(
 
 
 def written(row: Row, names: Sequence[str]) -> str:
-    """`ddp · native`: a row by the given facets."""
+    """A row's facets as text: `ddp · native`."""
     return " · ".join(filter(None, _texts(facets(row), names)))
 
 
 def shared(rows: Sequence[Row], names: Sequence[str] = ("model", "data")) -> str:
-    """`resnet20 · digits`: the values of those facets that all rows have in common."""
+    """The values of those facets that all rows have in common: `resnet20 · digits`."""
     table = [facets(row) for row in rows]
     same = [name for name in names if len({each.get(name, "") for each in table}) == 1]
     return written(rows[0], same) if rows else ""
@@ -88,8 +88,8 @@ def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Styles:
-    """The colour shows the first facet of a legend, the dash the second, and the symbol all of them
-    together: the same in every plot of a report."""
+    """Styles that are the same in every plot of a report: the colour shows the first facet of a
+    legend, the dash the second, and the symbol all facets together."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._values: dict[str, list[str]] = {}
@@ -100,7 +100,7 @@ class Styles:
                     known.append(value)
 
     def of(self, row: Row, names: Sequence[str]) -> Style:
-        """Of a row's series, by the facets `names`; by strategy where there are none."""
+        """The style of a row's series, by the facets `names`, or by strategy if there are none."""
         places = [self._place(row, name) for name in names or ("strategy",)]
         return Style(
             COLORS[places[0] % len(COLORS)],

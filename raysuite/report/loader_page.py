@@ -1,4 +1,4 @@
-"""A comparison of loaders -> its page, table and plot, and a line that names what bounds it."""
+"""A comparison of loaders -> its page, table and plot, and a sentence that names the bottleneck."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html and loaders.md into `folder`, and pictures of the plot if all is measured:
-    whoever interrupts waits for no pictures."""
+    """Write loaders.html and loaders.md into `folder`, and pictures of the plot if the measurement
+    is complete: after an interruption, nobody should wait for pictures."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
     plot = speeds(loading_rows(bench)) if bench.complete else None
@@ -39,7 +39,7 @@ def markdown(bench: LoadingBench) -> str:
 
 
 def page(bench: LoadingBench) -> str:
-    """One page that holds all it needs, Vega included."""
+    """A self-contained page, including Vega."""
     rows = loading_rows(bench)
     return render(
         "loaders.html.jinja",
@@ -60,7 +60,7 @@ def _cpu_ms(row: LoadingRow) -> float | None:
 
 
 def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
-    """The table; where a row has no figures, a column gives the reason."""
+    """The table of loaders; if a row has no figures, a column gives the reason."""
     start = text.writer("s", (mean(row.start_seconds) for row in rows))
     columns: list[Column[LoadingRow]] = [
         Column("Loader", lambda r: r.candidate.name),
@@ -92,7 +92,7 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
 
 
 def described(bench: LoadingBench) -> str:
-    """What was timed and how, in a sentence."""
+    """The data set and method of the comparison, in a sentence."""
     plan, facts = bench.plan, bench.plan["facts"]
     length = f"{plan['images']:,} images" if plan["images"] else f"{plan['seconds']:g} s"
     train = plan["split"] == "train" and bench.material
@@ -105,7 +105,7 @@ def described(bench: LoadingBench) -> str:
 
 
 def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[Sentence]:
-    """What was found, what is lacking, and caveats."""
+    """The result, the candidates that were not measured, and caveats."""
     said = [Sentence("result", str(diagnose(bench)))]
     if not bench.complete:
         lacking = [row for row in rows if not row.throughput and not row.failure]
@@ -115,7 +115,7 @@ def summarize_loaders(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[S
 
 
 def _meaning(rows: Sequence[LoadingRow]) -> str:
-    """What figures are, and where they have an interval."""
+    """How figures were averaged, and whether they have intervals."""
     counts = {row.throughput.n for row in rows if row.throughput}
     if counts == {1}:
         return "One round each: no intervals."
@@ -141,7 +141,8 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
 
 
 NEAR = 0.8
-"""A loader that reaches this share of `synthetic`, which loads nothing, is not bound by loading."""
+"""A loader with at least this share of the throughput of `synthetic`, which loads nothing, is not
+bound by loading."""
 
 
 @dataclass(frozen=True)
@@ -149,15 +150,15 @@ class Diagnosis:
     """The fastest loader, and whether loading bounds it."""
 
     best: str
-    """The candidate's name; empty where no loader delivered anything."""
+    """The candidate's name; empty if no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best; all others where n = 1."""
+    """Loaders that are not shown to be slower than the best; all others if n = 1."""
     bound: Literal["loading", "hand-over"] | None
-    """`hand-over`: `synthetic` is as fast, within NEAR; None where it was not measured."""
+    """`hand-over`: `synthetic` is as fast, within NEAR. None: `synthetic` was not measured."""
     because: str
-    """The figures: images/s, shares of the limits, cores busy; or why nothing was delivered."""
+    """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True
-    """False where nothing has an interval."""
+    """Whether any loader was timed several times, so that there are intervals."""
 
     def __str__(self) -> str:
         if not self.best:
@@ -206,7 +207,7 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
-    """Loaders that the intervals do not separate from the best; it was selected after the
+    """Loaders that the intervals do not separate from the best. The best was selected after the
     measurement, so the intervals of all pairs hold simultaneously."""
     stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
     slower: set[Stat] = set()
@@ -218,12 +219,12 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits beyond so many times the fastest loader, or decoding alone, are in the table alone: all
-bars beside them would be too short to compare."""
+"""Limits beyond this multiple of the fastest loader's throughput are only in the table: with them,
+all other bars would be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
-    """Images per second of each candidate, a colour per number of threads; None where nothing was
+    """Images per second of each candidate, coloured by number of threads; None if nothing was
     measured."""
     measured = [row for row in rows if row.throughput]
     if not measured:
@@ -277,7 +278,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
 
 
 def _is_limit(row: LoadingRow) -> bool:
-    """Whether nothing is loaded, or nothing decoded."""
+    """Whether the row loads nothing, or reads without decoding."""
     return row.candidate.width == 0 or row.candidate.kind == "reading"
 
 

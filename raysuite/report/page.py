@@ -1,4 +1,4 @@
-"""report.html: one page that contains all its scripts, Vega too, and loads nothing over the
+"""report.html: one page that contains all its scripts, including Vega, and loads nothing over the
 network."""
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
 
 OPEN_UP_TO = 24
-"""Tables with more lines than this start folded, or scroll by themselves."""
+"""Tables with more lines than this are folded at first, or scroll separately."""
 
 
 def page(report: Report) -> str:
-    """The whole report as HTML. Every name and message is escaped on its way in."""
+    """The whole report as HTML. Every name and message is escaped."""
     environments = report.provenance["environments"]
     counts = Counter(run["environment"] for run in report.provenance["runs"])
     return render(
@@ -75,23 +75,23 @@ def render(template: str, plots: Sequence[Plot], **context: Any) -> str:
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, cached: bundling takes a second."""
+    """Vega, Vega-Lite and vega-embed as one script, cached because bundling takes a second."""
     import vl_convert
 
     kept = cache_dir() / f"vega-of-vl-convert-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return kept.read_text("utf-8")
-    # a literal </script in it would end the page's script element
+    # a literal </script in the data would end the page's script element
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
         "</script", "<\\/script"
     )
-    with suppress(OSError):  # where the cache cannot be written, each page bundles anew
+    with suppress(OSError):  # if the cache cannot be written, each page bundles again
         write_whole(kept, script.encode())
     return script
 
 
 def script_json(data: Any) -> str:
-    """JSON that is safe inside a script element: no tag can begin or end in it."""
+    """JSON that is safe inside a script element: it can neither begin nor end a tag."""
     written = json.dumps(_rounded(finite(data)), ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         written = written.replace(character, f"\\u{ord(character):04x}")
@@ -99,7 +99,7 @@ def script_json(data: Any) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Six significant digits: more than a screen shows, at half the size."""
+    """Round to six significant digits: more than a screen shows, at half the size."""
     if isinstance(data, dict):
         return {key: _rounded(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -109,7 +109,7 @@ def _rounded(data: Any) -> Any:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The pages' templates, by their path below this folder; all values are escaped."""
+    """The templates of the pages, by their path below this folder; all values are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raysuite.report", "."),
         autoescape=True,
@@ -124,7 +124,7 @@ def templates() -> jinja2.Environment:
 
 
 def _baselines(rows: Iterable[Row]) -> Sheet:
-    """Each baseline with the rows that are measured against it."""
+    """Each baseline with the rows that are relative to it."""
     against: dict[str, list[str]] = {}
     for row in rows:
         if row.baseline is not None:
@@ -138,12 +138,12 @@ def _baselines(rows: Iterable[Row]) -> Sheet:
 
 
 def as_yaml(data: dict[str, Any]) -> str:
-    """As YAML, in the order of its keys."""
+    """Plain data as YAML, in the order of its keys."""
     return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def _measured(runs: Iterable[RunFigures]) -> str:
-    """The time of the last Record, so that the same Records give the same page."""
+    """The time of the last Record: the same Records then give the same page."""
     times = [
         record.time
         for run in runs

@@ -1,14 +1,14 @@
 """Plots as data: traces, layers and axes, which become one Vega-Lite specification for the page,
 and for SVG, PDF and PNG by vl-convert, which needs neither a browser nor a network.
 
-A trace is a dictionary; its lists are columns of equal length, all else holds for each of its
-points. Layers draw the traces of one `kind`:
+A trace is a dictionary. Its lists are columns of equal length; every other value holds for all of
+its points. Layers draw the traces of one `kind`:
 
     kind, panel, series    which layers draw it, in which panel, under which entry of the legend
-    x, y                   where; `low` and `high` are the ends of an interval, None without one
+    x, y                   position; `low` and `high` are the ends of an interval, None without one
     tip                    text of the tooltip, lines separated by newlines
-    key                    what the page searches; several are separated by newlines, and one match
-                           is enough
+    key                    text that the page's search compares; of several, separated by newlines,
+                           one match is enough
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Layer = dict[str, Any]
 # page's light and dark background (WCAG 2.2, success criterion 1.4.11).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37700", "#2E93CC", "#8C6D31", "#7F7F7F")
 SHADES = ("#1B9AA0", "#2E93CC", "#3D7CC2", "#5C63C4", "#8150B8", "#A2459B", "#B53F72", "#B04A4A")
-"""A row of hues in which more is deeper."""
+"""A sequence of hues in which higher numbers have deeper ones."""
 NEUTRAL = "#878D96"
 DASHES = ((1, 0), (6, 4), (2, 3), (8, 3, 2, 3), (12, 4))
 SYMBOLS = (
@@ -35,10 +35,10 @@ PANEL_HEIGHT = 260
 """Pixels of one row of panels."""
 BAR_PX = 15
 BAR_GAP = 1.25
-"""Room for a bar, over its own height."""
+"""Height per bar including the gap, relative to the bar itself."""
 MOST_BANDS = 6
 PAPER_PX = 480
-"""Width of a picture of one panel: a column of a paper at 5 inches."""
+"""Width in pixels of a picture of one panel: a paper's column, at 5 inches."""
 
 
 class Style(NamedTuple):
@@ -53,33 +53,33 @@ class Plot:
     """Part of file names and of the page's anchors."""
     title: str
     note: str
-    """How to read it, in a sentence or two."""
+    """How to read the plot, in a sentence or two."""
     description: str
-    """What it shows, for those who do not see it."""
+    """A description of the plot for readers who cannot see it."""
     traces: list[Trace]
     layers: list[Layer]
     x: Layer
-    """Vega-Lite's definition of the channel, without its field."""
+    """Vega-Lite's definition of the channel, without `field`."""
     y: Layer
     styles: Mapping[str, Style] = field(default_factory=dict)
-    """Entries of the legend, in its order; without any, each trace has its `color`."""
+    """Entries of the legend, in its order; if empty, each trace has its own `color`."""
     panels: Sequence[str] = ("",)
     columns: int = 3
-    """Panels beside each other, at most."""
+    """Largest number of panels in a row."""
     height: int = PANEL_HEIGHT
-    """Pixels of a panel, or with `bars_per_label` those of one bar."""
+    """Height in pixels of a panel, or, with `bars_per_label`, of one bar."""
     same_y: bool = True
     """Whether all panels have the same axis."""
     bars_per_label: int = 0
-    """Of horizontal bars: how many there are at each label."""
+    """For horizontal bars: number of bars at each label."""
     can_be_log: bool = False
-    """Whether the page offers a logarithmic axis."""
+    """Whether the page offers a logarithmic axis for it."""
     wide: bool = False
-    """Whether it needs the page's whole width."""
+    """Whether it needs the full width of the page."""
 
     def spec(self, width: float) -> dict[str, Any]:
-        """Vega-Lite of the whole plot, `width` pixels wide; the page changes only its width, its
-        columns and the filtered traces."""
+        """The Vega-Lite specification of the plot, `width` pixels wide. The page changes only its
+        width, its columns and the filtered traces."""
         columns = min(self.columns, len(self.panels))
         unit: dict[str, Any] = {
             "width": max(120.0, width / columns - 60),
@@ -115,7 +115,7 @@ class Plot:
         return BAR_GAP * self.height * self.bars_per_label * len(names)
 
     def legend_columns(self, width: float) -> int:
-        """Entries of the legend beside each other."""
+        """Number of entries of the legend in a row."""
         longest = max(map(len, self.styles), default=1)
         return max(1, int(width / (6.2 * longest + 40)))
 
@@ -138,7 +138,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """Of a series; the legend shows symbols where there are any, else dashes."""
+        """A channel of the series; the legend shows symbols if there are any, else dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}
@@ -146,7 +146,8 @@ class Plot:
         if "point" not in kinds and "line" in kinds:
             legend |= {"symbolType": "stroke", "symbolSize": 300}
         hidden = len(self.styles) < 2 or (name == "dash" and "point" in kinds)
-        # in another order its domain is another one: Vega-Lite warns of merging it with the others
+        # the hidden channel's domain has another order: Vega-Lite would otherwise warn that it
+        # merges them
         styles = dict(list(self.styles.items())[:: -1 if hidden else 1])
         looks = [getattr(style, name) for style in styles.values()]
         return {
@@ -160,7 +161,7 @@ class Plot:
         }
 
     def data(self) -> dict[str, Any]:
-        """The data that the page draws the plot from: traces stay columns, which takes a tenth of
+        """The data from which the page draws the plot. Traces stay columns, which takes a tenth of
         the bytes."""
         spec = self.spec(600)
         spec.pop("config")
@@ -192,7 +193,7 @@ def points(trace: Trace) -> Iterator[Trace]:
     )
 
 
-# Layers: what draws the traces of a kind.
+# Layers: how the traces of a kind are drawn.
 
 TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
 _HAS_ENDS = {"filter": "isValid(datum.low)"}
@@ -202,8 +203,8 @@ INK = {"color": {"value": "currentColor"}}
 def layer(
     kind: str, mark: str, encoding: Layer | None = None, *, ends: bool = False, **look: Any
 ) -> Layer:
-    """A mark with its looks for the traces of `kind`, with a tooltip unless `encoding` is given;
-    `ends`: only for points that have an interval."""
+    """A Vega-Lite layer with the mark and its properties for the traces of `kind`, with a tooltip
+    unless `encoding` is given. `ends`: draw only points that have an interval."""
     transform = {"transform": [_HAS_ENDS]} if ends else {}
     encoding = TIP if encoding is None else encoding
     return {"kind": kind, "mark": {"type": mark, **look}, **transform, "encoding": encoding}
@@ -214,7 +215,7 @@ def line(kind: str = "mean", width: float = 2, encoding: Layer | None = None, **
 
 
 def markers(kind: str = "mean", size: float = 45, color: str = "", **look: Any) -> Layer:
-    """Points that show their values in a tooltip."""
+    """Points with their values in a tooltip."""
     encoding = TIP | ({"color": {"value": color}} if color else {})
     return layer(kind, "point", encoding, filled=True, size=size, opacity=1, **look)
 
@@ -225,8 +226,8 @@ def interval_rules(along: str = "y", kind: str = "mean", **look: Any) -> Layer:
 
 
 def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
-    """The 95 % intervals along lines: bands, or of many series, whose bands would cover each other,
-    upright rules."""
+    """The 95 % intervals along lines: as bands, or as vertical rules if there are so many series
+    that bands would cover each other."""
     if series > MOST_BANDS:
         return interval_rules(kind=kind, strokeWidth=1.2, opacity=0.7, tooltip=None, **more)
     return layer(kind, "area", between("y"), ends=True, opacity=0.18, tooltip=None, **more)
@@ -238,7 +239,7 @@ def between(along: str) -> Layer:
 
 
 DOTS = layer("repeat", "point", filled=True, size=14, opacity=0.55, shape="circle")
-"""The repeats by themselves."""
+"""Points of the single repeats."""
 LEVEL = layer(
     "level",
     "line",
@@ -257,7 +258,7 @@ PUBLISHED = layer(
     strokeWidth=2,
     shape="diamond",
 )
-"""Values that a paper states."""
+"""Points of a paper's values."""
 WORDS = layer(
     "text",
     "text",
@@ -266,11 +267,11 @@ WORDS = layer(
     dx=6,
     limit=80,
 )
-"""Words beside their points."""
+"""Text beside the points."""
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals and repeats; the label is `x` of vertical bars, `y` of horizontal
+    """Bars with their intervals and repeats. The label is `x` of vertical bars, `y` of horizontal
     ones."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
@@ -300,14 +301,14 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def crowded(values: Sequence[int]) -> bool:
-    """Whether the small ones of ascending numbers would be too close to each other on a linear
+    """Whether the small ones among ascending numbers would be too close to each other on a linear
     axis."""
     return bool(values) and values[-1] >= 8 * values[0]
 
 
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
-    """An axis of a few whole numbers: logarithmic where small numbers would be too close to each
-    other."""
+    """An axis of a few whole numbers, logarithmic if small ones would otherwise be too close to
+    each other."""
     log = crowded(values) if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False
@@ -374,11 +375,11 @@ CONFIG: dict[str, Any] = {
 
 
 TALLEST_PX = 1600
-"""Pixels of the height of a PNG; lower ones have two for each of the page's."""
+"""Largest height of a PNG in pixels; lower PNGs have twice the page's resolution."""
 
 
 def pictures(plot: Plot) -> dict[str, bytes]:
-    """The plot by the suffix of its file, without a title: a paper has its caption."""
+    """Suffix -> picture of the plot. It has no title, as a paper has a caption."""
     import vl_convert
 
     columns = min(plot.columns, len(plot.panels))

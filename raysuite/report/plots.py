@@ -1,7 +1,7 @@
-"""The plots of a suite's report: a declaration each, in `PLOTS`.
+"""The plots of a suite's report: one declaration for each, in `PLOTS`.
 
-To add a plot: an entry in `PLOTS` that calls `lines`, `bars` or `curves` (builders.py), or that
-makes a `Plot` of its own; None where there is nothing to draw.
+To add a plot, add a function to `PLOTS` that calls `lines`, `bars` or `curves` (builders.py) or
+makes a `Plot`, and returns None if there is nothing to draw.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from raysuite.report.plot import Layer, Plot, Style, Trace
 
 
 def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> list[Plot]:
-    """The plots for which there is anything to draw, in the order of the page."""
+    """The plots that have anything to draw, in the order of the page."""
     drawing = Drawing(rows, comparison)
     return [plot for draw in PLOTS if (plot := draw(drawing)) is not None]
 
@@ -59,9 +59,9 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 
 
 MOST_COMPARED = 30
-"""Rows of one group whose ratios to the best are drawn."""
+"""Largest number of rows in a group whose ratios to the best are drawn."""
 FARTHEST = 1.5
-"""Ratio to the best at which the axis ends: the intervals of two or three repeats reach far."""
+"""Ratio to the best at which the axis ends, as the intervals of two or three repeats reach far."""
 FOREST = [
     p.layer(
         "level",
@@ -73,18 +73,18 @@ FOREST = [
     p.layer("mean", "rule", p.between("x") | p.TIP, ends=True, strokeWidth=1.5, clip=True),
     p.markers(size=60),
 ]
-"""Points with lying intervals, and an upright line where `level` is."""
+"""Points with horizontal intervals, and a vertical line at `level`."""
 _CLOSE, _SLOWER = "best, or not shown to differ from it", "shown to be slower"
 
 
 def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:
-    """Whether the rows of each group have one value of a facet."""
+    """Whether all rows of each group have the same value of a facet."""
     return all(len({facets(row).get(name) for row in group}) == 1 for group in groups)
 
 
 def against_best(drawing: Drawing) -> Made:
-    """Ratios to the best of the same work on as many workers, the highest first, with the summary's
-    intervals; None where no row is compared."""
+    """Ratios to the best row with the same work and number of workers, highest first, with the
+    intervals of the summary. None if no rows are compared."""
     compared = [row for row in drawing.rows if row.to_best]
     if not compared:
         return None
@@ -105,7 +105,7 @@ def against_best(drawing: Drawing) -> Made:
             slower = found.differs_from_one and not row.is_best
             label = short[written(row, within) or row.name]
             ends = {end: end_of(getattr(found, end), 1.0) for end in ("low", "high")}
-            if row.is_best:  # over itself it is 1 by definition
+            if row.is_best:  # relative to itself: 1 by definition
                 ends = dict.fromkeys(ends)
             elif ends["high"] is None and ends["low"] is not None:
                 ends["high"] = 2 * FARTHEST
@@ -160,7 +160,7 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """A line for each number of workers that baselines have."""
+    """An ideal line for each number of workers of a baseline."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 
@@ -188,7 +188,7 @@ def _efficiency(drawing: Drawing, name: str, title: str, note: str, line_per: st
 
 
 def training_time(drawing: Drawing) -> Made:
-    """Projected run time over workers, as the papers state it (Aach et al. 2023)."""
+    """Projected training time over workers, as in the papers (Aach et al. 2023)."""
     rows = [row for row in drawing.rows if row.all_epochs_seconds]
     epochs = {int(row.runs[0].plan["spec"]["training"]["epochs"]) for row in rows}
     number = str(epochs.pop()) if len(epochs) == 1 else "all"
@@ -239,7 +239,7 @@ def _validation_axis(drawing: Drawing) -> Layer:
 
 
 def validation(drawing: Drawing, rows: Sequence[Row], name: str, title: str) -> Made:
-    """The primary metric over epochs, with the intervals over repeats."""
+    """The primary metric over epochs, with its intervals over repeats."""
     facts, metric = drawing.main, drawing.primary
     targets = sorted({run.target for r in rows for run in r.runs if run.target is not None})
     finals = [row.final.mean for row in rows if row.final]
@@ -269,11 +269,11 @@ def validation(drawing: Drawing, rows: Sequence[Row], name: str, title: str) -> 
 
 
 def validation_largest(drawing: Drawing) -> Made:
-    """The primary metric over epochs of the rows with the largest global batch of their work; None
-    unless some series has several batches (Aach et al. 2023, Fig. 9)."""
+    """The primary metric over epochs of the rows with the largest global batch for their work; None
+    unless a series has several batch sizes (Aach et al. 2023, Fig. 9)."""
     shown = [row for row in drawing.rows if row.final]
     names = telling(shown, lambda row: row.global_batch, WORK)
-    most: dict[str, int] = {}  # by the key of their work
+    most: dict[str, int] = {}  # by work key
     sizes: dict[str, set[int]] = {}
     for row in shown:
         most[row.work_key] = max(most.get(row.work_key, 0), row.global_batch)
@@ -325,7 +325,7 @@ PARTS = (
 
 
 def shares(drawing: Drawing) -> Made:
-    """Where the time of profiled steps went (Aach et al. 2023, Table 2); None without a profile."""
+    """Shares of the profiled steps' time (Aach et al. 2023, Table 2); None without a profile."""
     profiled = [row for row in drawing.rows if row.share_computation]
     shown = sorted(profiled, key=lambda row: row.workers)
     if not shown:
@@ -364,12 +364,12 @@ def shares(drawing: Drawing) -> Made:
 
 
 MOST_STEPS = 8
-"""Pipelines whose step is drawn."""
+"""Largest number of pipelines whose step is drawn."""
 _PASSES = {"forward": "#2E93CC", "backward": "#D55E00", "update": "#878D96"}
 
 
 def stages(drawing: Drawing) -> Made:
-    """What each stage of a pipeline did in one step, from measured times; None without one."""
+    """Operations of each stage of a pipeline in one step, as measured; None without a pipeline."""
     measured = [
         (row, found)
         for row in drawing.rows
@@ -431,7 +431,7 @@ def stages(drawing: Drawing) -> Made:
 PLOTS: tuple[Callable[[Drawing], Made], ...] = (
     lambda d: d.throughput_lines,
     against_best,
-    # where no series has several numbers of workers
+    # if no series has several numbers of workers
     lambda d: None if d.throughput_lines else bars(d, *d.throughput, by_work=False),
     # Mahon et al. 2020
     lambda d: either(

@@ -1,4 +1,4 @@
-"""Predictions beside measurements: a table and a plot. No other table or plot contains
+"""Predictions next to measurements: a table and a plot. No other table or plot contains
 predictions."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from raysuite.report.summary import short_names
 from raysuite.report.tables import Sheet, sheet_from
 
 Predictions = Mapping[str, RunPredicted]
-"""By the run's id."""
+"""Id of a run -> its prediction."""
 
 PREDICTED = "predicted, not measured"
 
 
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
-    """One line per run; None where nothing was predicted."""
+    """One line per run; None without predictions."""
     pairs = [(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
     if not pairs:
         return None
@@ -69,7 +69,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
 
 
 def validations(predicted: Iterable[RunPredicted]) -> list[str]:
-    """How far predictions of each kind were from measurements, each once."""
+    """How far predictions were from measurements, each kind of prediction once."""
     found = dict.fromkeys(each.validated for each in predicted if each.validated)
     return [f"{said[0].upper()}{said[1:]}." for said in found]
 
@@ -101,7 +101,8 @@ def _error(predicted: Interval | None, measured: float | None) -> str:
 
 
 def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
-    """Throughput predicted with its interval, and measured; None where nothing was predicted."""
+    """The predicted throughput with its interval, and the measured one; None if nothing is
+    predicted."""
     shown = [
         (run, figure)
         for run in runs

@@ -1,4 +1,4 @@
-"""Where a report's figures come from: spec, plan, command, versions, seeds, gate, journals."""
+"""The origin of a report's figures: spec, plan, command, versions, seeds, gate, journals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from raysuite.report.tables import Sheet, sheet_from
 def provenance(
     folder: Path, runs: Sequence[RunFigures], options: dict[str, Any], names: dict[str, str]
 ) -> dict[str, Any]:
-    """Everything that is needed to make these figures again: the content of provenance.json.
+    """Everything that is needed to reproduce these figures: the content of provenance.json.
 
     `names`: run id -> name.
 
-    Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None
-    where a run has none so far.
+    Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None if a
+    run has no journal so far.
     """
     environments = _environments(runs)
     data = {
@@ -44,7 +44,7 @@ def provenance(
 
 
 def _environments(runs: Sequence[RunFigures]) -> list[dict[str, Any]]:
-    """Each distinct one, without the time at which it was recorded."""
+    """Each distinct environment, without the time at which it was recorded."""
     found: list[dict[str, Any]] = []
     for run in runs:
         environment = _environment(run)
@@ -70,8 +70,8 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, except for commands that only read the journals, such as
-    this report."""
+    """Seconds of each command by phase, without commands that only read the journals, such as this
+    report."""
     return [
         {
             "began": _utc(command["began"]),
@@ -116,7 +116,7 @@ def _utc(time: float) -> str:
 
 
 def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
-    """The tables of what `provenance` found."""
+    """The tables of the data that `provenance` returns."""
     return [*filter(None, [times_sheet(data), nodes_sheet(data)]), files_sheet(data)]
 
 
@@ -137,7 +137,7 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
 
 
 def times_sheet(data: dict[str, Any]) -> Sheet | None:
-    """Where the wall time went, by command and by run; None where no command has recorded it."""
+    """How the wall time divides, by command and by run; None if no command has recorded it."""
     commands = [
         (f"command of {each['began'].replace('T', ' ')[:19]}", each["seconds"])
         for each in data["timings"]
@@ -158,7 +158,7 @@ def times_sheet(data: dict[str, Any]) -> Sheet | None:
 def _in_seconds(
     rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """A row of cells for each name, with its seconds of each phase."""
+    """A line of cells for each name, with its seconds in each phase."""
     return tuple(
         (name, *(f"{seconds[each]:.2f}" if each in seconds else text.NONE for each in names))
         for name, seconds in rows
@@ -171,11 +171,11 @@ _START = {
     "head": "Wait for the head",
     "ray": "Ray",
 }
-"""Phase of a node's start -> its column; `cluster.state_files.Node` has them."""
+"""Phase of a node's start, as in `cluster.state_files.Node` -> title of its column."""
 
 
 def nodes_sheet(data: dict[str, Any]) -> Sheet | None:
-    """How long each node took to join the cluster of the last command; None outside of clusters."""
+    """How long each node took to join the cluster of the last command; None without a cluster."""
     found = [each["nodes"] for each in data["timings"] if "nodes" in each]
     nodes: dict[str, dict[str, float]] = found[-1] if found else {}
     phases = [phase for phase in _START if any(phase in seconds for seconds in nodes.values())]

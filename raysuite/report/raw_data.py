@@ -1,4 +1,4 @@
-"""Rows and runs as plain data: CSV and JSON, raw values with their units in the names."""
+"""Rows and runs as plain data: CSV and JSON, unrounded values with their units in the names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from raysuite.records.statistics import LEVEL, outlying
 
 
 def csv_text(rows: Iterable[dict[str, Any]], more: Iterable[dict[str, Any]] = repeat({})) -> str:
-    """`row_data` of each row as CSV: one line each, raw values, units in the column names.
+    """`row_data` of each row as CSV: one line each, unrounded values, units in the column names.
 
-    `more` are further columns of each row, such as the searched keys of a sweep.
+    `more` has further columns for each row, such as the searched keys of a sweep.
     """
     return csv_of(_flat(row) | own for row, own in zip(rows, more, strict=False))
 
 
 def csv_of(records: Iterable[dict[str, Any]]) -> str:
-    """Records as CSV, a line each; the columns are all of their keys."""
+    """Records as CSV, one line each; the columns are the union of their keys."""
     known = list(records)
     header = list(dict.fromkeys(key for record in known for key in record))
     stream = io.StringIO()
@@ -36,7 +36,7 @@ def csv_of(records: Iterable[dict[str, Any]]) -> str:
 
 
 def searched_values(row: Row, searched: Sequence[str]) -> dict[str, Any]:
-    """A row's values of the searched keys; None where a key's condition does not hold."""
+    """A row's values of the searched keys; None if a key's condition does not hold."""
     label = row.runs[0].plan["label"]
     values = {key: label.get(key) for key in searched}
     return {k: block_name(v) if isinstance(v, dict) else v for k, v in values.items()}
@@ -57,7 +57,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Plain data as JSON, with a line for each value, and for each item of a list."""
+    """Plain data as JSON, with one line for each value and for each item of a list."""
     lines = []
     for key, value in data.items():
         if isinstance(value, list) and value:
@@ -70,7 +70,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def row_data(row: Row) -> dict[str, Any]:
-    """A row as plain data; `low` and `high` are the ends of the interval that is reported."""
+    """A row as plain data; `low` and `high` are the ends of the reported interval."""
     traffic = row.traffic
     return {
         "name": row.name,
@@ -151,8 +151,8 @@ def _stats(figures: Mapping[str, Stat | None]) -> dict[str, dict[str, Any]]:
 
 
 def _outliers(figures: Mapping[str, Stat | None]) -> dict[str, list[int]]:
-    """Indices of repeats that are outliers, by a test at 5 % for each figure separately; figures of
-    as many repeats are tested in one call."""
+    """Indices of repeats that are outliers, by a test at 5 % for each figure separately. Figures
+    with the same number of repeats are tested in one call."""
     import numpy as np
 
     alike: dict[int, dict[str, Stat]] = {}

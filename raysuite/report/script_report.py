@@ -1,4 +1,4 @@
-"""What a report shows of training scripts alone: their work, their start, what cannot compare."""
+"""The parts of a report for training scripts only: their work, their start, and caveats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """Of the runs whose times count."""
+    """The measurements of the runs whose times count."""
     return [run.script for run in row.timed if run.script is not None]
 
 
@@ -38,7 +38,7 @@ _SOURCES = {
 
 
 def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The work of each row, and how long it takes to begin; none without scripts."""
+    """The work of each row, and the duration of its start; none without scripts."""
     shown = [row for row in rows if measured(row)]
     if not shown:
         return []
@@ -81,7 +81,7 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _nodes(row: Row) -> str:
-    """Of how many nodes the workers were, in each repeat where that differs."""
+    """Number of nodes that had the workers; several numbers if repeats differ."""
     return ", ".join(map(str, sorted({len(each.starts_by_host) for each in measured(row)})))
 
 
@@ -91,7 +91,7 @@ def _without_energy(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> Iterator[Sheet]:
-    """How long each node takes to begin, of rows on several."""
+    """Duration of the start on each node, for rows with several nodes."""
     lines = [
         (row.name, host, starts)
         for row in rows
@@ -122,7 +122,7 @@ def _start_by_node(rows: Sequence[Row], phases: Sequence[str]) -> Iterator[Sheet
 
 
 _OfNode = tuple[str, str, list[dict[str, float]]]
-"""Variant, host, and of each repeat the seconds of each phase."""
+"""Variant, host, and for each repeat the seconds by phase."""
 
 
 def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:
@@ -130,7 +130,7 @@ def _slowest(phase: str) -> Callable[[ScriptMeasured], float | None]:
 
 
 def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
-    """What a reader must know of the scripts' figures."""
+    """Caveats on the scripts' figures."""
     unknown = [row.name for row in rows if any(not each.samples_per_step for each in measured(row))]
     if unknown:
         yield (

@@ -36,8 +36,8 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The written summary: results first, then caveats, then problems. Variants are named without
-    what all of them share."""
+    """The written summary: results first, then caveats, then problems. Names of variants omit what
+    all of them share."""
     said = [
         *fastest(rows),
         *_scaling(rows),
@@ -45,7 +45,7 @@ def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sent
         *_problems(rows, runs),
     ]
     short = short_names([row.name for row in rows])
-    # the longest first: a name may begin with another one
+    # longest first: a name may be the beginning of another
     names = re.compile("|".join(map(re.escape, sorted(short, key=len, reverse=True))) or r"(?!)")
     return [Sentence(each.kind, names.sub(lambda m: short[m[0]], each.text)) for each in said]
 
@@ -77,13 +77,14 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
 
 
 def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
-    """The sentence that names these; none where there are none."""
+    """A sentence that lists these names; none without names."""
     found = list(names)
     return [f"{before}{text.listed(found)}{after}"] if found else []
 
 
 def _shares(found: Mapping[str, float], variants: int) -> list[str]:
-    """`ddp (12%)` of each variant; `all 4 variants (12% to 30%)` where it is true of all."""
+    """Names with their shares, such as `ddp (12%)`; `all 4 variants (12% to 30%)` if every variant
+    is listed."""
     if len(found) == variants > 1:
         ends = dict.fromkeys(f"{pick(found.values()):.0%}" for pick in (min, max))
         return [f"all {variants} variants ({' to '.join(ends)})"]
@@ -148,7 +149,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
-    """Batches that were found by trial."""
+    """Batch sizes that were found by search."""
     found = {run.variant: run for run in runs if run.batch is not None}
     said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
     if not said:
@@ -159,19 +160,19 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 
 
 BUSY = 0.25
-"""Share of a machine's cores that other programs may take before it is pointed out."""
+"""Share of a machine's cores used by other programs, from which it is reported."""
 CROWDED = 0.1
-"""The same of the workers' own cores, where no others are free: images per second were 4 % lower
-below it, and 17 % above it (docs/explanation/method.md)."""
+"""The same for the workers' own cores, used when no others are free: below this share, images per
+second were 4 % lower, and above it 17 % (docs/explanation/method.md)."""
 
 
 def _busy(runs: Sequence[RunFigures]) -> list[str]:
-    """Runs beside which other programs kept the machine busy."""
+    """Runs during which other programs kept the machine busy."""
     taken: dict[str, float] = {}
     for run in runs:
         cpu = run.started.environment.get("cpu", {}) if run.started else {}
         cores = cpu.get("logical_cores")
-        # tasks of Ray, such as those that load, are not the workers' processes
+        # Ray tasks that load data are counted as other processes
         needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
         if cores and run.other_cores and not needs_ray:
             share = run.other_cores / cores
@@ -187,7 +188,7 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""Standard deviation over repeats, as a share of the mean, from which on it is pointed out."""
+"""Standard deviation over repeats, as a share of the mean, from which it is reported."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -207,7 +208,7 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """Repeats whose throughput is far from that of the others."""
+    """Repeats whose throughput is an outlier."""
     import numpy as np
 
     repeated = [
@@ -229,7 +230,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
 
 
 def _unsettled(rows: Sequence[Row]) -> list[str]:
-    """Runs that were slower in their first epoch after the warm-up than ever after."""
+    """Runs whose first epoch after the warm-up was slower than all later ones."""
     speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
     named = []
     for name, found in speeds.items():
@@ -244,7 +245,7 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
 
 
 def _epoch_speeds(row: Row) -> Any:
-    """[runs, epochs]: images per second after the warm-up; None where they are too few."""
+    """[runs, epochs]: images per second after the warm-up; None if there are too few."""
     import numpy as np
 
     found = [
@@ -257,8 +258,8 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """What runs left out of their data sets, and what these lack: a sentence each, with the runs
-    that it is true of."""
+    """Samples that runs left out of their data sets, and what the sets lack: one sentence for each,
+    with the runs it is true of."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
@@ -330,16 +331,16 @@ def repeats_note(rows: Sequence[Row]) -> str:
     return f"Means over {repeats} repeats; [ ] are 95 % confidence intervals."
 
 
-# The fastest of those that do the same work.
+# The fastest of the rows that do the same work.
 
 MOST_GROUPS = 8
 SEPARATOR = " · "
-"""Between the parts of a name."""
+"""Separates the parts of a name."""
 NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noise."
 
 
 def fastest(rows: Sequence[Row]) -> list[Sentence]:
-    """The best of each group of variants that do the same work on as many workers."""
+    """The best of each group of variants with the same work and number of workers."""
     groups = same_work(rows)
     works = {work: group[0] for (work, _), group in groups.items()}
     apart = telling(list(works.values()), always=WORK)
@@ -396,8 +397,7 @@ def _best_of(group: Sequence[Row]) -> str:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Names without the parts and options that are the same in all of them, where there are
-    several."""
+    """Names without the parts and options that all of them share, if there are several names."""
     parts = {name: name.split(SEPARATOR) for name in names}
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
     short = {
@@ -415,14 +415,15 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Nodes of one kind report slightly different sizes; less than this part is no difference."""
+"""Largest relative difference of memory that does not count as a difference: nodes of one kind
+report slightly different sizes."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
-"""Variables that Ray and raysuite set for each worker, by the plan of its run."""
+"""Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 
 
 def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs between them, in words; a value that one of them does not record is no
-    difference.
+    """Names of what differs between environments. A value that one of them does not record does not
+    count as different.
 
     Host names, jobs, folders and times are left out: they differ within one run.
     """

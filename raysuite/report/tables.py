@@ -1,4 +1,4 @@
-"""The tables of a report: one kind of table, its forms (terminal, Markdown, CSV, LaTeX), and the
+"""The tables of a report: one kind of table, its formats (terminal, Markdown, CSV, LaTeX), and the
 tables of variants, costs and the gate."""
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ Style = Literal["", "bad", "dim"]
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table whose cells are written out, units included."""
+    """A table whose cells are formatted, including units."""
 
     name: str
     """Part of file names and labels: letters, digits and dashes."""
     title: str
     header: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
-    """One tuple a line, as long as the header; the first cell names the line."""
+    """One tuple per line, as long as the header; the first cell is the line's name."""
     numbers: frozenset[str] = frozenset()
-    """Titles of the columns that are set flush right."""
+    """Titles of the right-aligned columns."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: the baseline, n, where the intervals come from."""
+    """Notes for the reader: the baseline, n, the origin of the intervals."""
     values: tuple[tuple[float | str | None, ...], ...] = ()
-    """What each cell is sorted by; empty where the table does not sort."""
+    """Sort key of each cell; empty if the table cannot be sorted."""
     styles: tuple[Style, ...] = ()
-    """Of each line: bad is an error, dim has no figures."""
+    """Style of each line: bad for an error, dim without figures."""
     main: frozenset[str] = frozenset()
     """Titles of the columns that a phone shows; empty: all."""
 
     @property
     def classes(self) -> list[str]:
-        """Of each column, its classes in a page."""
+        """CSS classes of each column on a page."""
         return [
             ("number " if title in self.numbers else "")
             + ("extra" if self.main and title not in self.main else "")
@@ -62,17 +62,17 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, and of a line the text, and the value to sort by if that differs."""
+    """One column: its title, the text of a line's cell, and its sort key if that differs."""
 
     title: str
     write: Callable[[Line], str]
     value: Callable[[Line], Stat | Ratio | float | None] | None = None
     left: bool = False
-    """Set flush left, as columns of text are."""
+    """Left-aligned, as columns of text are."""
 
     @property
     def number(self) -> bool:
-        """Whether it is set flush right."""
+        """Whether the column is right-aligned."""
         return self.value is not None and not self.left
 
     def sorted_by(self, line: Line) -> float | str | None:
@@ -88,7 +88,7 @@ def sheet_of(
     notes: tuple[str, ...] = (),
     style: Callable[[Line], Style] = lambda line: "",
 ) -> Sheet:
-    """The columns of the lines."""
+    """Make a table of lines with the given columns."""
     return Sheet(
         name,
         title,
@@ -108,30 +108,30 @@ def sheet_from(
     numbers: Collection[str] = (),
     notes: tuple[str, ...] = (),
 ) -> Sheet:
-    """Lines of cells, each by the title of its column."""
+    """Make a table of lines that are given as title of the column -> cell."""
     header = tuple(lines[0]) if lines else ()
     cells = tuple(tuple(line.values()) for line in lines)
     return Sheet(name, title, header, cells, frozenset(numbers), notes)
 
 
-# Forms of a table.
+# Formats of a table.
 
 
 def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
-    """For a terminal, without the columns of those titles."""
+    """The table for a terminal, without the columns titled `without`."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     shown = [place for place, title in enumerate(sheet.header) if title not in without]
     for title in (sheet.header[place] for place in shown):
         table.add_column(title, justify="right" if title in sheet.numbers else "left")
     for place, cells in enumerate(sheet.cells):
         style = {"bad": "red", "dim": "yellow"}.get(sheet.styles[place]) if sheet.styles else None
-        # Text: a name in brackets is no markup
+        # as Text: brackets in a name are not markup
         table.add_row(*(Text(cells[each]) for each in shown), style=style)
     return table
 
 
 def markdown_table(sheet: Sheet) -> str:
-    """As a Markdown table, without title and notes."""
+    """The table in Markdown, without title and notes."""
     marks = ["---:" if title in sheet.numbers else "---" for title in sheet.header]
     lines = [map(markdown_text, sheet.header), marks]
     lines += [map(markdown_text, cells) for cells in sheet.cells]
@@ -139,27 +139,27 @@ def markdown_table(sheet: Sheet) -> str:
 
 
 def markdown_sheet(sheet: Sheet) -> str:
-    """As a Markdown table under its title, followed by the notes."""
+    """The table in Markdown below its title, followed by the notes."""
     notes = [f"- {markdown_text(note)}" for note in sheet.notes]
     return "\n".join([f"## {markdown_text(sheet.title)}", "", markdown_table(sheet), *notes, ""])
 
 
 def markdown_text(content: str) -> str:
-    """Text that Markdown shows as it is, in a table or a line."""
+    """Escape text, so that Markdown shows it literally in a table or a line."""
     for character, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
         content = content.replace(character, safe)
     return content
 
 
 def csv_sheet(sheet: Sheet) -> str:
-    """As CSV, without the notes."""
+    """The table as CSV, without the notes."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([sheet.header, *sheet.cells])
     return stream.getvalue()
 
 
 def sheet_files(sheet: Sheet) -> dict[str, str]:
-    """A table as CSV, Markdown and LaTeX: the files' paths and contents."""
+    """Path -> content of a table's files: CSV, Markdown and LaTeX."""
     return {
         f"tables/{sheet.name}.csv": csv_sheet(sheet),
         f"tables/{sheet.name}.md": markdown_sheet(sheet),
@@ -176,7 +176,7 @@ _SAFE = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    # after \\ these would be read as its options
+    # after \\, LaTeX would read these as options
     **{character: f"{{{character}}}" for character in "[]*"},
     "\0": "{}",
     "\n": " ",
@@ -194,13 +194,13 @@ _SAFE = {
 
 
 def latex_text(content: str) -> str:
-    """Text that LaTeX sets as it is; letters beyond ASCII stay, as UTF-8."""
+    """Escape text, so that LaTeX sets it literally; letters beyond ASCII stay, as UTF-8."""
     content = content.replace("--", "-\0-")  # two hyphens would become a dash
     return "".join(_SAFE.get(character, character) for character in content)
 
 
 def latex(sheet: Sheet) -> str:
-    """The whole table as a float; its preamble needs `booktabs` and, for quotes, T1 fonts."""
+    """The whole table as a LaTeX float; its preamble needs `booktabs` and, for quotes, T1 fonts."""
     return _float(
         r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
         r"\centering",
@@ -223,7 +223,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines whose first is the header, with notes below."""
+    """A LaTeX table of lines, the first of which is the header, with notes below."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",
@@ -254,7 +254,7 @@ def _float(
 
 
 def mean(figure: Stat | None) -> float | None:
-    """What a column of figures is sorted by."""
+    """Sort key of a column of figures."""
     return None if figure is None else figure.mean
 
 
@@ -271,7 +271,7 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
         return f"met by {row.target_met} of {len(row.counted)}"
     if row.time_to_accuracy is None or row.epochs_to_accuracy is None:
         return text.NONE
-    # a time has the resolution of an epoch: of a single run it is no pace
+    # a time's resolution is one epoch: the number of epochs shows its precision
     return f"{text.stat(row.time_to_accuracy, write)}, {row.epochs_to_accuracy.mean:.3g} epochs"
 
 
@@ -299,7 +299,7 @@ def rate_title(rows: Sequence[Row]) -> str:
 
 
 def goal(rows: Sequence[Row]) -> str:
-    """What a time is to: `accuracy`, or `target`."""
+    """The target that times are measured to: `accuracy`, or `target`."""
     return metric_named("time_to_accuracy", rows).title.removeprefix("Time to ")
 
 
@@ -307,11 +307,11 @@ _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
     "throughput": lambda r, w: text.stat(r.throughput, w) + (" (diverged)" if r.diverged else ""),
     "time_to_accuracy": _time_to_accuracy,
 }
-"""Columns that hold more than a metric's value."""
+"""Columns that contain more than a metric's value."""
 
 
 def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
-    """A metric in the one unit that suits all rows."""
+    """A metric's column, in the one unit that suits all rows."""
     name = metric.name
     unit = text.writer(metric.unit, (mean(row.figures.get(name)) for row in rows))
 
@@ -346,8 +346,8 @@ _TO_BEST: Column[Row] = Column(
 
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Speed-up, with efficiency where numbers of workers differ from the baselines'; where each row
-    is its own baseline, the ratio to the best of the rows that do the same work."""
+    """Speed-up, with efficiency if the numbers of workers differ from the baselines'; if each row
+    is its own baseline, the ratio to the best of the rows with the same work."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
     if not measured and any(row.to_best for row in rows):
         return (_TO_BEST,)
@@ -356,7 +356,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """Those that hold anything of these rows: no device memory where no row has a device."""
+    """The columns that have any content for these rows: no device memory if no row has a device."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -396,11 +396,11 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 
 NARROW = 140
-"""Columns of a terminal below which the table is cut to what matters most."""
+"""Width of a terminal in columns, below which only the most important columns are shown."""
 
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
-"""What a reader of ratios has to know of their intervals (`raysuite.records.rows.Ratios`)."""
+"""What a reader must know about the intervals of ratios (`raysuite.records.rows.Ratios`)."""
 
 
 def _point(ratio: Ratio | None, baseline: str | None) -> str:
@@ -415,8 +415,8 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The variants for a terminal of `width` columns; what is wrong is red. Intervals of all but
-    the throughput go where even the columns that are kept are too wide."""
+    """The variants for a terminal of `width` columns; errors are red. If even the remaining columns
+    are too wide, only the throughput keeps its intervals."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every, main = columns(rows), primary(rows)
@@ -445,12 +445,12 @@ def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
 
 
 MOST_BASELINES = 4
-"""Baselines that a note names one by one."""
+"""Largest number of baselines that a note lists."""
 
 
 def rows_latex(rows: Sequence[Row]) -> str:
-    """The table of variants that fits a column of a paper: chosen figures, names without what all
-    rows share, the ends of the 95 % interval of `rows.md` as scripts."""
+    """The table of variants for a paper's column: selected figures, names without what all rows
+    share, ends of the 95 % interval of `rows.md` as subscript and superscript."""
     names = [name for name in telling(rows) if name != "workers"]
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""
@@ -491,17 +491,17 @@ _SYMBOLS = {
     _EFFICIENCY: ("E", "parallel efficiency"),
     _TO_BEST: ("R", "throughput against the highest of the same work"),
 }
-"""Of a column of ratios in a paper, and what it means."""
+"""Column of ratios -> its symbol in a paper, and the symbol's meaning."""
 
 
 def _plain_ratio(column: Column[Row], row: Row) -> str:
-    """A ratio with its interval; none of a row against itself."""
+    """A ratio with its interval; a dash for a row relative to itself."""
     own = row.is_best if column is _TO_BEST else row.is_baseline
     return text.NONE if own else column.write(row).removesuffix(" (above 1)")
 
 
 def _scripts(written: str) -> str:
-    """`1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`."""
+    """Format `1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`."""
     if written == text.NONE:
         return "--"
     found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", written)
@@ -528,7 +528,8 @@ _BYTES = "Bytes a step"
 
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Steps, operations, bytes, energy: columns for which a row has a figure; None without any."""
+    """Steps, operations, bytes, energy: the columns with a figure in any row; None if all are
+    empty."""
     shown = [
         metric
         for metric in all_metrics(rows)
@@ -580,7 +581,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile beside those without; None where there are none."""
+    """Rows with a wrapper or torch.compile next to those without; None if there are none."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

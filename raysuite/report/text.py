@@ -1,4 +1,4 @@
-"""Figures as a person reads them: enough digits, the unit, and the interval or its absence."""
+"""Figures as text: with enough digits, the unit, and the interval if there is one."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from raysuite.records.metrics import Unit
 from raysuite.units import GIB, KIB, MIB, human_bytes, human_seconds
 
 NONE = "–"
-"""Shown where there is no figure."""
+"""Shown if there is no figure."""
 
 _LONG = 1e9
-"""Numbers from here on are written with an exponent: ends of hopeless intervals."""
+"""Numbers from here on are written with an exponent: they are ends of very wide intervals."""
 
 HOPELESS = 10
-"""An interval that ends at more times its mean than this says nothing: two repeats that differ have
-such intervals."""
+"""An interval whose end exceeds this multiple of its mean carries no information; two repeats that
+differ have such intervals."""
 
 Writer = Callable[[float], str]
 
 
 _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
-"""A block of a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
+"""A block in a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Each name with the options left out that all names with the same block have."""
+    """Name -> name without the options that all names with the same block share."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
@@ -48,7 +48,8 @@ def without_shared_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits or all whole ones: `0.123`, `4.56`, `78.9`, `1,235`, `1.2e+12`."""
+    """Three significant digits, or all of a whole number: `0.123`, `4.56`, `78.9`, `1,235`,
+    `1.2e+12`."""
     if abs(value) >= _LONG:
         return f"{value:.2g}" if math.isfinite(value) else "∞"
     return f"{value:,.{_decimals(value)}f}"
@@ -61,7 +62,7 @@ def _decimals(value: float) -> int:
 
 @dataclass(frozen=True)
 class Multiple:
-    """Writes values as so many times `size`: `12.3 MiB`."""
+    """Formats values in multiples of `size`: `12.3 MiB`."""
 
     size: float
     name: str
@@ -76,9 +77,9 @@ def percent(share: float) -> str:
 
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
-    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` takes the interval's place
-    where there is none, and follows that of a single accuracy. The range of the values takes it
-    where the interval says nothing: `6,150 (n = 2: 3,000 to 9,300)`."""
+    """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` is written in
+    place of a missing interval, and behind that of a single accuracy. An interval that carries no
+    information is replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
@@ -93,7 +94,7 @@ def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -
         digits = _decimals(value.mean / unit.size)
         written = [f"{each / unit.size:,.{digits}f} {unit.name}".rstrip() for each in ends]
     parts = [each.rsplit(" ", 1) for each in written]
-    # one unit for all where they have the same, of which there is a single one: not `2 min 05 s`
+    # write the unit once if all parts have the same single unit: not in `2 min 05 s`
     alike = all(len(p) == 2 and " " not in p[0] for p in parts) and len({p[-1] for p in parts}) == 1
     behind = f" {parts[0][1]}" if alike else ""
     written = [p[0] for p in parts] if alike else written
@@ -106,7 +107,7 @@ def mean(value: Stat | None, write: Writer = number) -> str:
 
 
 def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
-    """`1.87 [1.80, 1.94]`; without an interval where there is none, or where it says nothing."""
+    """`1.87 [1.80, 1.94]`; without the interval if it is missing or carries no information."""
     if value is None:
         return NONE
     if 0 < abs(value.value) < 0.095:  # `0.0009`, not `0.00`
@@ -136,12 +137,12 @@ def count(number: int, noun: str) -> str:
 
 
 def tied(name: str) -> str:
-    """A name that a page breaks only between its parts, after the dot, and between options."""
+    """A name that a page may break only between its parts (after the dot) and between options."""
     return "\u00a0· ".join(re.sub("(?<!,) ", "\u00a0", part) for part in name.split(" · "))
 
 
 def paired(cell: str) -> str:
-    """A figure that a page breaks only before its interval or its n: units stay beside numbers."""
+    """A figure that a page may break only before its interval or its n, not before its unit."""
     parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
     return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 
@@ -150,17 +151,17 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (0, "
 _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "s": ((7200, 3600, "h"), (600, 60, "min"), (1, 1, "s"), (0, 1e-3, "ms")),
     "bytes": ((GIB, GIB, "GiB"), (MIB, MIB, "MiB"), (KIB, KIB, "KiB"), (0, 1, "B")),
-    # decimal, as vendors and NCCL count
+    # decimal, as in vendors' and NCCL's figures
     **{
         unit: tuple((size, size or 1, prefix + unit) for size, prefix in _PREFIXES)
         for unit in ("FLOP/s", "B/s")
     },
 }
-"""Unit of a metric -> from which size on it is written in which multiple, under which name."""
+"""Unit of a metric -> the least value for each multiple, the multiple, and its name."""
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:
-    """For a column of a table: all values in the multiple of `unit` that suits their median."""
+    """The format for a table's column: the multiple of `unit` that suits the values' median."""
     if unit not in _SIZES:
         return percent if unit == "share" else number
     known = sorted(abs(value) for value in values if value is not None)
@@ -178,4 +179,4 @@ WRITERS: dict[Unit, Writer] = {
     "s": seconds,
     "bytes": human_bytes,
 }
-"""How a value of each unit is written by itself."""
+"""Unit -> format of a single value."""

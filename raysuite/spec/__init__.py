@@ -1,4 +1,4 @@
-"""What a person asks for: YAML -> ExperimentSpec, with every mistake at once."""
+"""Specs: YAML -> ExperimentSpec, with every mistake reported at once."""
 
 from typing import TYPE_CHECKING
 
@@ -22,5 +22,5 @@ __all__ = [
     "validate",
 ]
 _MODULES = ("checking", "document", "experiment", "json_schema")
-# on first use: a cluster's agents read sites alone
+# imported on use: a cluster's agents only read sites
 __getattr__ = names_of(__name__, __all__, _MODULES)

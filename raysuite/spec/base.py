@@ -1,4 +1,4 @@
-"""The base of every option block: frozen, unknown keys forbidden, `name: x` writable as `x`."""
+"""The base of all blocks of options: frozen, unknown keys forbidden, `name: x` writable as `x`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
 
 MOST_RUNS = 10_000
-"""Runs of a matrix with its repeats, or trials of a sweep, that are planned at most."""
+"""Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of the tags of a value that is a number or a block; tags are no keys of a spec."""
+"""Prefix of pydantic's tags for a value that is a number or a block; they are no keys of a spec."""
 
 
 class Options(BaseModel):
-    """A block of a spec. Values cannot change once made, and unknown keys are mistakes."""
+    """A block of a spec. Its values cannot be changed, and unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Keys of earlier versions -> the value with which records of theirs are still read."""
+    """Key of an earlier version -> the value with which its records can still be read."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """Turn a boolean for a number into text, which is refused: `epochs: true` would be 1."""
+        """Turn a boolean given for a number into text, which is refused, as `epochs: true` would be
+        1."""
         if not isinstance(data, dict):
             return data
         return {
@@ -46,8 +47,8 @@ class Options(BaseModel):
 
 
 def later(default: Any, **rules: Any) -> Any:
-    """A field that came after others: left out of dumps where it is not set, so that runs keep the
-    ids that they had without it."""
+    """A field that was added in a later version. It is left out of dumps unless set, so that runs
+    keep the ids that they had without it."""
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
 
 
@@ -61,15 +62,15 @@ def types_of(annotation: Any) -> list[Any]:
 
 
 def expand_shorthand(value: Any) -> Any:
-    """`ddp` means `{name: ddp}`, for every block that is chosen by its name."""
+    """Expand `ddp` to `{name: ddp}`, in every block that is chosen by its name."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
-    """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones.
+    """`did you mean x? valid are x, y, z`, for a name that is not valid.
 
-    `near` are further names that may have been meant, and that are not listed. `block` is the
-    dotted key of the block whose keys the valid ones are.
+    `near` are further names that may have been meant, but are not listed. `block` is the dotted key
+    of the block that has the valid names as keys.
     """
     names = list(valid)
     within = {name: f"{block}.{name}" if block else name for name in names}
@@ -81,5 +82,5 @@ def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: s
 
 
 def off(value: Any) -> Any:
-    """YAML 1.1 reads `off` as false."""
+    """Turn False into "off": YAML 1.1 reads `off` as false."""
     return "off" if value is False else value

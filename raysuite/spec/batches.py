@@ -1,4 +1,4 @@
-"""Batch sizes that are found by trial before a run, where its spec has `auto`."""
+"""Batch sizes that are found by trials before a run, if its spec has `auto`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ AUTO = "auto"
 
 
 class AutoBatch(Options):
-    """A number that is found by trial, on the run's own workers, before the run."""
+    """A number that is found by trials on the run's own workers, before the run."""
 
     auto: Literal["largest", "fastest"] = "largest"
-    """`largest`: the most samples that fit at a time. `fastest`: the smallest micro-batch whose
-    mean throughput is within 5 % of the highest."""
+    """`largest`: as many samples at a time as fit into memory. `fastest`: the smallest micro-batch
+    whose mean throughput is within 5 % of the highest."""
     at_most: int | None = Field(default=None, ge=1)
-    """The largest micro-batch that is tried; default: the size of the data set or of the batch."""
+    """Largest micro-batch to try; default: the size of the data set or of the batch."""
 
     def __str__(self) -> str:
         return AUTO
 
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Share of the free memory that may be used: of the device's, or of the worker's part of its
-    node's."""
+    """Share of the free memory that may be used, of the device or of the worker's part of its
+    node."""
 
 
 def _spelled_out(value: Any) -> Any:
-    """`auto` means `{auto: largest}`."""
+    """Expand `auto` to `{auto: largest}`."""
     return {AUTO: "largest"} if value == AUTO else value
 
 
@@ -43,4 +43,4 @@ NumberOrAuto = Annotated[
     Discriminator(_which),
     BeforeValidator(_spelled_out),
 ]
-"""A whole number from 1 on, or `auto`, or `{auto: fastest, at_most: 256}`."""
+"""A whole number of at least 1, or `auto`, or `{auto: fastest, at_most: 256}`."""

@@ -1,4 +1,4 @@
-"""Plain data -> ExperimentSpec; pydantic's findings become Mistakes that name file and line."""
+"""Plain data -> ExperimentSpec; pydantic's errors become Mistakes that name file and line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(data: Mapping[str, Any], place: Place) -> ExperimentSpec:
-    """The spec that `data` describes. Raises SpecError with every mistake in it."""
+    """The spec of `data`. Raises SpecError with every mistake in it."""
     return validate_as(ExperimentSpec, data, place)
 
 
 def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Model:
-    """What `data` describes, as `model`. Raises SpecError with every mistake in it."""
+    """`data` as an instance of `model`. Raises SpecError with every mistake in it."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
@@ -31,12 +31,12 @@ def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Mo
 
 
 def load_spec(document: Document) -> ExperimentSpec:
-    """The spec of a document, its matrix not expanded."""
+    """The spec of a document, with its matrix not expanded."""
     return validate(document.data, document.place)
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """Each key of each block, over all options that it can be: `training.epochs`."""
+    """The dotted key of each field, over all options that blocks can be: `training.epochs`."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -46,7 +46,7 @@ def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
 
 
 def not_swept(key: str) -> str:
-    """Why runs of an experiment cannot differ in a dotted key; empty where they can."""
+    """Why runs of an experiment cannot differ in a dotted key; empty if they can."""
     block, _, name = key.partition(".")
     known = [each for each in dotted_keys() if each.partition(".")[0] not in NOT_IN_A_MATRIX]
     if key in known or key.startswith(FREE_FORM):
@@ -76,7 +76,7 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """The models with the last key of pydantic's location, and the path of keys without tags."""
+    """The classes that may have the last key of pydantic's location, and the path without tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []
@@ -101,14 +101,14 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # it may be another block's
+    near = [each for each in dotted_keys(root) if each != key]  # the key may be of another block
     others = _others_with(root, path, models)
     message = _message(finding, models, key, path, near, others)
     return Mistake(message, key=key, file=file, line=line)
 
 
 def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
-    """Names of the options that may stand where `models` do, and have the last key of `path`."""
+    """Names of the options that could replace `models` and that have the last key of `path`."""
     options = [root]
     for part in path[:-1]:
         options = _below(options, str(part))

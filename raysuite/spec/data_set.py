@@ -1,4 +1,4 @@
-"""Which data set, in what form, and what is done to its images."""
+"""The section `data` of a spec: the data set, its format, and the processing of its images."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from raysuite.spec.datasets import (
 
 
 class FeatureMap(Options):
-    """What the features of a TFRecord's Examples are called."""
+    """Names of the features in a TFRecord's Examples."""
 
     image: str = "image/encoded"
-    """The feature that holds the encoded JPEG or PNG."""
+    """The feature with the encoded JPEG or PNG."""
     label: str = "image/class/label"
-    """The feature that holds the class, an integer."""
+    """The feature with the class, an integer."""
     first_label: int | None = None
-    """The number of the first class; default: 0, and 1 for ImageNet, as TensorFlow writes it."""
+    """The number of the first class; default: 0, but 1 for ImageNet, as in TensorFlow's files."""
     train: str = RECORD_PATTERNS["train"]
-    """The training files, as a pattern below `data.path`."""
+    """The training files, as a glob pattern below `data.path`."""
     val: str = RECORD_PATTERNS["val"]
-    """The validation files, as a pattern below `data.path`."""
+    """The validation files, as a glob pattern below `data.path`."""
 
 
 _WITHOUT_FILES = {"digits": "kept in raysuite's cache", "python_topics": "a part of Python"}
@@ -40,52 +40,52 @@ _OF_IMAGES = ("image_size", "channels", "augment", "mean", "std", "transform")
 
 
 class DataOptions(Options):
-    """The data set, its format on disk, and what is done to its images."""
+    """The data set, its format on disk, and the processing of its images."""
 
     name: str
     """`digits` (scikit-learn's 1,797 handwritten digits), `mnist`, `cifar10`, `imagenet`,
-    `highres`, `image_folder` or `tfrecord` (your own images), `text` or `tokens` (files of your own
-    for language models), `python_topics` (the texts of Python's `help()`), or `module:attribute` of
-    your own."""
+    `highres`, `image_folder` or `tfrecord` (your own images), `text` or `tokens` (your own files
+    for language models), `python_topics` (the texts of Python's `help()`), or your own
+    `module:attribute`."""
     format: Format | None = None
     """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
-    `pickle` (CIFAR-10's), `text` or `tokens`; default: the set's own."""
+    `pickle` (CIFAR-10's), `text` or `tokens`; default: the data set's own."""
     path: str | None = None
-    """The data set's path; default for named sets: below $RAYSUITE_DATA, where `raysuite data
-    make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg), `tfrecord`,
-    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin,
-    and Megatron-LM's .idx) need it."""
+    """The data set's path; default for named data sets: below $RAYSUITE_DATA, where `raysuite data
+    make` writes. It is required for `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or
+    .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens`
+    (the same with .bin, and Megatron-LM's .idx)."""
     root: str | None = None
-    """Instead of `path`: the folder that contains a named set as NAME-FORMAT, whatever its
+    """Instead of `path`: the folder that contains a named data set as NAME-FORMAT, whatever its
     format."""
     image_size: int | None = Field(default=None, ge=1)
-    """Side of the square images that the network sees, in pixels; default: the set's own."""
+    """Side in pixels of the network's square input images; default: the data set's own."""
     channels: Literal[1, 3] | None = None
-    """1 grey, 3 RGB; default: the set's own."""
+    """1 grey, 3 RGB; default: the data set's own."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes; `tfrecord` needs it, and `tokens`: the size of the vocabulary."""
+    """Number of classes, or the vocabulary size of `tokens`; required there and for `tfrecord`."""
     sequence: int | None = later(None, ge=1)
-    """Tokens of a sequence, of data sets of tokens."""
+    """Tokens in a sequence, for data sets of tokens."""
     features: FeatureMap = FeatureMap()
-    """What a TFRecord's features and files are called."""
+    """Names of a TFRecord's features and files."""
     augment: Literal[Augment, "auto"] = "auto"
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
-    `auto`: the set's own. Of your own data set for another task than classification: of images
-    [C, H, W] with masks [H, W] of whole numbers, which follow them."""
+    `auto`: the data set's own. In your own data set for a task other than classification, it
+    applies to images [C, H, W] with integer masks [H, W], which are transformed together."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
-    """Per channel, of pixels in 0..1: subtracted from each image; default: the set's own, or
-    ImageNet's for your own images."""
+    """Mean per channel, of pixels in 0..1, that is subtracted from each image; default: the data
+    set's own, or ImageNet's for your own images."""
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
-    """Per channel: what is left is divided by it; given together with `mean`."""
+    """Standard deviation per channel, by which the result is divided; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
-    """`module:function` of your own, called for each image behind `augment` and before mean and
-    std: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
+    """Your own `module:function`, called for each image after `augment` and before `mean` and
+    `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
-    """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
-    whole set before the first epoch, and leaves them out."""
+    """Unreadable images: `error` names the first one and ends the run; `skip` checks the whole data
+    set before the first epoch, and leaves them out."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to your own `module:attribute` as they are."""
+    """Passed unchanged to your own `module:attribute`."""
 
     @field_validator("name")
     @classmethod
@@ -142,28 +142,28 @@ class DataOptions(Options):
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's own `module:attribute`."""
+        """Whether the data set is the user's own `module:attribute`."""
         return ":" in self.name
 
     @property
     def of_images(self) -> list[str]:
-        """The keys that are set, and that samples without pixels have no use for."""
+        """The keys that are set but apply to images only."""
         fields = type(self).model_fields
         return [key for key in _OF_IMAGES if getattr(self, key) != fields[key].default]
 
     @property
     def of_tokens(self) -> bool:
-        """Whether its samples are sequences of tokens."""
+        """Whether the samples are sequences of tokens."""
         return self.name in TOKENS
 
     @property
     def without_files(self) -> str:
-        """Where its samples are, of a set that no user has files of; empty of any other."""
+        """Where samples come from if the data set needs no files of the user's; else empty."""
         return _WITHOUT_FILES.get(self.name, "")
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """The formats that this set may have on disk; the first is the default."""
+        """The formats that this data set may have on disk; the first is the default."""
         if self.name in NAMED:
             return NAMED[self.name].formats
         if self.name == "digits":
@@ -173,11 +173,11 @@ class DataOptions(Options):
 
     @property
     def form(self) -> Format | None:
-        """Its format on disk; None for the user's own."""
+        """The format on disk; None for the user's own `module:attribute`."""
         return self.format or next(iter(self.formats), None)
 
 
 def root_of(data: DataOptions) -> Path:
-    """The folder in which the set is looked for."""
+    """The folder in which the data set is expected."""
     assert data.form is not None
     return Path(data.path or default_path(data.name, data.form, data.root)).expanduser()

@@ -1,7 +1,7 @@
-"""The data sets that raysuite knows by name: their counts, their layouts and their origin.
+"""The data sets that raysuite has by name: their counts, layouts and origin.
 
-Both `plan`, which counts what is on disk, and `data`, which reads it, go by this table; neither
-torch nor NumPy is needed for it.
+Both `plan`, which counts the files on disk, and `data`, which reads them, use this table. It needs
+neither torch nor NumPy.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ Augment = Literal["none", "pad_crop_flip", "resized_crop_flip"]
 Fit = Literal["stretch", "center"]
 SPLITS = ("train", "val")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-"""Files that count as images, in upper or lower case; others are passed over."""
+"""Suffixes of image files, in lower or upper case; other files are ignored."""
 
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What a plan must know of a data set: counts, classes and the shape of an image."""
+    """What a plan needs of a data set: counts, classes and the shape of an image."""
 
     train_samples: int
     val_samples: int
     classes: int
     channels: int
     image_size: int
-    """Side of the square images that the network sees, in pixels."""
+    """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Entries of an image folder's splits that are neither images nor hidden."""
+    """Entries in an image folder's splits that are ignored: neither images nor hidden files."""
     class_names: tuple[str, ...] = ()
-    """By label; empty where they are not known, as in plans of earlier versions."""
+    """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
-    """Tokens of a sample, of which `classes` are the vocabulary; 0: samples are no tokens."""
+    """Tokens in a sample, with `classes` as the vocabulary size; 0: samples are not tokens."""
     inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
-    """Of samples that are given to the network as they are: `"float32[3]"` for one tensor, a list
-    or an object of such for several, as JSON. Empty for images and for tokens."""
+    """Description of samples that are passed to the network unchanged: `"float32[3]"` for one
+    tensor, for several a list or an object of these, as JSON. Empty for images and tokens."""
 
     @property
     def samples_words(self) -> str:
-        """What samples are, as the network is given them."""
+        """The kind of samples, as passed to the network."""
         if self.sequence:
             return f"sequences of {self.sequence} tokens"
         side = self.image_size
@@ -56,7 +56,7 @@ class DatasetFacts:
 
     @property
     def image_values(self) -> int:
-        """Numbers that an image consists of, of all channels."""
+        """Number of values in an image, over all channels."""
         return self.channels * self.image_size**2
 
 
@@ -64,32 +64,33 @@ DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=
 """scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five
 held out for validation."""
 DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
-"""Of its training split at 8 x 8 pixels, grey, in 0..1; used at every size. A test recomputes."""
+"""Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; used at every
+size. A test recomputes them."""
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A published data set, and how raysuite treats it unless a spec sets it."""
+    """A published data set, and its defaults for a spec."""
 
     facts: DatasetFacts
-    """Its official counts, and the size at which networks see it."""
+    """Its official counts, and the image size that networks usually get."""
     formats: tuple[Format, ...]
     """Its formats on disk; the first is the default."""
     mean: tuple[float, ...]
-    """Per channel, of training pixels in 0..1."""
+    """Mean per channel of the training pixels, in 0..1."""
     std: tuple[float, ...]
     augment: Augment
     fit: Fit
-    """How validation images of another size become square: stretched, or the centre of them."""
+    """How validation images of another size are made square: stretched, or cropped."""
     origin: str | None
-    """Where the official files come from, and what they are called; None: there are none."""
+    """The source of the official files, and their names; None if there are none."""
     first_label: int = 0
     """The number of the first class in its TFRecords."""
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's training images, RGB in 0..1, as torchvision's pretrained models expect them:
-https://docs.pytorch.org/vision/stable/models.html"""
+"""Mean and standard deviation of ImageNet's training images, RGB in 0..1, as torchvision's
+pretrained models expect them: https://docs.pytorch.org/vision/stable/models.html"""
 
 NAMED: dict[str, NamedSet] = {
     "mnist": NamedSet(
@@ -131,33 +132,33 @@ NAMED: dict[str, NamedSet] = {
         std=IMAGENET_STD,
         augment="none",
         fit="stretch",
-        origin=None,  # DDLBench (Jansen et al. 2020) makes it of noise
+        origin=None,  # DDLBench (Jansen et al. 2020) makes it from noise
     ),
 }
 
 KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()}
-"""Sets whose shape needs no look at their files."""
+"""Data sets whose shape is known without reading files."""
 
 BYTES = 256
-"""The vocabulary of text, whose tokens are bytes."""
+"""Vocabulary size of text, in which tokens are bytes."""
 IGNORED_PIXEL = 255
-"""A pixel of a mask that does not count, as in Pascal VOC and Cityscapes."""
+"""Value of mask pixels that do not count, as in Pascal VOC and Cityscapes."""
 IGNORED_TOKEN = -100
-"""A target that does not count in the loss: `ignore_index` of torch's cross-entropy."""
+"""Value of targets that do not count in the loss: `ignore_index` of torch's cross-entropy."""
 TOKENS = {"text": "text", "python_topics": "text", "tokens": "tokens"}
-"""Data sets of tokens -> their format on disk."""
+"""Data set of tokens -> its format on disk."""
 
 DATASETS = (*KNOWN, "image_folder", "tfrecord", *TOKENS)
 
 
 def cache_dir() -> Path:
-    """Where raysuite keeps what it can make again: $RAYSUITE_CACHE, or ~/.cache/raysuite."""
+    """The folder for files that raysuite can recreate: $RAYSUITE_CACHE, or ~/.cache/raysuite."""
     return Path(os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite").expanduser()
 
 
 def default_path(name: str, form: str, root: str | None = None) -> Path:
-    """Where `raysuite data make` writes a named set, and where a spec without a path looks: below
-    `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
+    """Where `raysuite data make` writes a named data set, and where a spec without a path expects
+    it: below `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
     folder = root or os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets"
     return Path(folder).expanduser() / f"{name}-{form}"
 
@@ -166,24 +167,25 @@ IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "val": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-"""MNIST's images and labels of each split; each may end in .gz."""
+"""File names of MNIST's images and labels for each split; .gz may be appended."""
 
 CIFAR_FILES = {
     "binary": {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "val": ["test_batch.bin"]},
     "pickle": {"train": [f"data_batch_{i}" for i in range(1, 6)], "val": ["test_batch"]},
 }
 CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-py"}
-"""The folder that CIFAR-10's archives unpack into; the files may also be in PATH itself."""
+"""The folder in CIFAR-10's archives; the files may also be in PATH itself."""
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
-"""TFRecord shards of each split, as TensorFlow's and DALI's examples name them; *.idx beside."""
+"""TFRecord shards of each split, as in TensorFlow's and DALI's examples, with *.idx next to
+them."""
 
 
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
-    """The first label whose class has another name in `found`; None where there is none.
+    """The first label whose class has another name in `found`; None if all are equal.
 
-    Nothing differs from names that are not known: an empty list, or the bare numbers of classes
-    beside as many names that are no numbers.
+    Unknown names differ from none: an empty list, or bare class numbers compared with as many real
+    names.
     """
     if not known or not found:
         return None
@@ -198,8 +200,8 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
 def match_classes(
     known: Sequence[str], whose: str, found: Sequence[str], where: str, remedy: str
 ) -> None:
-    """Raise DataError with the first names that differ, unless each label means one class in both:
-    in `known`, which are those of `whose`, and in `found`, which are `where`."""
+    """Raise DataError with the first names that differ, unless each label has the same class in
+    both: in `known`, the names of `whose`, and in `found`, the names in `where`."""
     label = other_class(known, found)
     if label is not None:
         now, then = (
@@ -212,7 +214,7 @@ def match_classes(
 
 
 def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The names of classes. Raises DataError where two are equal."""
+    """The names of classes. Raises DataError if two are equal."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{where}: two classes are called {twice!r}; give each a name of its own")
@@ -220,4 +222,4 @@ def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 CLASSES_FILE = "classes.txt"
-"""Beside TFRecord shards: the names of the classes, one a line, in the order of their labels."""
+"""File next to TFRecord shards with the names of the classes, one per line, by label."""

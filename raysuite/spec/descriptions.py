@@ -1,6 +1,7 @@
-"""What the text beneath each field of a model says, read from the source where it is asked for.
+"""The text beneath each field of a model, read from the source when asked for.
 
-Pydantic reads it when a class is made (`use_attribute_docstrings`), which is 0.2 s of each process.
+Pydantic would read it when a class is created (`use_attribute_docstrings`), which takes 0.2 s in
+each process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> the text beneath it, those of base classes included."""
+    """Field -> the text beneath it, including fields of base classes."""
     found = {}
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:

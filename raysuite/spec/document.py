@@ -1,5 +1,5 @@
-"""A spec as text: YAML with the line of every key, and keys that are set afterwards by a scale or
-on the command line."""
+"""A spec as text: YAML with the line of every key, and keys that a scale or the command line
+sets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: `1e-4` is one, where PyYAML alone reads a text, and `24:00:00` is a text,
-    where PyYAML alone reads 86400."""
+    """YAML 1.2's numbers. `1e-4` is a number, which PyYAML reads as text; `24:00:00` is text, which
+    PyYAML reads as 86400."""
 
 
 _COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
@@ -39,22 +39,23 @@ Loader.add_implicit_resolver(
 
 
 def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
-    """`010` is ten, as in YAML 1.2, where PyYAML alone reads eight."""
+    """Read `010` as ten, as in YAML 1.2; PyYAML reads eight."""
     plain = re.fullmatch(r"[-+]?[0-9][0-9_]*", node.value)
     return int(node.value) if plain else loader.construct_yaml_int(node)
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _MOST_VALUES = 100_000
-"""Keys and values of a spec; an alias counts as what it refers to."""
+"""Largest number of keys and values in a spec; an alias counts as what it refers to."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
-"""ValueError: a date such as 2001-99-99. RecursionError: a block that holds itself."""
+"""Errors for unreadable YAML. ValueError: a date such as 2001-99-99. RecursionError: a block that
+contains itself."""
 
 
 @dataclass
 class Document:
-    """Plain data read from YAML, and where each key of it was written."""
+    """Plain data read from YAML, with the place where each key was written."""
 
     data: dict[str, Any]
     file: str
@@ -66,7 +67,8 @@ class Document:
     scaled: dict[str, Any] = field(default_factory=dict)
     """Dotted keys that the chosen scale set."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """Dotted keys whose sweep in the matrix the command line ended, and how many values it had."""
+    """Dotted keys whose sweep in the matrix was ended by the command line, and the number of values
+    it had."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class Document:
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
-        """A sentence for each sweep of the matrix that the command line ended."""
+        """One sentence for each sweep of the matrix that the command line ended."""
         return [
             f"{key}={self.overrides[key]} on the command line replaces the matrix's {count} values "
             f"of {key}"
@@ -82,7 +84,7 @@ class Document:
         ]
 
     def place(self, path: KeyPath) -> tuple[str, int | None]:
-        """File and line where `path`, or the nearest key above it, was written."""
+        """File and line in which `path`, or the nearest key above it, was written."""
         for end in range(len(path), 0, -1):
             key = ".".join(map(str, path[:end]))
             if key in self.overrides:
@@ -150,7 +152,7 @@ def _walk(
 
 
 def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
-    """Set `a.b.c` in nested mappings; a block written in shorthand is spelled out first."""
+    """Set `a.b.c` in nested mappings; a block written in shorthand is expanded first."""
     *parents, last = key.split(".")
     block = data
     for parent in parents:
@@ -161,9 +163,10 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def set_key(document: Document, key: str, value: Any) -> None:
-    """Set `key`, which ends its sweep in the matrix, and its search in the space of a sweep.
+    """Set `key`. This ends its sweep in the matrix, and its search in a sweep's space.
 
-    `matrix.KEY` sets a sweep instead, `search.space.KEY` what is searched; null ends the search.
+    `matrix.KEY` sets a sweep instead, and `search.space.KEY` a distribution to search; null ends
+    the search.
     """
     search = document.data.get("search")
     if key.startswith(SPACE):
@@ -184,16 +187,16 @@ def set_key(document: Document, key: str, value: Any) -> None:
         document.data["matrix"] = {**end_sweeps(matrix, swept_keys(swept)), swept: value}
 
 
-# Keys of a matrix and of a search space as they are written: single, or several together.
+# Keys of a matrix and of a search space, as written: a single key, or several together.
 
 
 def swept_keys(written: str) -> tuple[str, ...]:
-    """The dotted keys of one line of a matrix: `data.name, training.global_batch` is two."""
+    """The dotted keys in one line of a matrix: `data.name, training.global_batch` has two."""
     return tuple(key.strip() for key in written.split(","))
 
 
 def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
-    """`key` and how many values the matrix has for it; empty where it has none."""
+    """`key` with its number of values in the matrix; empty if the matrix does not have it."""
     matrix = document.data.get("matrix")
     for written, values in matrix.items() if isinstance(matrix, dict) else ():
         if key in swept_keys(str(written)) and isinstance(values, list):
@@ -204,8 +207,8 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """The matrix without sweeps of `keys`.
 
-    Keys that were swept together with one of them continue without it; equal values that come of
-    that count once.
+    A key that was swept together with one of them stays. Values that are then equal are listed
+    once.
     """
     ended = set(keys)
     left: dict[str, Any] = {}
@@ -220,7 +223,7 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The values at the places `kept` of each row, each combination once; rows alone are values."""
+    """The values at the places `kept` of each row, without repeats; for one place, bare values."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:
@@ -233,11 +236,11 @@ def _columns(rows: Any, kept: list[int]) -> Any:
 
 
 SPACE = "search.space."
-"""Below it stand dotted keys as they are, not divided."""
+"""Prefix of searched keys. The dotted key after it is one key, not divided at its dots."""
 
 
 def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
-    """The section with another dimension for `key`; without any where `dimension` is None."""
+    """The section with the new dimension for `key`; without the key if `dimension` is None."""
     section = dict(search) if isinstance(search, dict) else {}
     given = section.get("space")
     space = dict(given) if isinstance(given, dict) else {}
@@ -249,10 +252,10 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 
 
 def end_dimension(search: Any, key: str, value: Any) -> Any:
-    """The section where `key` has one `value`.
+    """The section with `key` fixed at `value`.
 
-    Conditions on it are decided by that: what they forbid is left out, and where they hold they
-    are removed.
+    That decides conditions on the key: dimensions whose condition fails are left out, and
+    conditions that hold are removed.
     """
     space = search.get("space") if isinstance(search, dict) else None
     if not isinstance(space, dict) or key not in space:
@@ -271,14 +274,14 @@ def end_dimension(search: Any, key: str, value: Any) -> Any:
     return {**search, "space": left}
 
 
-# `scales` of a spec: other forms of the same experiment, such as one for a laptop.
+# `scales` of a spec: other versions of the same experiment, such as one for a laptop.
 
 
 def choose_scale(document: Document, scale: str) -> None:
     """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
 
-    `matrix` replaces the whole matrix, and comes last. The experiment is then called NAME-SCALE,
-    so that its results stand apart. Raises SpecError for a scale that is not there.
+    `matrix` replaces the whole matrix, and is set last. The experiment is then named NAME-SCALE, so
+    that its results are kept separate. Raises SpecError for a scale that does not exist.
     """
     scales = document.data.get("scales")
     names = [str(name) for name in scales] if isinstance(scales, dict) else []
@@ -302,8 +305,8 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """Where a dotted key stands in the document; those of the matrix, and of the space of a sweep,
-    are not divided."""
+    """The path of a dotted key in the document; keys of the matrix, and of a sweep's space, are not
+    divided at their dots."""
     if key.startswith(SPACE):
         return ("search", "space", key.removeprefix(SPACE))
     head, separator, swept = key.partition(".")
@@ -311,7 +314,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
-    """Give keys at `target` the lines of those at `source`."""
+    """Give the keys at `target` the lines of those at `source`."""
     _drop_lines(document, target)
     for path, line in list(document.lines.items()):
         if path[: len(source)] == source:
@@ -326,8 +329,7 @@ def _drop_lines(document: Document, target: tuple[str, ...]) -> None:
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
     """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
 
-    Raises SpecError for a file that is missing, is not YAML, or is not a mapping, and for a scale
-    that it does not have.
+    Raises SpecError if the file is missing, is not YAML or is not a mapping, or has no such scale.
     """
     name = str(file)
     try:
@@ -344,7 +346,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Apply `key=value` overrides. Raises SpecError with all that are none."""
+    """Apply `key=value` overrides. Raises SpecError with all that are not of that form."""
     mistakes = []
     for each in overrides:
         key, separator, value = each.partition("=")

@@ -1,4 +1,4 @@
-"""Container engines as data: how a command runs on a node inside an image."""
+"""Container engines as data: the command line that runs a command on a node inside an image."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from raysuite.errors import UserError
 
 EngineName = Literal["apptainer", "shifter", "podman-hpc", "srun_environment", "pyxis"]
 COMMAND = "{command}"
-"""Stands in `launch` for the command and its arguments."""
+"""Placeholder in `launch` for the command and its arguments."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Words around a command. {image} is replaced within a word; a word with {binds} is there once
-    for each bind; {mounts} are all of them, with commas between; {gpus} are further words."""
+    """Arguments around a command.
+
+    {image} is replaced within an argument. An argument with {binds} is repeated for each bind.
+    {mounts} becomes all binds, separated by commas. {gpus} becomes further arguments.
+    """
 
     launch: tuple[str, ...] = (COMMAND,)
-    """What runs on each node."""
+    """The command line on each node."""
     step: tuple[str, ...] = ()
-    """Options of srun, where SLURM itself enters the image."""
+    """Options of srun, if SLURM itself starts the image."""
     gpus: tuple[str, ...] = ()
-    """Words for {gpus} where the site has GPUs."""
+    """Arguments for {gpus} if the site has GPUs."""
     rocm: tuple[str, ...] = ()
-    """The same for AMD's."""
+    """Arguments for {gpus} if the site has AMD's GPUs."""
     sees_home: bool = False
-    """Whether the home folder and /tmp are in every image."""
+    """Whether every image contains the home folder and /tmp."""
     binds: bool = True
-    """Whether folders can be bound from here."""
+    """Whether raysuite can bind folders."""
 
 
-# A site's modules set these for the Python outside; `unset` in an image does not undo that.
+# A site's modules set these for the Python outside; `unset` inside an image has no effect on it.
 _NEUTRAL = ("--env=PYTHONPATH=", "--env=PYTHONHOME=")
 
 ENGINES: dict[EngineName, Engine] = {
@@ -50,8 +53,8 @@ ENGINES: dict[EngineName, Engine] = {
         launch=("shifter", "--image={image}", "--volume={binds}", *_NEUTRAL, "{gpus}", COMMAND),
         gpus=("--module=gpu",),
     ),
-    # docs.nersc.gov/development/containers/podman-hpc; docs.podman.io, podman-run(1). Agents name
-    # processes by their ids on the host, and listen at its addresses.
+    # docs.nersc.gov/development/containers/podman-hpc; docs.podman.io, podman-run(1). Agents use
+    # process ids of the host, and listen at the host's addresses.
     "podman-hpc": Engine(
         launch=(
             *("podman-hpc", "run", "--rm", "--net=host", "--pid=host", "--ipc=host"),
@@ -59,7 +62,7 @@ ENGINES: dict[EngineName, Engine] = {
         ),
         gpus=("--gpu",),
     ),
-    # docs.cscs.ch/software/container-engine/run: its file describes the mounts
+    # docs.cscs.ch/software/container-engine/run: the environment file describes the mounts
     "srun_environment": Engine(step=("--environment={image}",), binds=False),
     # github.com/NVIDIA/pyxis/wiki/Usage
     "pyxis": Engine(step=("--container-image={image}", "--container-mounts={mounts}")),
@@ -67,11 +70,11 @@ ENGINES: dict[EngineName, Engine] = {
 
 
 _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
-"""Apptainer reads binds as lines of CSV, and a backslash as an escape of a colon."""
+"""Apptainer reads binds as lines of CSV, and a backslash as the escape of a colon."""
 
 
 def checked_bind(bind: str) -> str:
-    """The bind itself. Raises UserError where it is not SRC, SRC:DST or SRC:DST:ro."""
+    """Return the bind. Raises UserError unless it is SRC, SRC:DST or SRC:DST:ro."""
     parts = bind.split(":")
     absolute = all(part.startswith("/") for part in parts[:2])
     mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
@@ -84,7 +87,7 @@ def checked_bind(bind: str) -> str:
 
 
 def checked_image(image: str) -> str:
-    """The image's path itself. Raises UserError where Apptainer would take it for an address."""
+    """Return the image's path. Raises UserError if Apptainer would take it for an address."""
     if not image.startswith("/") or ":" in image or "\0" in image:
         raise UserError(
             f"given was the image {image!r}; it should be the absolute path of a SIF file, "

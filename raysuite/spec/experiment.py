@@ -1,4 +1,4 @@
-"""ExperimentSpec: what a person asks for."""
+"""ExperimentSpec: an experiment as a user specifies it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from raysuite.spec.strategies import SingleOptions, StrategyOptions
 from raysuite.spec.tasks import TaskOptions
 from raysuite.spec.training import TrainingOptions
 
-# What of a named data set is made up, where a spec asks for a synthetic data set.
+# How a synthetic version of a named data set differs from the original.
 
 
 class SyntheticDataOptions(Options):
-    """A synthetic data set, as `raysuite data make` takes it; what is left out is the paper's."""
+    """A synthetic data set, as `raysuite data make` takes it; defaults are the paper's values."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Share of the paper's number of images."""
     images: int | None = Field(default=None, ge=2)
-    """Instead of `fraction`: number of training images; validation images keep their proportion."""
+    """Number of training images, instead of `fraction`; validation images keep their proportion."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes."""
     size: int | str | None = None
-    """Pixels, such as 64, or 500x375 (width, height)."""
+    """Size in pixels, such as 64, or 500x375 (width, height)."""
     content: Literal["natural", "noise"] = "natural"
-    """`natural`: pictures with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
+    """`natural`: images with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
     seed: int = Field(default=0, ge=0)
     """Equal seeds give equal bytes."""
 
@@ -54,7 +54,7 @@ NOT_IN_A_MATRIX = (
     "task",
     "track",
 )
-"""Keys of the whole experiment, which no single run can have for itself."""
+"""Keys of the whole experiment, in which its runs cannot differ."""
 
 FREE_FORM = (
     "data.options.",
@@ -64,26 +64,26 @@ FREE_FORM = (
     "script.arguments.",
     "script.environment.",
 )
-"""Below these, keys are the user's own."""
+"""Prefixes below which any key is allowed."""
 
 
 class ModelOptions(Options):
     """The network."""
 
     name: str
-    """A classifier of torchvision by its name there (resnet50, vgg16, mobilenet_v2, ...), a CIFAR
-    ResNet (resnet20, 32, 44, 56, 110), `gpt` (a language model), `timm:NAME`, or `module:attribute`
-    of your own."""
+    """A torchvision classifier by torchvision's name (resnet50, vgg16, mobilenet_v2, ...), a CIFAR
+    ResNet (resnet20, 32, 44, 56, 110), `gpt` (a language model), `timm:NAME`, or your own
+    `module:attribute`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the model's constructor as they are. `stem: small` or `large`, for torchvision's
-    ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels. Of `gpt`: layers,
+    """Passed unchanged to the model's constructor. `stem: small` or `large`, for torchvision's
+    ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels. For `gpt`: layers,
     heads, width, dropout, tied."""
     weights: str | None = later(None)
-    """File to begin from instead of random weights: a state_dict by torch.save, such as a run's
-    model.pt, or .safetensors. A last layer for another number of classes begins at random."""
+    """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
+    run's model.pt, or .safetensors. A last layer for another number of classes starts at random."""
     freeze: tuple[str, ...] = later(())
-    """Patterns of names of parameters that are not trained, such as `layer1.*`. BatchNorm's
-    running statistics follow the images there too."""
+    """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
+    statistics are still updated there."""
 
     @field_validator("name")
     @classmethod
@@ -102,17 +102,18 @@ class ModelOptions(Options):
 
 
 class MeasureOptions(Options):
-    """What is measured, and from when on."""
+    """What is measured, and from when."""
 
     warmup_steps: int = Field(default=10, ge=0)
-    """Optimiser steps left out of the throughput, at the start of the run and of each retry."""
+    """Optimiser steps that the throughput leaves out, at the start of the run and of each retry."""
     profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(off)] = "off"
     """Where the time goes, in extra steps after the timed training: `torch` records the shares of
-    computation, communication and loading, and a trace; `nsight` has nsys watch the GPU workers."""
+    computation, communication and loading, and a trace; `nsight` profiles the GPU workers with
+    nsys."""
     profile_steps: int = Field(default=20, ge=1)
-    """Optimiser steps of the profile's window, after `warmup_steps` others."""
+    """Optimiser steps of the profiled window, which follows `warmup_steps` unprofiled ones."""
     power: Annotated[Literal["auto", "off"], BeforeValidator(off)] = "auto"
-    """Sample energy and use of GPUs by NVML, and the energy of CPUs by RAPL, where they can be
+    """Sample energy and utilisation of GPUs by NVML, and the energy of CPUs by RAPL, if they can be
     read."""
 
 
@@ -129,7 +130,7 @@ Logger = Literal["mlflow", "tensorboard", "wandb"]
 
 
 def _several(value: Any) -> Any:
-    """`tensorboard` means `[tensorboard]`."""
+    """Expand `tensorboard` to `[tensorboard]`."""
     return [value] if isinstance(value, str) else value
 
 
@@ -137,7 +138,7 @@ _TRACK: tuple[Logger, ...] = ("mlflow",)
 
 
 def track_of(spec: Mapping[str, Any]) -> Sequence[str]:
-    """The `track` of a spec that is data and without mistakes."""
+    """The key `track` of a valid spec that is plain data."""
     found: Sequence[str] = _several(spec.get("track", _TRACK))
     return found
 
@@ -146,14 +147,14 @@ class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Letters, digits, dots, dashes and underscores; folders and MLflow's experiment are named
-    after it."""
+    """Letters, digits, dots, dashes and underscores; names the results folders and MLflow's
+    experiment."""
     description: str = ""
     """One sentence for the report."""
     seed: int = Field(default=0, ge=0, lt=10**18)
-    """Repeat r uses seed + r for weights and for the order of samples."""
+    """Repeat r uses seed + r for the weights and the order of samples."""
     repeats: int = Field(default=1, ge=1)
-    """Number of repeats of each run, for mean and spread."""
+    """Number of repeats of each run, for a mean and a spread."""
     model: Annotated[ModelOptions, BeforeValidator(expand_shorthand)]
     """The network."""
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
@@ -173,31 +174,32 @@ class ExperimentSpec(Options):
     resources: ResourceOptions = ResourceOptions()
     """The resources of a run."""
     measure: MeasureOptions = MeasureOptions()
-    """What is measured, and from when on."""
+    """What is measured, and from when."""
     track: Annotated[tuple[Logger, ...], BeforeValidator(_several)] = later(_TRACK)
-    """Where the records are shown beside the report: `mlflow`, `tensorboard` (event files) and
-    `wandb` (Weights & Biases, offline), any of them or none."""
+    """Where the records are shown in addition to the report: any of `mlflow`, `tensorboard` (event
+    files) and `wandb` (Weights & Biases, offline), or none."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
-    """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
+    """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that vary
     together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""
     script: ScriptOptions | None = later(None)
-    """A training script of your own, in place of `model`, `data`, `training` and a strategy."""
+    """Your own training script, instead of `model`, `data`, `training` and a strategy."""
     search: SearchOptions | None = later(None)
-    """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
+    """A sweep: what `raysuite sweep SPEC` varies, and its goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
-    form. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
+    """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
+    version. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
     scale: str = ""
-    """The form that was chosen; `--scale` sets it."""
+    """The chosen version; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
-    """Data set -> the synthetic data set that `raysuite data make SPEC` writes for it."""
+    """Data set -> the synthetic version of it that `raysuite data make SPEC` writes."""
 
     removed: ClassVar[Mapping[str, Any]] = {"stand_ins": {}}
 
     @model_validator(mode="before")
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
-        """Fill the blocks that a script replaces, unless they are those of a plan's own spec."""
+        """Fill the blocks that a script replaces. They may not be given, except as a plan's own
+        spec has them."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [
@@ -217,5 +219,5 @@ class ExperimentSpec(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What is to be found by trial before the run; None where all numbers are given."""
+        """What trials have to find before the run; None if all numbers are given."""
         return self.strategy.auto or self.training.auto

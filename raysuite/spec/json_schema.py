@@ -1,4 +1,4 @@
-"""The JSON Schema of a spec, for editors: completion, descriptions, and mistakes as one types."""
+"""The JSON Schema of a spec, for editors: completion, descriptions, and mistakes while typing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raysuite.spec.tasks import TASKS
 Schema = dict[str, Any]
 
 SEARCH_BLOCKS = ("searcher", "scheduler")
-"""Keys of `search` that hold a block chosen by its name."""
+"""Keys of `search` with a block that is chosen by its name."""
 
 
 def spec_schema() -> Schema:
-    """JSON Schema (draft 2020-12) of a spec as a person writes it, shorthand and matrix included.
+    """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix.
 
-    It knows the shape of each key; what depends on several keys, `raysuite plan` checks.
+    It has the types of each key. Rules between several keys are checked by `raysuite plan`.
     """
     schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
@@ -64,16 +64,16 @@ def blocks_under(schema: Schema, key: str) -> list[Schema]:
 
 
 def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
-    """The blocks of options that a key's value may be."""
+    """The blocks of options that a key's value can be."""
     choices = [prop, *prop.get("oneOf", []), *prop.get("anyOf", [])]
     names = [choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice]
     return [schema["$defs"][name] for name in names]
 
 
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
-    """A block chosen by its name, or the name alone where the block needs nothing else."""
+    """A block chosen by its name, or only the name if the block needs nothing else."""
     if len(choices) > 1:
-        for block in choices:  # the name chooses the block, so it cannot be left out
+        for block in choices:  # the name chooses the block, so it is required
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
                 block["required"] = ["name", *block.get("required", [])]
     alone = [block for block in choices if set(block.get("required", [])) <= {"name"}]
@@ -89,7 +89,7 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
 
 
 def _with_auto(prop: Schema) -> None:
-    """A number, or the block that sets how it is found, or `auto` for that block's defaults."""
+    """Allow a number, the block that sets how it is found, or `auto` for the block's defaults."""
     for options in [prop, *prop.get("anyOf", [])]:
         if "oneOf" in options:
             choices = [*options.pop("oneOf"), {"const": AUTO}]
@@ -97,7 +97,7 @@ def _with_auto(prop: Schema) -> None:
 
 
 def _matrix(schema: Schema) -> Schema:
-    """Dotted keys -> lists of what each key may be."""
+    """Dotted keys -> lists of values that the key may have."""
     sweeps: dict[str, list[Schema]] = {}
     for key, prop in schema["properties"].items():
         if key not in NOT_IN_A_MATRIX:
@@ -133,8 +133,8 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may be in the matrix, or in the space of a sweep, instead; a script stands
-    for it."""
+    """A required block may instead be in the matrix, or in a sweep's space; a script replaces
+    it."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}

@@ -1,7 +1,7 @@
 """Loaders: how samples reach a worker.
 
-One class per loader holds its options and declares its capabilities, so that nothing else asks for
-a loader's name. To add one: its class here, listed in `LoaderOptions`; its file in
+One class per loader holds its options and declares its capabilities, so that no other code tests
+for a loader's name. To add one: its class here, listed in `LoaderOptions`; its file in
 `raysuite/data/loaders/`; docs/reference/data.md.
 """
 
@@ -21,23 +21,23 @@ Decode = Literal["exact", "scaled"]
 
 
 class _LoaderOptions(Options):
-    """Capabilities of a loader, with those of most loaders as defaults."""
+    """Capabilities of a loader; the defaults are those of most loaders."""
 
     implementation: ClassVar[str] = ""
     """`module:attribute` of its implementation of `raysuite.data.base.Loader`."""
     part: ClassVar[str] = ""
-    """The optional part (`raysuite.parts`) without which it cannot run."""
+    """The optional part (`raysuite.parts`) that it requires."""
     widths: ClassVar[tuple[str, ...]] = ()
     """The options that set how many threads, processes or tasks load at the same time."""
     loads: ClassVar[bool] = True
-    """Whether it reads the data set at all."""
+    """Whether it reads the data set."""
     transforms: ClassVar[bool] = True
     """Whether it can apply the user's own transform to each image."""
     tensors: ClassVar[str] = ""
-    """`module:attribute` of its implementation for samples that are no images, which are given to
-    the network as they are; empty where it takes images alone."""
+    """`module:attribute` of its implementation for samples other than images, which are passed to
+    the network unchanged; empty if it loads only images."""
     needs_ray: ClassVar[bool] = False
-    """Whether it loads in processes of Ray."""
+    """Whether it loads in Ray's processes."""
     holds_decoded: ClassVar[bool] = False
     """Whether the whole decoded data set has to fit into memory."""
 
@@ -47,13 +47,13 @@ class _LoaderOptions(Options):
         return False
 
     def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
-        """These options, or those that they stand for with this data set."""
+        """These options, or the ones that they mean for this data set."""
         chosen: LoaderOptions = self  # type: ignore[assignment]
         return chosen
 
 
 class NativeOptions(_LoaderOptions):
-    """Threads of the worker, or processes of PyTorch's DataLoader, that decode on the CPU."""
+    """Threads of the worker, or processes of PyTorch's DataLoader, which decode on the CPU."""
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
@@ -63,16 +63,15 @@ class NativeOptions(_LoaderOptions):
     threads: int = Field(default=0, ge=0)
     """Threads per worker that load ahead; the decoder releases the GIL."""
     processes: int = Field(default=0, ge=0)
-    """Loading processes per worker, in place of threads. With neither, the worker itself loads."""
+    """Loading processes per worker, instead of threads. If both are 0, the worker itself loads."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each loading process, or all threads together, hold ready."""
+    """Batches that each loading process, or all threads together, keep ready."""
     decode: Decode = "exact"
     """`exact`: the same pixels as every other loader; `scaled`: a JPEG that is resized to half its
-    size or less is decoded at a half to an eighth of its size, and its pixels differ."""
+    size or less is decoded at 1/2 to 1/8 of its size, and its pixels differ."""
     transport: Literal["auto", "uint8", "float32"] = "auto"
     """Type of the images that are loaded ahead: `uint8` pixels, which the device normalises, or
-    normalised `float32` values; `auto`: float32 from threads where the worker has no GPU, else
-    uint8."""
+    normalised `float32` values; `auto`: float32 for threads without a GPU, else uint8."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> NativeOptions:
@@ -98,7 +97,7 @@ class DaliOptions(_LoaderOptions):
     threads: int = Field(default=1, ge=1)
     """CPU threads of the pipeline per worker."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that the pipeline holds ready."""
+    """Batches that the pipeline keeps ready."""
 
     @property
     def on_gpu(self) -> bool:
@@ -106,8 +105,8 @@ class DaliOptions(_LoaderOptions):
 
 
 class MemoryOptions(_LoaderOptions):
-    """The whole set read and decoded once, in memory that all workers of a node share: for small
-    sets."""
+    """The whole data set, read and decoded once, in memory that all workers of a node share. For
+    small data sets."""
 
     implementation = "raysuite.data.loaders.memory:MemoryLoader"
     tensors = "raysuite.data.loaders.tensor_loader:HeldLoader"
@@ -117,20 +116,21 @@ class MemoryOptions(_LoaderOptions):
     name: Literal["memory"] = "memory"
     threads: int = Field(default=1, ge=0)
     """Threads per worker that crop and resize; 0: the worker itself does, when it needs a batch. At
-    the start all cores decode the data set."""
+    the start, all cores decode the data set."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each worker holds ready."""
+    """Batches that each worker keeps ready."""
 
 
 SMALL = 2**28
-"""Bytes of decoded images that any node has memory for."""
+"""Bytes of decoded images for which any node has enough memory."""
 _OF_ONE_SIZE = ("idx", "binary", "pickle")
-"""Formats whose images need no decoder, and have one size."""
+"""Formats of images that have equal sizes and need no decoder."""
 
 
 class AutoOptions(_LoaderOptions):
-    """`memory` where the decoded images are known to be small (MNIST, CIFAR-10, digits), else
-    `native`, both without threads; the plan states which. Samples, views and order are the same."""
+    """`memory` if the decoded images are known to be small (MNIST, CIFAR-10, digits), else
+    `native`, both without threads; the plan states which. Samples, augmentation and order are the
+    same."""
 
     implementation = NativeOptions.implementation
     tensors = NativeOptions.tensors
@@ -145,8 +145,8 @@ class AutoOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Random tensors made once on the device, or, of your own samples that are no images, the first
-    ones: the limit without any loading. Metrics and losses mean nothing."""
+    """Random tensors made once on the device, or, of your own samples other than images, the first
+    ones. Shows the limit without any loading. Metrics and losses are meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation
@@ -157,8 +157,8 @@ class SyntheticOptions(_LoaderOptions):
 
 
 class RayDataOptions(_LoaderOptions):
-    """Ray Data: samples are read and decoded in Ray tasks on the worker's node, and streamed to
-    it."""
+    """Ray Data: samples are read and decoded in Ray tasks on the worker's node, and streamed to the
+    worker."""
 
     implementation = "raysuite.data.loaders.ray_data:RayDataLoader"
     tensors = implementation
@@ -167,12 +167,12 @@ class RayDataOptions(_LoaderOptions):
 
     name: Literal["ray_data"] = "ray_data"
     tasks: int = Field(default=1, ge=1)
-    """Ray tasks per worker that decode at the same time, each on a core."""
+    """Ray tasks per worker that decode at the same time, each on one core."""
     images_per_task: int = Field(default=128, ge=1)
-    """A task loads whole batches, until it has this many images or other samples: each task costs
-    Ray some 10 ms."""
+    """A task loads whole batches until it has this many images or other samples. Each task has an
+    overhead of some 10 ms in Ray."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each worker holds ready."""
+    """Batches that each worker keeps ready."""
 
 
 LoaderOptions = Annotated[
@@ -185,4 +185,4 @@ LOADER_OPTIONS: dict[str, type[_LoaderOptions]] = {
     options.model_fields["name"].default: options
     for options in get_args(get_args(LoaderOptions)[0])
 }
-"""By name."""
+"""Loader name -> its options."""

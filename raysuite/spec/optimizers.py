@@ -15,35 +15,35 @@ SETTINGS = ("lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "trust
 
 class _Optimizer(Options):
     part: ClassVar[str] = ""
-    """The optional part (`raysuite.parts`) without which it cannot run."""
+    """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
     """Why it cannot update weights that a framework flattens and shards: `NAME needs ...`."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
-    """Whether it averages the weights itself: validation has others than training."""
+    """Whether it averages the weights itself: validation uses other weights than training."""
 
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before scaling."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
-    """The global batch for which `lr` is meant; none: `lr` is used as it is."""
+    """The global batch that `lr` is meant for; none: `lr` is used as given."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """How the rate grows with global batch / `lr_reference_batch`: with it, with its square
-    root, or not at all."""
+    """How the rate grows with global batch / `lr_reference_batch`: linearly, with its square root,
+    or not at all."""
     weight_decay: float = Field(ge=0)
     """Strength of the decay of weights towards zero."""
     decay_bias_and_norm: bool
-    """Also decay biases and normalisation layers: all parameters of one dimension."""
-    # left out where it is empty, so that runs keep their ids
+    """Also decay biases and normalisation layers: all one-dimensional parameters."""
+    # left out if empty, so that runs keep their ids
     lr_factors: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, exclude_if=lambda factors: not factors
     )
-    """Pattern of parameters' names -> the factor of their learning rate, such as `{"fc.*": 10}`;
-    the first pattern that matches is used, and parameters that none matches have the factor 1."""
+    """Name pattern of parameters -> factor of their learning rate, such as `{"fc.*": 10}`. The
+    first matching pattern is used; parameters without a match have the factor 1."""
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
-        """Option -> its patterns of parameters' names, each of which has to match one."""
+        """Option -> its name patterns, each of which must match a parameter."""
         return {"lr_factors": tuple(self.lr_factors)}
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class _Optimizer(Options):
         return self
 
     def peak_lr(self, global_batch: int) -> float:
-        """The rate after the warm-up, scaled to `global_batch` samples a step."""
+        """The rate after the warm-up, scaled to steps of `global_batch` samples."""
         if self.lr_reference_batch is None or self.lr_scaling == "none":
             return self.lr
         growth = global_batch / self.lr_reference_batch
@@ -71,7 +71,7 @@ class SgdOptions(_Optimizer):
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: this times the weight is added to each gradient."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all parameters of one dimension."""
+    """Also decay biases and normalisation layers: all one-dimensional parameters."""
     nesterov: bool = False
     """Nesterov's momentum."""
 
@@ -95,7 +95,7 @@ class LarsOptions(_Optimizer):
     weight_decay: float = Field(default=5e-4, ge=0)
     """This times the weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False
-    """Also decay, and scale by their own norms, all parameters of one dimension."""
+    """Also decay one-dimensional parameters, and scale them by their norms."""
     trust_coefficient: float = Field(default=0.001, gt=0)
     """How far a layer may move relative to its norm (default: You et al. 2017)."""
 
@@ -118,7 +118,7 @@ class LambOptions(_Optimizer):
     weight_decay: float = Field(default=0.01, ge=0)
     """This times the weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
-    """Also decay, and scale by their own norms, all parameters of one dimension."""
+    """Also decay one-dimensional parameters, and scale them by their norms."""
 
 
 class AdamWOptions(_Optimizer):
@@ -134,12 +134,12 @@ class AdamWOptions(_Optimizer):
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * this."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all parameters of one dimension."""
+    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
 
 class ScheduleFreeOptions(_Optimizer):
-    """AdamW whose weights are averaged in place of a schedule (Defazio et al. 2024, "The Road Less
-    Scheduled"): a constant rate, after a warm-up. Validation and `model.pt` have the average."""
+    """AdamW with averaged weights instead of a schedule (Defazio et al. 2024, "The Road Less
+    Scheduled"): a constant rate after a warm-up. Validation and `model.pt` use the average."""
 
     part = "schedulefree"
     whole = "the weights in their place, to exchange them for their average"
@@ -149,14 +149,14 @@ class ScheduleFreeOptions(_Optimizer):
     lr: float = Field(default=2.5e-3, gt=0)
     """Learning rate after the warm-up, before scaling."""
     betas: tuple[Annotated[float, Field(gt=0, lt=1)], Beta] = (0.9, 0.999)
-    """Share of the average in the weights that gradients are computed with, and decay of the
-    running mean of the gradient's square."""
+    """Share of the average in the weights at which gradients are computed, and decay of the running
+    mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the mean square."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Each step takes learning rate * this of each weight away."""
+    """Each step subtracts learning rate * this * weight from each weight."""
     decay_bias_and_norm: bool = True
-    """Also decay biases and normalisation layers: all parameters of one dimension."""
+    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
 
 OUTER = ("*embed*", "*.wte.*", "*.wpe.*", "*head*")
@@ -164,7 +164,7 @@ OUTER = ("*embed*", "*.wte.*", "*.wpe.*", "*head*")
 
 
 class MuonOptions(_Optimizer):
-    """Matrices are moved by their orthogonalised momentum (Jordan et al. 2024, "Muon"), all other
+    """Matrices are updated by their orthogonalised momentum (Jordan et al. 2024, "Muon"), all other
     parameters by AdamW."""
 
     whole = "each whole weight tensor, to make its update orthogonal"
@@ -172,25 +172,25 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling; of AdamW too."""
+    """Learning rate after the warm-up, before scaling; for AdamW too."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Share of the last running mean of the gradient in the next."""
+    """Decay of the running mean of the gradient."""
     nesterov: bool = True
     """Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """Factor of a matrix's rate by its shape: so that updates are as large as AdamW's, which lets
-    both have one rate, or as the authors of Muon have it."""
+    """Factor of a matrix's rate by its shape. `match_rms_adamw` makes updates as large as AdamW's,
+    so that both can have one rate; `original` is that of Muon's authors."""
     adamw: tuple[str, ...] = OUTER
-    """Patterns of names of matrices that AdamW moves as well, as is usual for embeddings and the
-    last layer."""
+    """Name patterns of matrices that AdamW updates too, as is usual for embeddings and the last
+    layer."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Of AdamW: decay of the running means of the gradient and of its square."""
+    """For AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Of AdamW: added to the root of the mean square."""
+    """For AdamW: added to the root of the mean square."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * this."""
     decay_bias_and_norm: bool = False
-    """Also decay biases and normalisation layers: all parameters of one dimension."""
+    """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
@@ -199,7 +199,7 @@ class MuonOptions(_Optimizer):
 
 
 UNNAMED_OPTIMIZER = "sgd"
-"""The optimiser of a block that gives options and no name: `optimizer: {lr: 0.2}`."""
+"""The optimiser of a block with options but no name: `optimizer: {lr: 0.2}`."""
 
 
 def _with_name(value: Any) -> Any:
@@ -216,7 +216,7 @@ OptimizerOptions = Annotated[
 
 class _Schedule(Options):
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Epochs over which the rate rises linearly to its full value."""
+    """Epochs in which the rate rises linearly to its full value."""
 
 
 class ConstantOptions(_Schedule):
@@ -236,7 +236,7 @@ class StepOptions(_Schedule):
 
 
 class CosineOptions(_Schedule):
-    """Half a cosine from the full rate down to `min_factor` of it."""
+    """Half a cosine from the full rate down to `min_factor` times it."""
 
     name: Literal["cosine"] = "cosine"
     min_factor: float = Field(default=0.0, ge=0, le=1)
@@ -252,11 +252,11 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` of the full rate, as a power of the remaining steps."""
+    """The rate falls to `min_factor` times the full rate, as a power of the remaining steps."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)
-    """1 is a straight line (default: You et al. 2017)."""
+    """1 for a straight line (default: You et al. 2017)."""
     min_factor: float = Field(default=0.0, ge=0, le=1)
     """The lowest rate, relative to the full rate."""
 

@@ -15,28 +15,28 @@ class ResourceOptions(Options):
     """The resources of a run."""
 
     workers: int = Field(default=1, ge=1)
-    """World size: one rank, one device or one CPU share each."""
+    """World size: number of ranks, each with one device or one CPU share."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """`auto`: GPUs where there is one for each worker, else CPUs."""
+    """`auto`: GPUs if there is one for each worker, else CPUs."""
     cpus_per_worker: int = Field(default=1, ge=1)
-    """CPUs, and so threads of torch, of each worker."""
+    """CPUs of each worker, and so its number of torch threads."""
     binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
-    """CPUs that the threads and loaders of each worker may run on. `auto`: on hosts with several
-    memory nodes those next to its GPU, or an even share without GPUs; else all. A list has the
-    CPUs of each worker of a host, as the kernel writes them: [0-11, 12-23]."""
+    """CPUs on which each worker's threads and loaders may run. `auto`: on hosts with several NUMA
+    nodes, those next to the worker's GPU, or an even share without GPUs; else all. A list has the
+    CPUs of each worker of a host, in the kernel's notation: [0-11, 12-23]."""
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
     """Start new worker processes for every run instead of sharing them between runs with equal
     resources."""
     placement: Literal["pack", "spread"] = "pack"
-    """`pack`: workers on as few nodes as hold them; `spread`: on as many as there are."""
+    """`pack`: workers on as few nodes as possible; `spread`: on as many as there are."""
     wait_for_nodes_s: float = Field(default=300.0, ge=0)
-    """Seconds to wait for a lost node to return, or another in its place, before the run fails."""
+    """Seconds to wait for a lost node, or a replacement, before the run fails."""
     elastic: bool = False
-    """If the lost node does not return, run with as many workers as still fit instead: a separate
-    run from its first epoch, with the same global batch and its own row in the report."""
+    """If the lost node does not return, run instead with as many workers as still fit: a separate
+    run from its first epoch, with the same global batch and a separate row in the report."""
     min_workers: int = Field(default=1, ge=1)
-    """The fewest workers of such a run."""
+    """Smallest number of workers of such a run."""
     elastic_of: int | None = Field(default=None, ge=2)
-    """Workers of the run in whose place this one is made; raysuite sets it."""
+    """Number of workers of the run that this one replaces; raysuite sets it."""

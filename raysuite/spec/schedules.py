@@ -1,13 +1,14 @@
-"""Pipeline schedules as data: what each worker does in which order, and with which weights.
+"""Pipeline schedules as data: the order of each worker's passes, and the version of their weights.
 
 A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipeline` executes them,
-`raysuite plan --schedule` draws them, the gate's oracle takes the versions of weights from them.
-The order of sends and receives follows from it: a worker receives what a pass needs right before
-it, and sends what the pass gives right after it.
+`raysuite plan --schedule` draws them, and the gate's reference takes the versions of weights from
+them. The order of sends and receives follows: a worker receives the input of a pass right before
+it, and sends the output right after it.
 
-All schedules are one rule: pass n forward, then pass n - d backward, where the delay d depends on
-the worker. Synchronous ones let the pipeline run empty in each step, before the weights change;
-asynchronous ones do not, so that a pass may find weights that lack the updates of passes in flight.
+All schedules follow one rule: pass n forward, then pass n - d backward, where the delay d depends
+on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
+change. Asynchronous ones do not, so that the weights of a pass may lack the updates of passes that
+are in flight.
 """
 
 from __future__ import annotations
@@ -28,26 +29,27 @@ class Operation:
 
     kind: Literal["forward", "backward", "update"]
     micro_batch: int
-    """Counted from 0 since the pipeline was empty before its first step. Of an update, the last one
-    whose gradient it takes."""
+    """Counted from 0 since the pipeline was empty before its first step. For an update, the last
+    micro-batch whose gradient it uses."""
     stage: int = 0
-    """From 0, in the order of the network."""
+    """Counted from 0, in the order of the network."""
     version: int = 0
-    """Updates, since the pipeline was empty, that the weights of this pass contain: equal for both
-    passes of a micro-batch through a stage. Of an update, those before it."""
+    """Number of updates, since the pipeline was empty, in the weights of this pass; equal for both
+    passes of a micro-batch through a stage. For an update, the number of updates before it."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of one copy of a pipeline."""
+    """The schedule of one copy of a pipeline."""
 
     name: ScheduleName
     micro_batches: int
-    """Of a step, which ends with one update of every stage."""
+    """Micro-batches of a step, which ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Workers of each part of the network, which take its micro-batches in turn."""
+    """Number of workers of each part of the network; they take its micro-batches in turn."""
     chunks: int = 1
-    """Stages of each worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W, ..."""
+    """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
+    ..."""
 
     @property
     def asynchronous(self) -> bool:
@@ -56,16 +58,16 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """Contiguous parts of the network."""
+        """Number of contiguous parts of the network."""
         return len(self.replicas) * self.chunks
 
     @property
     def workers(self) -> int:
-        """Of one copy; those of a stage are consecutive."""
+        """Number of workers of one copy; the workers of a stage are consecutive."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
-        """(first stage of a worker, its number among the workers of that stage)."""
+        """(first stage of a worker, the worker's number within that stage)."""
         for stage, count in enumerate(self.replicas):
             if worker < count:
                 return stage, worker
@@ -73,7 +75,7 @@ class Schedule:
         raise ValueError("there are not so many workers")
 
     def worker(self, stage: int, micro_batch: int) -> int:
-        """Who passes a micro-batch through a stage: its workers in turn."""
+        """The worker that passes a micro-batch through a stage; a stage's workers take turns."""
         part = stage % len(self.replicas)
         return sum(self.replicas[:part]) + micro_batch % self.replicas[part]
 
@@ -83,8 +85,8 @@ class Schedule:
         gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2021, "Memory-Efficient
         Pipeline-Parallel DNN Training", PipeDream-Flush. interleaved_1f1b: Narayanan et al. 2021,
         "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section
-        2.2. Those three are as torch.distributed.pipelining has them. pipedream and its 2BW:
-        Narayanan et al. 2019, "PipeDream", section 3.2, with workers of a stage in turn (1F1B-RR).
+        2.2. These three are as in torch.distributed.pipelining. pipedream and its 2BW: Narayanan et
+        al. 2019, "PipeDream", section 3.2, with the workers of a stage in turn (1F1B-RR).
         """
         stage, _ = self.place(worker)
         behind = len(self.replicas) - 1 - stage
@@ -99,7 +101,7 @@ class Schedule:
                 return sum(self.replicas[stage + 1 :]) // self.replicas[stage]
 
     def step(self, worker: int, index: int) -> Iterator[Operation]:
-        """What a worker does in step `index`, counted from 0 since the pipeline was empty."""
+        """A worker's operations in step `index`, counted from 0 since the pipeline was empty."""
         count, delay = self._passes(worker), self.delay(worker)
         first = index * count
         begin = 0 if self.asynchronous else first  # the first pass since the pipeline was empty
@@ -112,14 +114,14 @@ class Schedule:
                 yield from self._backward(worker, number)
 
     def drain(self, worker: int, steps: int) -> Iterator[Operation]:
-        """What is left after so many steps, until the pipeline is empty."""
+        """A worker's operations after `steps` steps, until the pipeline is empty."""
         if self.asynchronous:
             end = steps * self._passes(worker)
             for number in range(max(0, end - self.delay(worker)), end):
                 yield from self._backward(worker, number)
 
     def operations(self, steps: int = 1) -> tuple[tuple[Operation, ...], ...]:
-        """[workers][...]: of so many steps, from an empty pipeline to an empty one."""
+        """[workers][...]: operations of `steps` steps, from an empty pipeline to an empty one."""
         return tuple(
             (
                 *(each for index in range(steps) for each in self.step(worker, index)),
@@ -130,16 +132,17 @@ class Schedule:
 
     @property
     def steps_to_fill(self) -> int:
-        """Steps after which an asynchronous pipeline is full; 0 of a synchronous one."""
+        """Steps after which an asynchronous pipeline is full; 0 for a synchronous one."""
         if not self.asynchronous:
             return 0
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
 
     def version(self, stage: int, micro_batch: int) -> int:
-        """Updates that the weights contain with which a micro-batch passes through a stage.
+        """Number of updates in the weights with which a micro-batch passes through a stage.
 
-        pipedream: those that the stage has made before the forward pass ("weight stashing").
-        pipedream_2bw: those before the step before, everywhere (PipeDream-2BW, section 3.1).
+        pipedream: all updates of the stage before the forward pass ("weight stashing").
+        pipedream_2bw: in all stages, the updates before the previous step (PipeDream-2BW, section
+        3.1).
         """
         step = micro_batch // self.micro_batches
         if self.name == "pipedream_2bw":
@@ -151,7 +154,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Of each kind, in a step."""
+        """Number of a worker's forward passes in a step, equal to that of its backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:
@@ -178,7 +181,7 @@ class Schedule:
 
 
 def in_flight(own: Sequence[Operation]) -> int:
-    """The most micro-batches, per stage counted, whose activations a worker holds at a time."""
+    """Largest number of micro-batches, per stage, whose activations a worker holds at a time."""
     held = most = 0
     for each in own:
         held += {"forward": 1, "backward": -1, "update": 0}[each.kind]
@@ -187,13 +190,13 @@ def in_flight(own: Sequence[Operation]) -> int:
 
 
 def versions_held(own: Sequence[Operation]) -> int:
-    """The most versions of its weights that a worker holds at a time, of `own` operations."""
+    """Largest number of weight versions that a worker with these operations holds at a time."""
     last_use: dict[tuple[int, int], int] = {}
     for index, each in enumerate(own):
         last_use[each.stage, each.version] = index
     most = 1
     for index, each in enumerate(own):
-        if each.kind == "update":  # it makes the next version
+        if each.kind == "update":  # an update makes the next version
             held = sum(
                 stage == each.stage and version <= each.version and last > index
                 for (stage, version), last in last_use.items()
@@ -203,7 +206,7 @@ def versions_held(own: Sequence[Operation]) -> int:
 
 
 class Slot(NamedTuple):
-    """An operation of a worker and when it begins and ends, in units of one forward pass."""
+    """An operation of a worker, with begin and end in units of one forward pass."""
 
     operation: Operation
     begin: float
@@ -220,7 +223,7 @@ def timeline(
 ) -> list[list[Slot]]:
     """[workers][operations]: each begins as soon as its worker is free and its input is there.
 
-    Transfers take no time. Workers of one stage update it together. Raises ValueError where every
+    Transfers take no time. The workers of one stage update it together. Raises ValueError if every
     worker waits for another.
     """
     found: list[list[Slot]] = [[] for _ in schedule]
@@ -228,7 +231,7 @@ def timeline(
     last = max(each.stage for own in schedule for each in own)
 
     def ready(worker: int, operation: Operation) -> float | None:
-        """When its input is there; None if that is not known yet."""
+        """Time at which an operation's input is there; None if not known yet."""
         index = len(found[worker])
         if operation.kind == "update":
             peers = [
@@ -262,7 +265,7 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The share of the workers' time in which they idle, of what `timeline` gave.
+    """The share of the workers' time in which they idle, in the result of `timeline`.
 
     (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
     "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for

@@ -1,4 +1,4 @@
-"""A training script of the user's own, in place of a network, a data set and a strategy."""
+"""A user's own training script, instead of a network, a data set and a strategy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import Field, field_validator
 from raysuite.spec.base import Options, later
 
 NAMES = ("workers", "nodes")
-"""What a placeholder may name."""
+"""Names that a placeholder may use."""
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _MOST_CHARACTERS = 200
 _MOST = 1e15
-"""A result beyond it is a mistake."""
+"""A larger result is a mistake."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -34,16 +34,16 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class _NoArithmeticError(ValueError):
-    """Braces that hold something else, such as JSON."""
+    """Braces that contain something other than arithmetic, such as JSON."""
 
 
 def fill(text: str, names: Mapping[str, int]) -> str:
     """`text` with each placeholder `{256 // workers}` replaced by its value.
 
     A placeholder is arithmetic (+ - * / // %) on numbers and `names`. Braces around anything else,
-    such as JSON, stay as they are; `{{` and `}}` are single braces. A whole number is written
-    without a decimal point. Raises ValueError for a name that is not there, a division by zero and
-    a result beyond 10^15.
+    such as JSON, are unchanged; `{{` and `}}` are single braces. A whole number is written without
+    a decimal point. Raises ValueError for an unknown name, a division by zero and a result beyond
+    10^15.
     """
 
     def replace(found: re.Match[str]) -> str:
@@ -98,44 +98,44 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> float:
 
 
 def _written(value: float) -> str:
-    """`32`, `0.1`: a whole number as scripts read one."""
+    """`32`, `0.1`: a whole number without a decimal point."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def _or_text(schema: dict[str, Any]) -> None:
-    """A list of words, or one text, which is split as by a shell."""
+    """A list of arguments, or one text, which is split as by a shell."""
     words = {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
     schema["anyOf"] = [{"type": "string"}, words]
 
 
 def numbers_of(workers: int, nodes: int = 1) -> dict[str, int]:
-    """What a placeholder knows of a run. How many nodes hold it is known once it begins."""
+    """The values for placeholders. The number of nodes is known only when the run begins."""
     return {"workers": workers, "nodes": nodes}
 
 
 class ScriptOptions(Options):
-    """A training script, which is started on all workers by torch's launcher as it is."""
+    """A training script, which torch's launcher starts unchanged on all workers."""
 
     command: tuple[str, ...] = Field(min_length=1, json_schema_extra=_or_text)
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
-    computed for each run: numbers, `workers`, `nodes`, and + - * / // %."""
+    computed for each run, from numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments, appended as `--KEY VALUE`, for a matrix; true gives `--KEY` alone, null
-    and false leave it out."""
+    """Further arguments for a matrix, appended as `--KEY VALUE`; true gives `--KEY` alone, null and
+    false omit it."""
     environment: dict[str, Any] = Field(default_factory=dict)
-    """Variables of the script's processes."""
+    """Environment variables of the script's processes."""
     samples_per_step: int | str | None = None
-    """Samples of an optimiser step over all workers, or such as `32 * workers`; default: those of
-    the batches that the script takes from its DataLoader."""
+    """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
+    default: counted in the batches that the script takes from its DataLoader."""
     check: int = later(0, ge=0)
-    """After each of so many first steps: are all ranks' parameters equal? 0: not checked."""
+    """Number of first steps after each of which all ranks' parameters are compared; 0: no check."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """Seconds without a step on any rank after which a run is ended: a rank hangs."""
+    """Seconds without a step on any rank after which a run is ended, as a rank hangs."""
 
     @field_validator("command", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """`train.py --batch 32` as one text is split as a shell would."""
+        """Split a single text such as `train.py --batch 32` as a shell would."""
         import shlex
 
         return tuple(shlex.split(value)) if isinstance(value, str) else value
@@ -187,6 +187,6 @@ STANDS_FOR: dict[str, dict[str, Any]] = {
     "data": {"name": "script:main", "image_size": 1},
     "training": {"epochs": 1, "batch_per_worker": 1, "checkpoint_every": 0},
 }
-"""Blocks of a spec that a script replaces, and what stands there for the readers of its plan."""
+"""Block of a spec that a script replaces -> what the plan has there for its readers."""
 EXCLUDED = ("loader", "strategy", "optimizer", "schedule", "search", "synthetic_data")
-"""Blocks that go with no script."""
+"""Blocks that cannot be combined with a script."""

@@ -1,5 +1,4 @@
-"""The section `search` of a spec: what a sweep varies, its goal, and who decides and stops its
-trials."""
+"""The section `search` of a spec: what a sweep varies, its goal, its searcher and its scheduler."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from raysuite.spec.base import Options, expand_shorthand
 Goal = Literal["accuracy", "time_to_accuracy", "throughput", "metric", "time_to_target"]
 
 QUALITY: tuple[Goal, ...] = ("accuracy", "metric")
-"""The best value of the task's primary metric; of classification it is called accuracy."""
+"""Goals for the best value of the task's primary metric; `accuracy` in classification."""
 TIMES: tuple[Goal, ...] = ("time_to_accuracy", "time_to_target")
-"""Until the primary metric reaches the target."""
+"""Goals for the time until the primary metric reaches the target."""
 
 
 def goals_of(classifies: bool) -> tuple[Goal, Goal, Goal]:
@@ -41,25 +40,25 @@ Kind = Literal[
     "grid",
 ]
 ALIASES: dict[str, Kind] = {"randn": "normal", "grid_search": "grid"}
-"""Ray Tune's names of these distributions."""
+"""Ray Tune's name of a distribution -> its name here."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LISTED: tuple[Kind, ...] = ("choice", "grid")
 """Distributions that list their values."""
 
 
 class Dimension(Options):
-    """What a key is drawn from: one distribution, and the condition under which it is drawn."""
+    """The distribution from which a key's value is drawn, and the condition for drawing it."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: uniform."""
     loguniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: uniform in the logarithm; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step; low and high
-    are such multiples, and half as likely as those between."""
+    """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
+    must be multiples, and are half as likely as those between."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step; low and
-    high are such multiples; low > 0."""
+    """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
+    high must be multiples; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation]; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
@@ -82,15 +81,15 @@ class Dimension(Options):
     """Each drawn trial runs with every one of these values, or whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Key of another `choice` or `grid` -> the value that it must have, a block's by its name.
-    Otherwise the key is left as the spec has it."""
+    """Key of another `choice` or `grid` -> the value that it must have; a block by its name.
+    Otherwise this key keeps the spec's value."""
 
     @model_validator(mode="before")
     @classmethod
     def _by_its_own_name(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        # a name that is given twice is left: it is then an unknown key
+        # if both names are given, the alias stays and is reported as an unknown key
         return {
             name if (name := ALIASES.get(key)) is not None and name not in given else key: value
             for key, value in given.items()
@@ -121,7 +120,7 @@ class Dimension(Options):
 
     @property
     def is_normal(self) -> bool:
-        """Whether it has a mean and a standard deviation, and no bounds."""
+        """Whether the distribution has a mean and a standard deviation, but no bounds."""
         return self.kind in ("normal", "qrandn")
 
     def steps(self) -> Sequence[float]:
@@ -143,7 +142,7 @@ class Dimension(Options):
         return range(-(-low // step) * step, high + (step > 1), step)
 
     def on_step(self, value: float) -> float:
-        """The value nearest to `value` that can be drawn; itself where there are no steps."""
+        """The value nearest to `value` that can be drawn; `value` itself without steps."""
         if "randint" in self.kind:
             return min(self.whole(), key=lambda each: abs(each - value))
         if not self.kind.startswith("q"):
@@ -152,11 +151,12 @@ class Dimension(Options):
         return float(f"{round(value / step) * step:.12g}")
 
     def edges(self) -> list[Any]:
-        """Values that represent all: of a list each, of a range both ends and one between."""
+        """Values that represent the distribution: all of a list; the ends of a range, and without
+        steps a value between them; the mean of a normal distribution."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:
-            return [self.on_step(self.arguments[0])]  # its ends are anywhere
+            return [self.on_step(self.arguments[0])]  # a normal distribution has no ends
         if steps := self.steps():
             return [steps[0], steps[-1]]
         low, high = self.arguments
@@ -164,7 +164,7 @@ class Dimension(Options):
 
 
 def _wrong(kind: Kind, arguments: list[Any]) -> str:
-    """Why a distribution cannot be; empty where it can."""
+    """Why a distribution's arguments are invalid; empty if they are valid."""
     if kind in LISTED:
         written = [json.dumps(value, sort_keys=True, default=str) for value in arguments]
         twice = next((each for each in written if written.count(each) > 1), None)
@@ -189,13 +189,13 @@ def _wrong(kind: Kind, arguments: list[Any]) -> str:
     return ""
 
 
-# Who decides the trials, and who ends or changes them.
+# Searchers, which choose trials, and schedulers, which end or change them.
 
 Factor = Annotated[float, Field(gt=0)]
 
 
 class RandomSearch(Options):
-    """Each trial is drawn by itself."""
+    """Each trial is drawn independently."""
 
     name: Literal["random"] = "random"
 
@@ -207,43 +207,45 @@ class GridSearch(Options):
 
 
 class OptunaSearch(Options):
-    """Optuna: the next trial is decided by what the earlier ones reached."""
+    """Optuna: the results of earlier trials decide on the next one."""
 
     name: Literal["optuna"] = "optuna"
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    """`tpe`: tree of Parzen estimators (Bergstra et al. 2011), which knows several goals too.
-    `nsga2`: a genetic algorithm for several goals (Deb et al. 2002)."""
+    """`tpe`: tree of Parzen estimators (Bergstra et al. 2011), also for several goals. `nsga2`: a
+    genetic algorithm for several goals (Deb et al. 2002)."""
     startup_trials: int = Field(default=5, ge=1)
-    """Trials that are drawn at random before the sampler learns from them."""
+    """Number of trials that are drawn at random before the sampler uses results."""
 
 
 class NoScheduler(Options):
-    """Every trial makes all of its epochs."""
+    """Every trial trains for all of its epochs."""
 
     name: Literal["none"] = "none"
 
 
 class AshaScheduler(Options):
-    """ASHA (Li et al. 2020): at each rung the best of the trials continue, the others end."""
+    """ASHA (Li et al. 2020): at each rung the best trials continue, and the others end."""
 
     name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
-    """The first rung: no trial ends before so many epochs."""
+    """Epochs until the first rung: no trial ends before."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of so many trials continues from a rung; the next rung lies so many times farther."""
+    """One of this many trials continues from a rung; each rung has this many times the epochs of
+    the one before."""
     brackets: int = Field(default=1, ge=1)
-    """Trials are dealt to so many brackets, whose first rungs lie one farther each."""
+    """Number of brackets that trials are distributed over; the first rung of each is one rung later
+    than in the previous bracket."""
 
 
 class MedianScheduler(Options):
-    """A trial ends where its best is worse than the median of the others' means so far
+    """A trial ends if its best value is worse than the median of the other trials' means so far
     (Golovin et al. 2017, section 3.2.2)."""
 
     name: Literal["median"] = "median"
     grace_epochs: int = Field(default=1, ge=1)
-    """No trial ends before so many epochs."""
+    """No trial ends before this many epochs."""
     min_trials: int = Field(default=3, ge=1)
-    """So many others must have come as far."""
+    """Number of other trials that must have reached the same epoch."""
 
 
 class PbtScheduler(Options):
@@ -252,16 +254,16 @@ class PbtScheduler(Options):
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)
-    """All trials wait for each other after so many epochs, and again after as many."""
+    """Epochs between comparisons, at which all trials wait for each other."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """So large a part of the trials, rounded up but at most half, takes the weights of as many of
-    the best (default: Ray Tune's; the paper's truncation selection is of 20 %)."""
+    """Share of the trials, rounded up but at most half, that takes the weights of as many of the
+    best (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
-    """How likely a value is drawn anew rather than changed from that of the other trial (default:
-    Ray Tune's)."""
+    """Probability that a value is drawn anew instead of derived from that of the other trial
+    (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these, all alike, and kept within its range; of a `choice`
-    a neighbour in the list is taken (default: the paper's)."""
+    """A number is multiplied by one of these, with equal probability, and kept within its range; in
+    a `choice`, a neighbour in the list is taken (default: the paper's)."""
 
 
 SearcherOptions = Annotated[
@@ -278,28 +280,28 @@ SchedulerOptions = Annotated[
 
 
 class SearchOptions(Options):
-    """A sweep: trials of this spec, each a whole run with values of its own."""
+    """A sweep: trials of this spec, each of them a whole run with other values."""
 
     trials: int | None = Field(default=None, ge=1)
     """Number of trials that are drawn; with `grid` in the space, each of them runs with every value
     of it. The searcher `grid` runs every combination and takes no number."""
     space: dict[str, Dimension] = Field(min_length=1)
-    """Dotted key of the spec -> what it is drawn from."""
+    """Dotted key of the spec -> the distribution of its values."""
     goal: Goal | None = None
-    """What is maximised or minimised; the first that is valid by default. `accuracy`: the best on
-    the validation set, of classification. `metric`: the same of another task's primary metric,
-    maximised or minimised as the task declares. `time_to_accuracy`: seconds to
-    `training.target_accuracy`; `time_to_target`: to `training.target`. `throughput`: images per
-    second, or what else the task counts."""
+    """What is optimised; default: the first valid one. `accuracy`: the best on the validation set,
+    in classification. `metric`: the best value of another task's primary metric, maximised or
+    minimised as the task declares. `time_to_accuracy`: seconds to `training.target_accuracy`;
+    `time_to_target`: to `training.target`. `throughput`: images, or another unit of the task, per
+    second."""
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
-    """What chooses the trials' values."""
+    """Chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """What stops trials early, or lets them take the weights of better ones."""
+    """Stops trials early, or lets them take the weights of better ones."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
-    """Time limit of a trial, in seconds of wall clock from its start on; a trial that takes longer
-    is stopped, and counts as failed. null: no limit."""
+    """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
+    stopped, and counts as failed. null: no limit."""
     side_by_side: int | None = Field(default=None, ge=1)
     """Largest number of trials that run at the same time; null: as many as the cluster has
     resources for."""
@@ -316,17 +318,17 @@ class SearchOptions(Options):
 
     @property
     def wanted(self) -> tuple[Goal, ...]:
-        """The goals; the first is the one that trials are compared by."""
+        """The goals; trials are compared by the first."""
         return tuple(self.goals) or (self.goal or "accuracy",)
 
 
 def name_of(value: Any) -> Any:
-    """A value of a choice as a condition names it: a block by its name."""
+    """A value of a choice as written in a condition: a block by its name."""
     return value.get("name") if isinstance(value, dict) else value
 
 
 def holds(when: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether all conditions hold; one on a key that is not there does not."""
+    """Whether all conditions hold. A condition on a missing key does not."""
     return all(
         key in values and name_of(values[key]) == name_of(wanted) for key, wanted in when.items()
     )

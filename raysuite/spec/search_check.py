@@ -1,4 +1,4 @@
-"""What depends on several keys of a `search` section: every mistake at once, with its line."""
+"""Checks of `search` that depend on several keys: every mistake at once, with its line."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from raysuite.spec.search import (
 from raysuite.spec.tasks import CLASSIFICATION
 
 _ANY = {"seed": {"uniform": [0, 1]}}
-"""A space that is in order."""
+"""A valid space."""
 
 Finding = tuple[KeyPath, str]
-"""A key below `search`, and what is wrong there."""
+"""(key below `search`, message)."""
 
 
 def read_search(document: Document) -> SearchOptions:
@@ -56,7 +56,7 @@ def read_search(document: Document) -> SearchOptions:
 
 
 def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any]) -> list[Mistake]:
-    """What each part by itself is wrong in: the dimensions one by one, and all else."""
+    """Mistakes within single parts: in each dimension, and in the rest of the section."""
     parts: list[tuple[type[BaseModel], Any, tuple[str, ...]]] = [
         (SearchOptions, {**given, "space": _ANY} if space else given, ("search",)),
         *((Dimension, each, ("search", "space", str(key))) for key, each in space.items()),
@@ -105,7 +105,7 @@ def _findings(
 
 
 def _read(model: type[Model], value: Any) -> Model | None:
-    """The options where they are in order; what is wrong is reported by `_shape`."""
+    """The options if they are valid, else None; `_shape` reports what is wrong."""
     try:
         return model.model_validate(value)
     except ValidationError:
@@ -118,7 +118,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             path = ("search", "space", key, "when", other)
             parent = space.get(other)
             if parent is None and other in given:
-                continue  # that mistake is reported there
+                continue  # the mistake of that key is reported there
             listed = [each for each, found in space.items() if found.kind in LISTED]
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]
@@ -202,20 +202,20 @@ CHANGED = (
     "training.clip_norm",
     "training.label_smoothing",
 )
-"""Keys, and all keys below them, that may change from one step to the next."""
+"""Keys that may change from one step to the next; keys below them may too."""
 KEPT = ("seed",)
-"""Keys that trials may differ in, and that a trial keeps whatever weights it takes."""
+"""Keys in which trials may differ and that a trial keeps when it takes other weights."""
 
 
 def can_change(key: str) -> bool:
-    """Whether a key may change in mid-training."""
+    """Whether a key may change while a network trains."""
     return any(key == known or key.startswith(f"{known}.") for known in CHANGED)
 
 
 def population_findings(
     document: Document, search: SearchOptions, space: Mapping[str, Dimension]
 ) -> Iterator[Finding]:
-    """What keeps a sweep from population-based training: keys, and what is wrong there."""
+    """Keys that prevent population-based training, with messages."""
     scheduler = search.scheduler
     if not isinstance(scheduler, PbtScheduler):
         return

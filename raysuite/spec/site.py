@@ -1,4 +1,4 @@
-"""Site: a machine, a SLURM cluster or hosts, on which raysuite starts a Ray cluster."""
+"""Site: a machine, a SLURM cluster or a list of hosts, on which raysuite starts a Ray cluster."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class MlflowOptions(Options):
-    """Where the cluster's MLflow server keeps its figures."""
+    """Where the cluster's MLflow server stores its data."""
 
     backend: Literal["sqlite", "postgresql"] = "sqlite"
-    """`sqlite`: a file on the head's own disk, which is copied back when the cluster ends;
-    `postgresql`: a server of the site's."""
+    """`sqlite`: a file on the head's local disk, which is copied back when the cluster ends;
+    `postgresql`: a server at the site."""
     url_file: AbsolutePath | None = None
-    """For `postgresql`: a file, readable by its owner alone, that holds the URL and password."""
+    """For `postgresql`: a file with the URL and password, readable by its owner alone."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> MlflowOptions:
@@ -67,43 +67,45 @@ Environment = Annotated[dict[str, Text], AfterValidator(_checked)]
 
 class _Site(Options):
     name: str = Field(default="", pattern=SITE_NAME, max_length=60)
-    """Default: the file's own name, without .yaml."""
+    """Name of the site; default: that of the file, without .yaml."""
     description: str = ""
     """One sentence for `raysuite cluster site list`."""
     engine: EngineName = "apptainer"
-    """What runs the image; `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
+    """Runs the image; `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
-    """Instead of an engine: the words that run a command on a node, {command} among them; {image},
-    and words with {binds}, of which there is one for each bind, or {mounts}, all with commas."""
+    """Instead of an engine: the command line that runs a command on a node. It contains {command};
+    {image}; and arguments with {binds}, which are repeated for each bind, or {mounts}, all binds
+    separated by commas."""
     image: Image | None = None
-    """The image in which the cluster runs, as its engine names it: for apptainer the path of a
-    SIF; none: the software of the machine."""
+    """The image in which the cluster runs, as its engine names it (for apptainer the path of a
+    SIF); none: the machine's own software."""
     binds: tuple[Bind, ...] = ()
-    """Folders that are mounted into the image: SRC, SRC:DST or SRC:DST:ro, of absolute paths."""
+    """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
     """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
     up`."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of every process of the cluster; they take no secrets."""
+    """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
-    """A folder on each node's own disk; the cluster's short temporary folder is made there. Each
-    node replaces `$NAME` by its own variable: $TMPDIR, /scratch/$USER/$SLURM_JOB_ID."""
+    """A folder on each node's local disk, in which the cluster makes a temporary folder with a
+    short path. Each node replaces `$NAME` by its own variable: $TMPDIR,
+    /scratch/$USER/$SLURM_JOB_ID."""
     rocm: bool = False
-    """The GPUs are AMD's: the image is run with --rocm instead of --nv."""
+    """Whether the GPUs are AMD's: the image is run with --rocm instead of --nv."""
     interface: Interface | None = None
-    """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
-    site, else the one with the route to the head."""
+    """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local site,
+    else the one with the route to the head."""
     client_interface: Interface | None = None
     """The head's network interface by which the login node reaches its dashboard, Ray Client and
-    MLflow, where that is not the one between the nodes."""
+    MLflow, if it is not the one between the nodes."""
     mlflow: MlflowOptions = MlflowOptions()
-    """Where the cluster's MLflow server keeps its figures."""
+    """Where the cluster's MLflow server stores its data."""
     start_timeout_seconds: int = Field(default=600, ge=10)
-    """How many seconds from the start of the allocation nodes have to join."""
+    """Seconds within which nodes must join, from the start of the allocation."""
 
     @property
     def is_sif(self) -> bool:
-        """Whether an image is the path of a SIF, which apptainer runs by our own words."""
+        """Whether an image is a SIF's path, for which raysuite has apptainer's command line."""
         return self.engine == "apptainer" and not self.launch
 
     @field_validator("image")
@@ -154,13 +156,13 @@ class _Site(Options):
 
 
 class LocalSite(_Site):
-    """This machine alone."""
+    """Only this machine."""
 
     kind: Literal["local"] = "local"
     cpus: int | None = Field(default=None, ge=1)
-    """CPUs that Ray gives out; default: those of this machine."""
+    """CPUs that Ray schedules; default: those of this machine."""
     gpus: int | None = Field(default=None, ge=0)
-    """GPUs that Ray gives out; default: those of this machine."""
+    """GPUs that Ray schedules; default: those of this machine."""
 
     @property
     def has_gpus(self) -> bool:
@@ -172,43 +174,43 @@ class SlurmSite(_Site):
 
     kind: Literal["slurm"] = "slurm"
     partition: Line | None = None
-    """Partition; default: the cluster's own, as for every key below that is left out."""
+    """Partition. Here and below, the default is the cluster's own unless stated otherwise."""
     account: Line | None = None
-    """The account, or project, that is charged."""
+    """The account, or project, to charge."""
     qos: Line | None = None
     """Quality of service."""
     constraint: Line | None = None
-    """Features that the nodes must have, as `sbatch --constraint` takes them."""
+    """Features that the nodes must have, in the notation of `sbatch --constraint`."""
     reservation: Line | None = None
     """A reservation to run in."""
     time: SlurmTime | None = None
     """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     nodes: NodeCount = 1
-    """Number of nodes, unless `cluster up` gives another one; `2-4` takes what is free."""
+    """Number of nodes, unless `cluster up` gives another; `2-4` takes as many as are free."""
     cpus_per_node: int | None = Field(default=None, ge=1)
-    """CPUs asked for on each node; default: all where the nodes are exclusive, else one."""
+    """CPUs requested on each node; default: all if the nodes are exclusive, else one."""
     gpus_per_node: int = Field(default=0, ge=0)
-    """GPUs asked for on each node."""
+    """GPUs requested on each node."""
     gpu_type: Line | None = None
-    """The GPUs' type as SLURM knows it (a100, ...), where there are several."""
+    """The GPUs' type in SLURM (a100, ...), if there are several."""
     memory_per_node: Memory | None = None
-    """Memory asked for on each node: 0 for all of it, or as 480G; without a letter megabytes."""
+    """Memory requested on each node: 0 for all of it, or a size such as 480G; without a letter,
+    megabytes."""
     exclusive: bool = False
-    """Whether no other job may run on the nodes meanwhile."""
+    """Whether the nodes are reserved for this job alone."""
     prologue: tuple[Line, ...] = ()
     """Lines of bash that run on the first node before the modules are loaded: `module purge`,
-    `module use FOLDER`, `source FILE`. What they export reaches all nodes."""
+    `module use FOLDER`, `source FILE`. Variables that they export reach all nodes."""
     modules: tuple[Module, ...] = ()
-    """Loaded by `module load` on the first node, in this order, before the cluster starts."""
+    """Modules to load on the first node by `module load`, in order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
-    """How long before the time limit the runs are asked to write a checkpoint and stop."""
+    """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     requeue: bool = False
-    """Requeue the cluster's job when a node that it cannot do without fails, or when it is
-    preempted."""
+    """Requeue the cluster's job if a node that it depends on fails, or if it is preempted."""
     head_restarts: int = Field(default=2, ge=0)
-    """How often the cluster is started again, within the allocation, when its head has died."""
+    """How many times the cluster is restarted within the allocation after its head died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
-    """Further lines as they are, such as `#SBATCH --mail-type=END`."""
+    """Further lines, copied unchanged, such as `#SBATCH --mail-type=END`."""
     srun_lines: tuple[SrunLine, ...] = ()
     """Further options of the one `srun` that starts the cluster, such as `--mpi=cray_shasta`."""
 
@@ -226,14 +228,14 @@ class SlurmSite(_Site):
 
     @property
     def clusters(self) -> str:
-        """The SLURM clusters that a line of one's own chooses from; empty: the login node's."""
+        """The SLURM clusters that one of `sbatch_lines` chooses; empty: the login node's."""
         option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
         found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
         return found[-1] if found else ""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether GPUs are asked for, by a key or by a line of one's own."""
+        """Whether GPUs are requested, by a key or by one of `sbatch_lines`."""
         asked = re.compile(r"\s(--gres[= ]\S*gpu|--gpu|-G|--tres-per-\S*gpu)")
         return bool(self.gpus_per_node) or any(asked.search(line) for line in self.sbatch_lines)
 
@@ -256,9 +258,10 @@ class SlurmSite(_Site):
 
 
 LAUNCHERS: dict[str, tuple[str, ...]] = {
-    # a shell at the other end reads what ssh is given: {line} is the command, quoted
+    # ssh runs its argument in a remote shell: {line} is the command, quoted
     "ssh": ("ssh", "-n", "-o", "BatchMode=yes", "{host}", "exec {line}"),
-    # help.altair.com/2024.1.0/PBS Professional/PBSReferenceGuide, pbsdsh: lines of the host file
+    # help.altair.com/2024.1.0/PBS Professional/PBSReferenceGuide, pbsdsh: {index} counts lines of
+    # the host file
     "pbsdsh": ("pbsdsh", "-n", "{index}", "--", COMMAND),
     # www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-blaunch
     "blaunch": ("blaunch", "{host}", COMMAND),
@@ -269,31 +272,32 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     # mpiexec of HPE's PALS; docs.alcf.anl.gov/polaris/running-jobs has -n and -ppn, not --hosts
     "mpiexec": ("mpiexec", "-n", "1", "--ppn", "1", "--hosts", "{host}", COMMAND),
 }
-"""What starts a command on one host of an allocation."""
+"""Launcher -> the command line that starts a command on one host of an allocation."""
 
 
 class HostsSite(_Site):
-    """Hosts of an allocation that the user has already, of whatever scheduler."""
+    """Hosts of an allocation that the user already has, of any scheduler."""
 
     kind: Literal["hosts"] = "hosts"
     hosts: tuple[HostName, ...] = ()
-    """The hosts; the first is the head. Default: the file below, else the scheduler's list in the
-    environment of `cluster up` ($PBS_NODEFILE, $LSB_DJOB_HOSTFILE, $LSB_HOSTS)."""
+    """The hosts; the first is the head. Default: those in `hosts_file`, else the scheduler's list
+    in the environment of `cluster up` ($PBS_NODEFILE, $LSB_DJOB_HOSTFILE, $LSB_HOSTS)."""
     hosts_file: AbsolutePath | None = None
-    """A file with a host on each line; what follows the name is ignored."""
+    """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
-    """What starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec; or words, with
-    {command}, or {line} where a shell reads it, and {host}, or {index} in the list."""
+    """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec; or a command line
+    with {command}, or {line} if a shell reads it, and {host}, or {index} for the position in the
+    list."""
     cpus_per_node: int | None = Field(default=None, ge=1)
-    """CPUs that Ray gives out on each; default: those of the host."""
+    """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)
-    """GPUs that Ray gives out on each; default: those of the host."""
+    """GPUs that Ray schedules on each host; default: those of the host."""
     time: SlurmTime | None = None
-    """How long the allocation lasts from `cluster up` on; default: until it is taken down."""
+    """Length of the allocation from `cluster up`; default: until the cluster is taken down."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
-    """How long before the time limit the runs are asked to write a checkpoint and stop."""
+    """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     head_restarts: int = Field(default=2, ge=0)
-    """How often the cluster is started again when its head has died."""
+    """How many times the cluster is restarted after its head died."""
 
     @property
     def has_gpus(self) -> bool:
@@ -325,7 +329,7 @@ _OURS = frozenset(
     --array -a --wrap --parsable --wait -W --get-user-env --export-file --hold -H
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
-"""Options of sbatch that the cluster's start and end depend on."""
+"""Options of sbatch that raysuite sets, because the cluster's start and end depend on them."""
 _OURS_OF_SRUN = frozenset(
     """--nodes --ntasks --ntasks-per-node --cpus-per-task --export --input --label --no-kill --wait
     --kill-on-bad-exit --environment --container-image --container-mounts
@@ -343,7 +347,7 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
+"""Key of a site -> options of sbatch with the same meaning; sbatch would use the last of two."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {
@@ -351,17 +355,17 @@ SITES: dict[str, type[Site]] = {
     "slurm": SlurmSite,
     "hosts": HostsSite,
 }
-"""By `kind`."""
+"""Kind -> class of the site."""
 
 
-# A site's YAML file -> Site, with every mistake at once. What checking needs is loaded on use: a
-# cluster's agents start without the options of experiments.
+# A site's YAML file -> Site, with every mistake at once. Modules for checking are imported on use,
+# so that a cluster's agents start without the options of experiments.
 
 
 def read_site(file: Path) -> Site:
-    """The site that a file describes; its name is the file's where it gives none.
+    """The site in a file; a site without a name is named after the file.
 
-    Raises SpecError, which names file, line and key of every mistake.
+    Raises SpecError with file, line and key of every mistake.
     """
     from raysuite.spec.document import read_document
 
@@ -369,9 +373,9 @@ def read_site(file: Path) -> Site:
 
 
 def site_of(document: Document, name: str) -> Site:
-    """The site of a document, called `name` where it gives none itself.
+    """The site in a document; its name is `name` if the document has none.
 
-    Raises SpecError, which names file, line and key of every mistake.
+    Raises SpecError with file, line and key of every mistake.
     """
     from raysuite.spec.checking import validate_as
 

@@ -1,4 +1,4 @@
-"""The values of a site's file: each is either refused, or passed on exactly as it was written."""
+"""The values in a site's file: each is either refused, or passed on exactly as written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator
 from raysuite.errors import UserError
 
 _CONTROL = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode's control characters, lone surrogates, and separators of lines and paragraphs."""
+"""Unicode categories of control characters, lone surrogates, line and paragraph separators."""
 
 _RESERVED = re.compile(
     r"(SLURM|SBATCH|SRUN|MLFLOW_TRACKING|RAY_AUTH)_|RAY_(ADDRESS|TMPDIR)$"
@@ -31,7 +31,8 @@ _TIME = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text itself. Raises ValueError where it is empty or holds a line's end or a control."""
+    """Return the text. Raises ValueError if it is empty or has a line break or control
+    character."""
     if not text.strip():
         raise ValueError("given was an empty text; leave the key out, or give it a value")
     odd = [char for char in text if unicodedata.category(char) in _CONTROL]
@@ -52,7 +53,7 @@ def _absolute(text: str) -> str:
 
 
 def _matching(pattern: str, wish: str) -> AfterValidator:
-    """One line of text that fits the pattern from end to end."""
+    """A validator for one line of text that matches the pattern as a whole."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, one_line(text)):
@@ -63,7 +64,7 @@ def _matching(pattern: str, wish: str) -> AfterValidator:
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with $NAME and ${NAME} replaced. Raises UserError for a variable that is not set."""
+    """`text` with $NAME and ${NAME} replaced. Raises UserError for an unset variable."""
 
     def value(match: re.Match[str]) -> str:
         name = match[0].strip("${}")
@@ -75,7 +76,8 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def node_range(nodes: int | str) -> tuple[int, int]:
-    """The least and the most: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError for anything else."""
+    """The least and largest number of nodes: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError
+    otherwise."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
         raise ValueError(
@@ -105,12 +107,12 @@ def _time(text: str) -> str:
 
 
 def _plain_number(value: Any) -> Any:
-    """YAML reads `30` as a number; here it is a text like any other."""
+    """Convert a number to text: YAML reads `30` as a number."""
     return str(value) if type(value) is int else value
 
 
 def slurm_seconds(text: str) -> int:
-    """SLURM's notation of a time -> seconds. Raises ValueError where it is none."""
+    """A time in SLURM's notation -> seconds. Raises ValueError if it is not one."""
     match = _TIME.fullmatch(text) if text.isascii() else None
     given = {key: int(value or 0) for key, value in match.groupdict().items()} if match else {}
     hours = given.get("h", 0) + given.get("hours", 0) + 24 * given.get("days", 0)
@@ -126,7 +128,7 @@ def slurm_seconds(text: str) -> int:
 
 
 def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
-    """What is wrong with the variables that a site wants to set."""
+    """Mistakes in the variables that a site sets."""
     wrong = []
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -144,7 +146,7 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
 
 
 def secret_like(environment: Mapping[str, str]) -> list[str]:
-    """Names of the variables that seem to hold a password: DB_PASS, a proxy's URL with one."""
+    """Names of variables that seem to contain a password: DB_PASS, or a proxy's URL with one."""
     return [
         name
         for name, value in environment.items()
@@ -154,14 +156,14 @@ def secret_like(environment: Mapping[str, str]) -> list[str]:
 
 Text = Annotated[str, BeforeValidator(_plain_number)]
 Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
-"""One line of text, not empty."""
+"""One non-empty line of text."""
 Image = Annotated[
     str,
     BeforeValidator(lambda text: os.path.expanduser(text) if str(text)[:2] == "~/" else text),
     _matching(r"[^-].*", "a path or a name, which begins with no dash"),
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-"""A path from the root, or from the user's home by `~/`."""
+"""An absolute path, or one in the user's home that begins with `~/`."""
 Scratch = Annotated[
     str,
     _matching(
@@ -170,7 +172,7 @@ Scratch = Annotated[
         "or /scratch/$USER/$SLURM_JOB_ID",
     ),
 ]
-"""A path that each node expands: `$NAME` and `${NAME}` alone, never run by a shell."""
+"""A path that each node expands: only `$NAME` and `${NAME}`, never run by a shell."""
 NodeCount = Annotated[int | str, AfterValidator(_nodes)]
 """`4`, or `2-4`."""
 HostName = Annotated[

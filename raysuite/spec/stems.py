@@ -1,8 +1,8 @@
-"""Names of models and which images they take, known without importing torch.
+"""Names of models and the images that they accept, known without importing torch.
 
-torchvision's ResNets, VGGs and MobileNetV2 adapt to the image: for small ones they get the stem and
-the head that DDLBench (Jansen et al. 2020) gives them on MNIST and CIFAR-10, for large ones they
-are torchvision's own. The other classifiers of torchvision stay as they are.
+torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images they have the
+stem and the head of DDLBench (Jansen et al. 2020) on MNIST and CIFAR-10; for large images they are
+torchvision's own. The other classifiers of torchvision are unchanged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TORCHVISION_CLASSIFIERS = tuple(
     vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
-"""A test holds this table equal to torchvision's own."""
+"""A test compares this table with torchvision's."""
 
 LANGUAGE_MODELS = ("gpt",)
-"""For tokens; the others are for images."""
+"""Models for tokens; all others are for images."""
 
 MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS + LANGUAGE_MODELS
 
@@ -39,8 +39,8 @@ Stem = Literal["small", "large"]
 STEMS: tuple[Stem, ...] = ("small", "large")
 
 SMALL_UP_TO = 64
-"""Images up to this side in pixels get the small stem: with torchvision's, the last stage of a
-ResNet has 2 x 2 pixels of 64, and 1 x 1 of MNIST's and CIFAR-10's."""
+"""Largest side in pixels of images for which the small stem is used. With torchvision's stem, the
+last stage of a ResNet has 2 x 2 pixels for 64, and 1 x 1 for MNIST and CIFAR-10."""
 
 RESNETS = tuple(
     name
@@ -62,10 +62,10 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Side in pixels, by the beginning of the name; found by running them. A test runs them again."""
+"""Beginning of a model's name -> smallest side in pixels. A test finds it by running the models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
-    "maxvit_t": 224  # windows of 7 after 32 x downsampling; it would pad up to three pixels
+    "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding
 }
 
 
@@ -82,11 +82,11 @@ PAPERS_MODELS = (
     "mobilenet_v2",
     *CIFAR_RESNETS,
 )
-"""What Aach et al. 2023, Mahon et al. 2020 and DDLBench train, and their nearest relatives."""
+"""Models trained by Aach et al. 2023, Mahon et al. 2020 and DDLBench, and similar ones."""
 
 
 def family(name: str) -> str:
-    """The family of a model, for a table."""
+    """The family of a model, as shown in tables."""
     if ":" in name:
         return "timm" if name.startswith("timm:") else "own"
     families = {
@@ -100,7 +100,7 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of an adapting model: `wanted`, or else by the side in pixels.
+    """The stem of a model that adapts: `wanted`, or else chosen by the side in pixels.
 
     None for a model with a single stem.
     """
@@ -113,10 +113,10 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """Why a named model does not take such images: the spec's key to change, and a message.
+    """Why a named model does not accept such images: the key of the spec to change, and a message.
 
-    None where it does, or where that is not known here (your own models, timm's, and what is None).
-    Tokens have no `channels`: 0.
+    None if it does, or if that is unknown here (your own models, timm's, and arguments that are
+    None). Tokens have 0 `channels`.
     """
     if ":" in name:
         return None

@@ -1,6 +1,6 @@
 """Strategies: how gradients are made equal on all ranks.
 
-One class per strategy holds its options and declares its capabilities, so that nothing else asks
+One class per strategy holds its options and declares its capabilities, so that no other code tests
 for a strategy's name. To add one: its class here, listed in `StrategyOptions`; its engine in
 `raysuite/parallel/`; docs/reference/strategies.md.
 """
@@ -25,14 +25,14 @@ from raysuite.spec.tasks import TaskOptions
 from raysuite.spec.training import TrainingOptions
 
 COMPUTED_IN_16_BITS = 0.25
-"""Of `Lossy.within`, for passes in bf16 or fp16."""
+"""Value of `Lossy.within` for passes in bf16 or fp16."""
 
 _MIB = 2**20
 _BITS = {"none": 32, "fp32": 32, "fp16": 16, "bf16": 16}
 """Format -> bits of a number; `none`: not compressed."""
 
 Refusals = Iterator[tuple[str, str]]
-"""(key to change, message)."""
+"""(key to change, message) of each refusal."""
 
 
 class Trained(Protocol):
@@ -62,17 +62,18 @@ class Traffic:
         return self.all_reduced + self.reduce_scattered + self.all_gathered
 
     def sent(self, workers: int) -> float:
-        """Bytes that each of n workers sends where algorithms are optimal in bandwidth.
+        """Bytes that each of n workers sends if algorithms are optimal in bandwidth.
 
-        `2 (n - 1) / n` of what is all-reduced, `(n - 1) / n` of what is reduce-scattered or
-        gathered: over the time, NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+        `2 (n - 1) / n` of all-reduced bytes, `(n - 1) / n` of reduce-scattered or gathered bytes.
+        Divided by the time, this is NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
         """
         part = (workers - 1) / workers
         return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
 
     def messages(self, workers: int, buffer_bytes: float) -> int:
-        """Messages that each of n workers sends in rings, in buffers of at most so many bytes:
-        2 (n - 1) for a buffer that is all-reduced, n - 1 for one that is scattered or gathered."""
+        """Number of messages that each of n workers sends in rings, in buffers of at most
+        `buffer_bytes`: 2 (n - 1) for an all-reduced buffer, n - 1 for a scattered or gathered
+        one."""
         reduced, scattered, gathered = (
             max(1, math.ceil(count / buffer_bytes)) if count else 0
             for count in (self.all_reduced, self.reduce_scattered, self.all_gathered)
@@ -86,11 +87,11 @@ class Network:
 
     parameters: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
-    """They are not trained."""
+    """Parameters that are not trained."""
     unused: tuple[str, ...] = ()
-    """No training step gave them a gradient."""
+    """Parameters that got no gradient in any training step."""
     sometimes: tuple[str, ...] = ()
-    """Some training steps gave them a gradient, others did not."""
+    """Parameters that got a gradient in some training steps only."""
     sparse: tuple[str, ...] = ()
     """Parameters with sparse gradients."""
     scalar: tuple[str, ...] = ()
@@ -98,28 +99,28 @@ class Network:
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
     scripted: bool = False
-    """The network is a ScriptModule."""
+    """Whether the network is a ScriptModule."""
     synced: tuple[str, ...] = ()
-    """Its layers of torch's SyncBatchNorm."""
+    """Layers of torch's SyncBatchNorm."""
     running: tuple[str, ...] = ()
-    """Its layers with running statistics of what they are given in training."""
+    """Layers with running statistics of their inputs in training."""
     decays: bool = False
-    """The run has weight decay."""
+    """Whether the run has weight decay."""
 
 
 @dataclass(frozen=True)
 class Lossy:
-    """What a strategy does on purpose to the mean of the ranks' gradients: the gate's bound for it
-    follows from this. Without any of these there is no bound, and the gate lets nothing pass."""
+    """Deliberate changes of the mean of the ranks' gradients, from which the gate's bound follows.
+    If all fields are empty, there is no bound, and the gate lets nothing pass."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
-    """The format in which gradients are sent and added up."""
+    """Format in which gradients are sent and summed."""
     projected: bool = False
-    """Each matrix of it, together with what earlier steps left out, is projected on a subspace, as
-    by PowerSGD with error feedback."""
+    """Whether each matrix of the gradient, plus what earlier steps left out, is projected on a
+    subspace, as by PowerSGD with error feedback."""
     within: float = 0.0
     """Any other error of one parameter's gradient, relative to the mean of the ranks' absolute
-    gradients; less than 0.5, as a factor of two would pass otherwise."""
+    gradients. It is less than 0.5, as a factor of two would pass otherwise."""
 
 
 @dataclass(frozen=True)
@@ -128,81 +129,81 @@ class Reductions:
 
     bucket_bytes: float = 25 * _MIB
     first_bucket_bytes: float | None = None
-    """DDP's first bucket is smaller, so that communication begins early."""
+    """Size of the first bucket; smaller in DDP, so that communication begins early."""
     overlap: bool = True
-    """Whether buckets are reduced beside the backward pass."""
+    """Whether buckets are reduced during the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
-    """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
+    """What ZeRO gathers: `updated weights` after the update (stages 1, 2), `weights` before the
+    passes (stage 3)."""
     gathers_again: bool = False
-    """Whether `weights` are gathered for the backward pass too, not kept from the forward pass."""
+    """Whether `weights` are gathered again for the backward pass, instead of being kept."""
     gathered_bytes: float = 1.0
-    """Bytes gathered for a byte of weights."""
+    """Bytes gathered per byte of weights."""
     kept_bytes: float = 0.0
-    """Layers whose `weights` have at most so many bytes are gathered once in a step."""
+    """Layers whose `weights` have at most this many bytes are gathered once per step."""
     by_unit: bool = False
-    """Whether what is gathered and reduced together are units of the network, not buckets."""
+    """Whether units of the network, not buckets, are gathered and reduced together."""
     compression: float = 1.0
-    """Bytes sent for a byte of gradients."""
+    """Bytes sent per byte of gradients."""
     every_pass: bool = False
-    """Whether gradients are reduced with each micro-batch, as ZeRO 2 and 3 do."""
+    """Whether gradients are reduced with each micro-batch, as in ZeRO 2 and 3."""
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
-        """Of torch's DDP, whose first bucket has `_DEFAULT_FIRST_BUCKET_BYTES`."""
+        """The reductions of torch's DDP, whose first bucket has `_DEFAULT_FIRST_BUCKET_BYTES`."""
         bucket = bucket_mb * _MIB
         return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
 
 
 class _StrategyOptions(Options):
-    """Capabilities of a strategy, with those of most strategies as defaults."""
+    """Capabilities of a strategy; the defaults are those of most strategies."""
 
     engine: ClassVar[str] = ""
     """`module:attribute` of its implementation of `raysuite.parallel.base.Strategy`."""
     part: ClassVar[str] = ""
-    """The optional part (`raysuite.parts`) without which it cannot run."""
+    """The optional part (`raysuite.parts`) that it requires."""
     gated: ClassVar[bool] = True
-    """Its throughput is reported only if the gate passes."""
+    """Whether its throughput is reported only if the gate passes."""
     distributed: ClassVar[bool] = True
-    """It can have several workers, and does something for them in each step."""
+    """Whether it can have several workers, and communicates between them in each step."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
-    """Its framework is not torch: the network is built anew in it, which the gate also checks."""
+    """Whether its framework is not torch: it builds the network anew, and the gate checks that."""
     wraps: ClassVar[str] = ""
-    """The strategy that it wraps, with options of the same names."""
+    """The strategy that it wraps, whose options it has under the same names."""
     has_timeline: ClassVar[bool] = False
-    """Its class has a parameter `timeline`: whether a record of its collectives will be
-    requested."""
+    """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
-    """The option that gives `own_accumulation`."""
+    """The option that sets `own_accumulation`."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
     have any value."""
 
     @property
     def model_workers(self) -> int:
-        """Workers that together hold one copy of the network."""
+        """Number of workers that together hold one copy of the network."""
         return 1
 
     @property
     def own_accumulation(self) -> int | None:
-        """Micro-batches per optimiser step, where the strategy's options give them."""
+        """Micro-batches per optimiser step, if the strategy's options set them."""
         return None
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How the number of micro-batches is found by trial before the run; `own_accumulation` is
-        then the smallest possible one. None where it is given."""
+        """How the number of micro-batches is found by trials before the run; `own_accumulation` is
+        then the smallest possible number. None if the number is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
-        """Whether a step can have so many micro-batches."""
+        """Whether a step can have this number of micro-batches."""
         return True
 
     @property
     def process_settings(self) -> Hashable:
         """The settings that its framework reads once per process: runs with different ones need
-        different worker processes. None where there is no such setting."""
+        different worker processes. None if there are none."""
         return None
 
     @property
@@ -212,11 +213,11 @@ class _StrategyOptions(Options):
 
     @property
     def imports(self) -> Mapping[str, str]:
-        """Dotted key -> import path that has to exist on this machine."""
+        """Dotted key -> import path that must exist on this machine."""
         return {}
 
     def refusals(self, spec: Trained) -> Refusals:
-        """Why the strategy cannot run this spec, for reasons that `only` does not state."""
+        """Why the strategy cannot run this spec, for reasons other than those in `only`."""
         yield from ()
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -228,65 +229,65 @@ class _StrategyOptions(Options):
     ) -> Traffic | None:
         """The collectives of an optimiser step with more than one worker.
 
-        `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those
-        that are trained, `small` the numbers in tensors of at most `SMALL`. None where it depends
-        on more than that.
+        `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of
+        the trained ones, `small` the number of parameters in tensors of at most `SMALL`. None if
+        these do not determine it.
         """
         return None
 
     @property
     def fused_bytes(self) -> float:
-        """The largest buffer in which gradients are reduced; infinite where no option limits it."""
+        """Largest buffer in which gradients are reduced; infinite if no option limits it."""
         return float(getattr(self, "bucket_mb", math.inf)) * _MIB
 
     def reductions(self) -> Reductions | None:
-        """How a step's gradients are reduced, for a simulation; None where that is not modelled."""
+        """How a step's gradients are reduced, for the simulator; None if that is not modelled."""
         return None
 
     @classmethod
     def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:
-        """Options that `raysuite recommend` ranks at this size. Their arithmetic equals that of one
-        process; compression and asynchronous pipelines, which change it, are left to the user."""
+        """Options that `raysuite recommend` ranks for this number of workers. Their results equal
+        those of one process. Compression and asynchronous pipelines, which change the results, are
+        left to the user."""
         yield from ()
 
     @property
     def lossy(self) -> Lossy | None:
-        """How the options change the arithmetic on purpose; None where they do not."""
+        """How the options change the results on purpose; None if they do not."""
         return None
 
     def lossless(self) -> Self | None:
-        """The same options without those that change the arithmetic; None where there are no
-        such."""
+        """The same options without those that change the results; None if there are none."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
         """Options with which the gradients of the gate's small network are reduced in several
-        parts, and seconds of pause between its layers that this takes; None where raysuite cannot
-        bring it about."""
+        parts, and the pause in seconds between layers that this needs. None if raysuite cannot do
+        it."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` by buckets of 512 values of fp32; the gate's small network has
+        """`several_reductions` by buckets of 512 fp32 values; the gate's small network has
         1,954."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
-        """What each worker of a copy of the network does in which order, with `own_accumulation`
-        micro-batches where none are given; None without stages."""
+        """Each worker's order of operations in a copy of the network, with `own_accumulation`
+        micro-batches unless given; None without stages."""
         return None
 
     def staged(self) -> PipelineOptions | None:
-        """These options where they cut the network into stages, None otherwise."""
+        """These options if they cut the network into stages, else None."""
         return None
 
     def alone(self) -> tuple[Self, str] | None:
-        """The options with which one process tries a step of the run's network on a CPU before it
-        starts, and the key to change where it cannot; None where layers are given what they are
-        without a strategy."""
+        """The options with which one process tries a step of the run's network on a CPU before the
+        run, and the key to change if the step fails. None if layers get the same inputs as without
+        a strategy."""
         return None
 
     def examined(self) -> Self:
-        """The options with which the gate checks the strategy on the gate's small network."""
+        """The options for checking the strategy on the gate's small network."""
         return self
 
 
@@ -326,7 +327,7 @@ class DdpOptions(_StrategyOptions):
     bucket_mb: float = Field(default=25.0, gt=0)
     """Gradients are all-reduced in buckets of this size, in MiB."""
     compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """Gradient compression hook. All but `none` change the arithmetic."""
+    """Gradient compression hook. All except `none` change the results."""
     powersgd_rank: int = Field(default=1, ge=1)
     """Rank of PowerSGD's low-rank approximation."""
     static_graph: bool = False
@@ -376,7 +377,7 @@ class DdpOptions(_StrategyOptions):
         return self.model_copy(update={"compression": "none"})
 
     def examined(self) -> Self:
-        # PowerSGD compresses no layer of the gate's small network to a rank above 3
+        # PowerSGD cannot compress any layer of the gate's small network to a rank above 3
         return self.model_copy(update={"powersgd_rank": min(self.powersgd_rank, 3)})
 
     def several_reductions(self) -> tuple[Self, float]:
@@ -384,7 +385,7 @@ class DdpOptions(_StrategyOptions):
 
 
 _CYCLES = 3
-"""Horovod's cycles in a pause of the gate between two layers."""
+"""Length of the gate's pause between two layers, in Horovod's cycles."""
 
 
 class HorovodOptions(_StrategyOptions):
@@ -398,11 +399,11 @@ class HorovodOptions(_StrategyOptions):
 
     name: Literal["horovod"] = "horovod"
     compression: Literal["none", "fp16"] = "none"
-    """Send gradients as 16-bit floats. Changes the arithmetic."""
+    """Send gradients as 16-bit floats. Changes the results."""
     fusion_threshold_mb: float = Field(default=128.0, ge=0)
-    """Tensors are fused up to this size, in MiB, before they are all-reduced."""
+    """Size in MiB up to which tensors are fused before they are all-reduced."""
     cycle_time_ms: float = Field(default=1.0, gt=0)
-    """Milliseconds between two checks of the queue of tensors that are ready."""
+    """Milliseconds between two checks of the queue of ready tensors."""
 
     @property
     def process_settings(self) -> Hashable:
@@ -410,7 +411,7 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        # Horovod 0.28.1 crashes (SIGSEGV) where it starts again after a start with both
+        # Horovod 0.28.1 crashes (SIGSEGV) on a second start in a process with both settings
         own = HorovodOptions()
         return (
             self.fusion_threshold_mb != own.fusion_threshold_mb
@@ -428,7 +429,7 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def fused_bytes(self) -> float:
-        # 0: each gradient alone, which the costs of such runs contain
+        # 0 reduces each gradient alone; the measured costs of such runs include that
         return (self.fusion_threshold_mb or 128.0) * _MIB
 
     def reductions(self) -> Reductions:
@@ -447,17 +448,17 @@ class HorovodOptions(_StrategyOptions):
         return self.model_copy(update={"compression": "none"})
 
     def several_reductions(self) -> tuple[Self, float]:
-        # its fusion threshold is read at a process's start: pauses that are longer than a cycle
-        # keep it from fusing the gradients of two layers
+        # Horovod reads its fusion threshold when a process starts: pauses longer than a cycle keep
+        # it from fusing the gradients of two layers
         return self, _CYCLES * self.cycle_time_ms / 1e3
 
 
 SMALL = 10**5
-"""DeepSpeed's `stage3_param_persistence_threshold`: tensors of at most so many numbers are gathered
-once in a step, whatever its micro-batches."""
+"""DeepSpeed's `stage3_param_persistence_threshold`: tensors of at most this many elements are
+gathered once per step, whatever the number of micro-batches."""
 _REUSED_BELOW = 10**9
-"""DeepSpeed's `stage3_max_reuse_distance`: smaller models keep what the forward pass gathered for
-the backward pass."""
+"""DeepSpeed's `stage3_max_reuse_distance`: smaller models keep the gathered weights of the forward
+pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
@@ -469,14 +470,15 @@ class DeepSpeedOptions(_StrategyOptions):
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
-    """Sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also weights."""
+    """What is sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
+    weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
     overlap_comm: bool | None = None
-    """Reduce gradients while the backward pass still runs (stages 1 to 3). Left out: as DeepSpeed
-    does by itself, in stage 3 alone."""
+    """Reduce gradients during the backward pass (stages 1 to 3). Default: DeepSpeed's own, only in
+    stage 3."""
 
     def refusals(self, spec: Trained) -> Refusals:
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
@@ -526,20 +528,21 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with offloading, and for ZeRO-3 with 10^9 parameters or small ones not counted.
+        """None with offloading, and in ZeRO-3 with 10^9 parameters or more, or if small ones are
+        not counted.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
-        3 (Rajbhandari et al. 2020, "ZeRO", section 7). DeepSpeed 0.19 all-reduces the gradients in
-        stages 1 and 2, where a reduce-scatter would do, and then gathers the weights: 3 Ψ. In
-        stage 3 it gathers the weights once, not twice, unless they are very many: 2 Ψ. With several
-        micro-batches it does so for each of them, as it reduces gradients in stages 2 and 3; small
-        weights stay whole for the step.
+        3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19
+        all-reduces the gradients, although a reduce-scatter would be enough, and then gathers the
+        weights: 3 Ψ. In stage 3 it gathers the weights once instead of twice, except in very large
+        models: 2 Ψ. With several micro-batches it gathers them for each one, as it also reduces
+        gradients for each one in stages 2 and 3; small weights stay gathered for the step.
         """
         if self.offload != "none":
             return None
         if self.zero_stage == 0:
             return Traffic(gradient_bytes)
-        if self.zero_stage < 3:  # from stage 2 on, each micro-batch's gradients are reduced
+        if self.zero_stage < 3:  # stage 2 reduces the gradients of each micro-batch
             times = accumulate if self.zero_stage == 2 else 1
             return Traffic(gradient_bytes * times, 0, gradient_bytes)
         if parameters >= _REUSED_BELOW or (accumulate > 1 and small is None):
@@ -565,12 +568,12 @@ class DeepSpeedOptions(_StrategyOptions):
 
     def several_reductions(self) -> tuple[Self, float] | None:
         if self.zero_stage == 0:
-            return None  # DeepSpeed reduces in a buffer of a size of its own then
+            return None  # DeepSpeed then reduces in a buffer of fixed size
         return self._in_small_buckets(self.bucket_mb)
 
 
 class _WrappedDdpOptions(_StrategyOptions):
-    """PyTorch's DDP, which another library sets up."""
+    """PyTorch's DDP, set up by another library."""
 
     wraps = "ddp"
     verified = ({},)
@@ -619,7 +622,7 @@ class AccelerateOptions(_WrappedDdpOptions):
 
 
 class _RebuiltOptions(_StrategyOptions):
-    """Another framework than torch, on CPUs."""
+    """A framework other than torch, on CPUs."""
 
     own_network = True
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -635,7 +638,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        return True  # its runtime gets the workers once in a process
+        return True  # its runtime takes the list of workers only once per process
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -644,7 +647,7 @@ class _RebuiltOptions(_StrategyOptions):
 
 
 class TensorflowOptions(_RebuiltOptions):
-    """TensorFlow's MultiWorkerMirroredStrategy with a training loop of raysuite's."""
+    """TensorFlow's MultiWorkerMirroredStrategy with raysuite's training loop."""
 
     engine = "raysuite.parallel.tensorflow:TensorFlow"
     part = "tensorflow"
@@ -653,7 +656,7 @@ class TensorflowOptions(_RebuiltOptions):
 
 
 class KerasOptions(TensorflowOptions):
-    """TensorFlow's MultiWorkerMirroredStrategy under Keras's `model.fit`."""
+    """TensorFlow's MultiWorkerMirroredStrategy with Keras's `model.fit`."""
 
     engine = "raysuite.parallel.tensorflow:Keras"
 
@@ -661,7 +664,7 @@ class KerasOptions(TensorflowOptions):
 
 
 class JaxOptions(_RebuiltOptions):
-    """JAX on several processes, with gradients averaged by Gloo."""
+    """JAX in several processes, with gradients averaged by Gloo."""
 
     engine = "raysuite.parallel.jax:Jax"
     part = "jax"
@@ -684,19 +687,19 @@ class FsdpOptions(_StrategyOptions):
     name: Literal["fsdp"] = "fsdp"
     units: Literal["blocks", "layers"] = "blocks"
     """What is gathered and reduced together: `blocks`, such as residual blocks and transformer
-    layers, or every layer by itself."""
+    layers, or each of the `layers` separately."""
     reshard_after_forward: bool = True
     """Free a block's gathered weights after its forward pass and gather them again for its backward
-    pass; without it they stay in between, as in ZeRO-2."""
+    pass; without it they stay gathered in between, as in ZeRO-2."""
     gather_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Weights are gathered, and computed with, as these numbers. bf16 changes the arithmetic."""
+    """Dtype in which weights are gathered and used. bf16 changes the results."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
-    """Gradients are reduced as these numbers. bf16 changes the arithmetic."""
+    """Dtype in which gradients are reduced. bf16 changes the results."""
     offload: Literal["none", "parameters"] = "none"
     """Keep shards of weights, gradients and optimiser state in host memory."""
     copies: Annotated[int, Field(ge=1)] | Literal["nodes"] = 1
-    """Hybrid sharding: so many copies of the network, each sharded over its part of the workers,
-    whose gradients are then all-reduced. `nodes`: one copy on each node."""
+    """Hybrid sharding: number of copies of the network, each sharded over its share of the workers;
+    gradients are then all-reduced between copies. `nodes`: one copy on each node."""
 
     def refusals(self, spec: Trained) -> Refusals:
         workers = spec.resources.workers
@@ -725,13 +728,14 @@ class FsdpOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with several copies, whose gradients are all-reduced besides.
+        """None with several copies: they also all-reduce gradients.
 
-        Weights are gathered for each micro-batch's forward pass, and again for its backward pass;
-        gradients are reduce-scattered with the last one (Zhao et al. 2023, arXiv:2304.11277,
-        section 3; 3 Ψ numbers a worker, as Rajbhandari et al. 2020, "ZeRO", section 7, count).
-        Weights in no unit, such as a first layer and a classifier where units are blocks, are
-        gathered once for both passes: so much less than is counted here.
+        Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
+        Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,
+        arXiv:2304.11277, section 3; 3 Ψ numbers per worker, as counted by Rajbhandari et al. 2020,
+        "ZeRO", section 7). Weights outside of all units, such as a first layer and a classifier if
+        units are blocks, are gathered once for both passes: the result is too high by one gathering
+        of these.
         """
         if self.copies != 1:
             return None
@@ -775,12 +779,12 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """What `auto` means for micro-batches: the fewest would leave a pipeline idle."""
+    """Expand `auto` for micro-batches to the fastest: the smallest number would idle a pipeline."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 
 class PipelineOptions(_StrategyOptions):
-    """The network is cut into stages, one on each worker; micro-batches pass through them."""
+    """The network is cut into stages, one on each worker; micro-batches pass through the stages."""
 
     engine = "raysuite.parallel.pipeline.engine:Pipeline"
     own_accumulation_key = "strategy.micro_batches"
@@ -788,30 +792,30 @@ class PipelineOptions(_StrategyOptions):
     name: Literal["pipeline"] = "pipeline"
     schedule: ScheduleName = "1f1b"
     """The order of forward and backward passes. `model_parallel`: one micro-batch at a time through
-    all stages; `gpipe`: all forward passes, then all backward passes; `1f1b`: a backward pass as
-    soon as it can be; `interleaved_1f1b`: the same with several stages on each worker; `pipedream`,
+    all stages; `gpipe`: all forward passes, then all backward passes; `1f1b`: each backward pass as
+    early as possible; `interleaved_1f1b`: the same with several stages on each worker; `pipedream`,
     `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied late."""
     stages: int = Field(default=2, ge=2)
-    """Contiguous parts of the network. `resources.workers` is that number, or a multiple of it: so
-    many copies of the pipeline then share the global batch."""
+    """Number of contiguous parts of the network. `resources.workers` is this number or a multiple
+    of it; several copies of the pipeline then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
-    """Number of micro-batches into which a copy's share of the global batch is divided: for
-    pipelines it takes the place of `training.accumulate`. Default in `pipedream`: 1, or with
-    `replicas` their least common multiple. `auto`: the fastest, found by trial before the run;
-    `{auto: largest}`: the fewest that fit into memory."""
+    """Number of micro-batches into which a copy's share of the global batch is divided; replaces
+    `training.accumulate` in pipelines. Default in `pipedream`: 1, or with `replicas` their least
+    common multiple. `auto`: the fastest number, found by trials before the run; `{auto: largest}`:
+    the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: as `balance` says."""
+    """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")
-    """Of what the largest sum of a stage is made as small as it can be: `parameters`; `time` of
-    both passes or `memory` with activations, which are measured on the first worker before."""
+    """The quantity whose largest sum over a stage is minimised: `parameters`; `time` of both passes
+    or `memory` with activations, which are measured on the first worker before the run."""
     chunks: int = later(1, ge=1)
-    """Stages on each worker in `interleaved_1f1b`: `stages` is a multiple of it."""
+    """Number of stages on each worker in `interleaved_1f1b`; `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = later(None)
-    """Workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
-    micro-batches in turn, and average their gradients. Left out, each stage has one."""
+    """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
+    micro-batches in turn, and average their gradients. Default: one for each stage."""
     recompute: bool = later(False)
-    """Keep what a stage was given instead of its activations, and pass it forward once more before
-    the pass backward: less memory for about a third more computation."""
+    """Keep a stage's input instead of its activations, and repeat the forward pass before the
+    backward pass: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "task.name": ("classification", "language_model"),
@@ -959,13 +963,13 @@ class PipelineOptions(_StrategyOptions):
 
 
 class CustomOptions(_StrategyOptions):
-    """A strategy of your own, which the gate checks like any other."""
+    """Your own strategy, which the gate checks like any other."""
 
     name: Literal["custom"] = "custom"
     target: str = Field(pattern=IMPORT_PATH)
     """`module:attribute` of a class that implements `raysuite.parallel.base.Strategy`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to it as they are."""
+    """Passed unchanged to the class."""
 
     @property
     def imports(self) -> Mapping[str, str]:
@@ -1025,4 +1029,4 @@ STRATEGY_OPTIONS: dict[str, type[_StrategyOptions]] = {
     options.model_fields["name"].default: options
     for options in get_args(get_args(StrategyOptions)[0])
 }
-"""By name; a strategy of the user's own is called `custom`."""
+"""Strategy name -> its options; a user's own strategy has the name `custom`."""

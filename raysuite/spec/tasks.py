@@ -1,4 +1,4 @@
-"""Tasks: what a network is trained for, as a plan and its Records know it."""
+"""Tasks: what a network is trained for, as described in plans and their Records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASKS = {
     "regression": "raysuite.tasks.regression:Regression",
     "segmentation": "raysuite.tasks.segmentation:Segmentation",
 }
-"""By name: `module:attribute` of each built-in `raysuite.tasks.base.Task`."""
+"""Task name -> `module:attribute` of the built-in `raysuite.tasks.base.Task`."""
 
 Unit = Literal["images", "samples", "tokens"]
 
@@ -26,10 +26,10 @@ class TaskOptions(Options):
     """What the network is trained for: its loss and its metrics."""
 
     name: str = "classification"
-    """`classification`, `language_model`, `multi_label`, `regression`, `segmentation`, or
-    `module:attribute` of your own."""
+    """`classification`, `language_model`, `multi_label`, `regression`, `segmentation`, or your own
+    `module:attribute`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the task's constructor as they are."""
+    """Passed unchanged to the task's constructor."""
 
     @field_validator("name")
     @classmethod
@@ -42,12 +42,12 @@ class TaskOptions(Options):
 
     @property
     def implementation(self) -> str:
-        """`module:attribute` of its class."""
+        """`module:attribute` of the task's class."""
         return TASKS.get(self.name, self.name)
 
     @property
     def classifies(self) -> bool:
-        """Whether it is the classification of images, whose samples have one label each."""
+        """Whether the task is image classification, whose samples have one label each."""
         return self.name == "classification"
 
 
@@ -59,40 +59,39 @@ class MetricFacts(_Facts):
     """One metric of a task's validation."""
 
     name: str
-    """In records: `val_NAME` of an epoch."""
+    """Name of the metric; an epoch's Record has it as `val_NAME`."""
     title: str
-    """In tables and plots."""
+    """Title in tables and plots."""
     note: str
-    """What it is, in a few words."""
+    """Its definition, in a few words."""
     unit: str = ""
-    """`share` for values in [0, 1], which are shown in percent; else nothing."""
+    """`share` for values in [0, 1], which are shown in percent; else empty."""
     higher_is_better: bool = True
 
     @property
     def sign(self) -> int:
-        """By which values are multiplied, so that a larger one is better."""
+        """Factor for values of the metric, such that a larger product is better."""
         return 1 if self.higher_is_better else -1
 
     def words(self, values: Mapping[str, float], digits: int = 3) -> str:
-        """`accuracy 0.951`, of the values of a task's metrics; nothing where it is not among
-        them."""
+        """`accuracy 0.951`, from the values of a task's metrics; empty if they lack this metric."""
         known = self.name in values
         return f"{self.title.lower()} {values[self.name]:.{digits}f}" if known else ""
 
     def reaches(self, value: float, goal: float) -> bool:
-        """Whether a value is as good as the goal, or better."""
+        """Whether a value is at least as good as the goal."""
         return self.sign * (value - goal) >= 0
 
 
 class TaskFacts(_Facts):
-    """What everything that reads figures knows of a task."""
+    """The declarations of a task for code that reads figures."""
 
     name: str
     unit: Unit
-    """What the throughput counts."""
+    """The unit that the throughput counts."""
     metrics: tuple[MetricFacts, ...]
     primary: str
-    """The metric of the target, of early stopping and of sweeps."""
+    """Name of the metric that the target, early stopping and sweeps use."""
 
     def metric(self, name: str) -> MetricFacts:
         """The metric of that name."""
@@ -104,8 +103,8 @@ class TaskFacts(_Facts):
         return self.metric(self.primary)
 
     def units(self, samples: int, sequence: int) -> int:
-        """What the throughput counts in so many samples of `sequence` tokens; of tokens at most so
-        many, as a data set's last sequence may be shorter."""
+        """Number of the throughput's units in `samples` samples of `sequence` tokens. For tokens it
+        is an upper limit, as a data set's last sequence may be shorter."""
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     @property
@@ -133,4 +132,4 @@ CLASSIFICATION = TaskFacts(
     ),
     primary="accuracy",
 )
-"""Plans without a task are of this one."""
+"""The task of plans without one."""

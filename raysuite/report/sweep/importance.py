@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""Trials below which nothing is reported: a forest of so few shows chance only."""
+"""Number of trials below which no importance is reported: a forest of fewer shows only chance."""
 FEW = 30
-"""Trials below which the estimate is called rough."""
+"""Number of trials below which the estimate is called rough."""
 RESAMPLES = 20
-"""Bootstrap samples of the trials; each has a forest of its own seed."""
+"""Number of bootstrap samples of the trials; each has its own forest and seed."""
 TREES = 16
 MIDDLE = 0.8
-"""Part of the resamples that the whiskers hold."""
+"""Share of the resamples between the whiskers."""
 
 Sample = list[tuple[TrialFigures, float]]
 """Trials, each with the value by which they are compared."""
@@ -34,8 +34,8 @@ Sample = list[tuple[TrialFigures, float]]
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that a key alone explains: median, and the middle 80 % of the
-    resamples. The rest is due to interactions of keys, and to noise."""
+    """Share of the goal's variance that one key alone explains: the median, and the limits of the
+    middle 80 % of the resamples. The rest is due to interactions of keys, and to noise."""
 
     key: str
     middle: float
@@ -49,11 +49,11 @@ class Importances:
 
     goal: Goal
     trials: int
-    """Number of trials that it is computed from."""
+    """Number of trials from which importances are computed."""
     judged: str
-    """The quantity by which they were compared, in words."""
+    """The quantity by which trials were compared, as text."""
     resamples: int = 0
-    """Bootstrap samples with anything to explain."""
+    """Number of bootstrap samples with any variance to explain."""
     keys: tuple[Importance, ...] = ()
     left_out: tuple[str, ...] = ()
     """Keys that some of the trials do not have."""
@@ -62,11 +62,11 @@ class Importances:
 
 def importances(study: Study) -> Importances:
     """fANOVA (Hutter et al. 2014, ICML, "An Efficient Approach for Assessing Hyperparameter
-    Importance") by optuna, of the first goal.
+    Importance") by optuna, for the first goal.
 
-    Where trials were stopped early, all are compared by the best value up to the last epoch
-    that every one of them finished: the trials that continued are a biased sample. Where trials
-    took the weights of others, it is the last epoch before any of them did.
+    If trials were stopped early, all are compared by their best value up to the last epoch that
+    every trial finished: the trials that continued are a biased sample. If trials took the weights
+    of others, only epochs before the first such step count.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
@@ -99,7 +99,7 @@ def importances(study: Study) -> Importances:
 
 def _sample(study: Study) -> tuple[Sample, str]:
     told = study.told(study.goal).words
-    own = None  # epochs before any trial could take another's weights
+    own = None  # epochs before any trial could take another trial's weights
     if any(trial.taken for trial in study.trials):
         own = min(trial.turns[0].epoch + 1 for trial in study.trials if trial.turns)
     if study.goal in QUALITY and (study.of("pruned") or own):
@@ -128,8 +128,8 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 
 
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
-    """The trials for optuna: numbers on the scale that they were drawn from, logarithmic for
-    `logs`; names as categories."""
+    """The trials for optuna: numbers on the scale on which they were drawn (logarithmic for
+    `logs`), names as categories."""
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,
@@ -156,7 +156,7 @@ def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> 
 
 
 def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None:
-    """None where no tree finds anything to split: the trials have equal results."""
+    """Importance by key; None if no tree finds a split: the trials have equal results."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 

@@ -1,4 +1,4 @@
-"""A sweep as its report needs it: trials in their order of merit, goals, axes, cost over time."""
+"""A sweep as its report needs it: trials by rank, goals, axes, cost over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = ("finished", "pruned", "failed", "stopped", "missing")
 
 @dataclass(frozen=True)
 class Told:
-    """How a goal is written for people: its words, its unit, and the format of values."""
+    """How a goal is formatted: its name, its unit, and the format of values."""
 
     words: str
     axis: str
@@ -38,7 +38,7 @@ class Told:
 
 
 def told(goal: Goal, task: TaskFacts) -> Told:
-    """How a goal of that task is written."""
+    """How a goal of this task is formatted."""
     if goal in TIMES:
         words = goal.replace("_", " ")
         return Told(words, f"{words} [s]", text.seconds)
@@ -52,7 +52,7 @@ def told(goal: Goal, task: TaskFacts) -> Told:
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep's results folder. Everything in it follows from its Records."""
+    """A sweep's results folder. Everything in it is computed from its Records."""
 
     name: str
     search: dict[str, Any]
@@ -61,7 +61,7 @@ class Study:
     """The spec that every trial begins from, as plain data."""
     trials: tuple[TrialFigures, ...]
     spans: tuple[tuple[float, float], ...]
-    """From when to when a trial held workers, in seconds since 1970."""
+    """Intervals in which a trial held workers, in seconds since 1970."""
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
@@ -83,40 +83,40 @@ class Study:
         return next((trial.figures.task for trial in self.trials), CLASSIFICATION)
 
     def told(self, goal: Goal) -> Told:
-        """How a goal is written."""
+        """How a goal is formatted."""
         return told(goal, self.task)
 
     @property
     def quality(self) -> Goal:
-        """The goal that is the best value of the primary metric."""
+        """The goal for the best value of the primary metric."""
         return goals_of(self.task == CLASSIFICATION)[0]
 
     def lower_is_better(self, goal: Goal) -> bool:
         return lower_is_better(goal, self.task)
 
     def kind(self, key: str) -> str:
-        """The distribution that a searched key was drawn from, such as `loguniform`."""
+        """The distribution from which a searched key was drawn, such as `loguniform`."""
         given: dict[str, Any] = self.search["space"][key]
         return next(name for name, value in given.items() if name != "when" and value is not None)
 
     @property
     def best(self) -> TrialFigures | None:
-        """The trial that reached most of the first goal."""
+        """The trial with the best result for the first goal."""
         return next(iter(self.ranked), None)
 
     @cached_property
     def front(self) -> list[TrialFigures]:
-        """Of several goals, the trials that no other dominates; else empty."""
+        """With several goals, the trials that no other dominates; else empty."""
         return pareto(self.trials, self.goals) if len(self.goals) > 1 else []
 
     @cached_property
     def ranked(self) -> list[TrialFigures]:
-        """The trials that count, the best of the first goal first."""
+        """The trials that count, best first by the first goal."""
         return ranked(self.trials, self.goal)
 
     @property
     def scheduler(self) -> str:
-        """Its name, such as `asha`; `none` where no trial is stopped early."""
+        """The scheduler's name, such as `asha`; `none` if no trial is stopped early."""
         return block_name(self.search.get("scheduler") or "none").partition("(")[0]
 
     @property
@@ -130,7 +130,7 @@ class Study:
 
     @property
     def hosts(self) -> set[str]:
-        """Fingerprints of the environments that its trials ran in."""
+        """Fingerprints of the environments in which the trials ran."""
         begun = [trial.figures.started for trial in self.trials if trial.figures.started]
         return {str(started.environment.get("fingerprint")) for started in begun}
 
@@ -139,7 +139,7 @@ class Study:
 
 
 def study(results: Results) -> Study | None:
-    """The sweep of a results folder; None where it holds none."""
+    """The sweep in a results folder; None if there is none."""
     found = results.search()
     if found is None:
         return None
@@ -149,7 +149,7 @@ def study(results: Results) -> Study | None:
 
 
 def value_of_source(study: Study, turn: RunJudged) -> float | None:
-    """The primary metric, after that epoch, of the trial whose weights were taken."""
+    """The primary metric, at this PBT step, of the trial whose weights were taken."""
     curves = {trial.run_id: trial.curve for trial in study.trials}
     curve = curves.get(turn.source or "", ())
     return next((value for epoch, _, value in curve if epoch == turn.epoch), None)
@@ -166,7 +166,7 @@ def values_text(values: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as people read it: four digits, blocks by name and options."""
+    """A value as short text: numbers with four digits, blocks by name and options."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return block_name(value)
@@ -178,13 +178,13 @@ def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`: what follows a time to the target, whose resolution is an epoch."""
+    """`, 3 epochs`: appended to a time to the target, whose resolution is one epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 
 
 def worker_time(seconds: float) -> str:
-    """`3.20 worker-hours`, or worker-seconds where it is less than one."""
+    """`3.20 worker-hours`, or worker-seconds if less than one hour."""
     if seconds >= 3600:
         return f"{text.number(seconds / 3600)} worker-hours"
     return f"{text.number(seconds)} worker-seconds"

@@ -1,4 +1,4 @@
-"""The plots of a sweep: a function each, in `PLOTS`, none where there is nothing to draw."""
+"""The plots of a sweep: one function for each, in `PLOTS`; None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from raysuite.spec.search import Goal
 
 
 def sweep_plots(study: Study, found: Importances) -> list[Plot]:
-    """The plots for which there is anything to draw, in the order of the page."""
+    """The plots that have anything to draw, in the order of the page."""
     made = [
         *fronts(study),
         parallel(study),
@@ -41,22 +41,22 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
     return [plot for plot in made if plot is not None]
 
 
-# Colours of trials: by rank from grey to blue, the best orange, on light and on dark paper.
+# Colours of trials: orange for the best, then by rank from blue to grey; for light and dark paper.
 
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
-"""From the second rank to the worst."""
+"""Colours from the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others go by rank, from blue down to grey."
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
-    """Number of a trial -> its colour, the first of `ranked` being the best."""
+    """Number of a trial -> its colour; the first of `ranked` is the best."""
     others = len(ranked) - 1
     shades = [SCALE[len(SCALE) * place // others] for place in range(others)]
     return {each.number: color for each, color in zip(ranked, (BEST, *shades), strict=False)}
 
 
-# What a trial's marks have in common.
+# Properties that all marks of a trial have in common.
 
 
 def told(study: Study, trial: TrialFigures) -> str:
@@ -73,7 +73,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(study: Study, trial: TrialFigures) -> str:
-    """What the page searches."""
+    """The text that the page's search compares."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
@@ -85,9 +85,9 @@ def _line(
     series: str,
     points: Iterable[dict[str, Any]],
 ) -> Trace:
-    """A trial's line: faint where it was stopped early, dotted where it has no rank."""
+    """A trial's line: faint if it was stopped early, dotted if it has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
-    dash = [1, 0] if trial.number in colors else [2, 3]  # in each point: lists are columns
+    dash = [1, 0] if trial.number in colors else [2, 3]  # one for each point, as lists are columns
     return p.trace(
         "trial",
         [each | {"step": each["x"], "dash": dash} for each in points],
@@ -101,7 +101,7 @@ def _line(
 
 
 def _worst_first(study: Study, trials: Iterable[TrialFigures]) -> list[TrialFigures]:
-    """So that the best is drawn on top of the others."""
+    """The trials, worst first, so that the best is drawn on top."""
     places = {trial.number: place for place, trial in enumerate(study.ranked)}
     return sorted(trials, key=lambda t: places.get(t.number, len(places)), reverse=True)
 
@@ -119,29 +119,29 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
     return [line, dot] if markers else [line]
 
 
-# Parallel coordinates: a value's place between 0 and 1, and the axis's ticks.
+# Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""The place of a trial that has no value there: a key whose condition does not hold."""
+"""Position of a trial that has no value on the axis: a key whose condition does not hold."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
-"""Places, and what is written there."""
+"""Positions with their labels."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One upright axis: a title, ticks, and the place of each trial that has one."""
+    """One vertical axis: a title, ticks, and the position of each trial that has one."""
 
     title: str
     places: dict[int, float]
-    """Number of a trial -> where it stands, in [0, 1] or ABSENT."""
+    """Number of a trial -> its position, in [0, 1] or ABSENT."""
     ticks: Ticks
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key: logarithmic where its values were drawn in the logarithm; names
-    are spaced evenly."""
+    """The axis of a searched key: logarithmic if its values were drawn on a logarithmic scale;
+    names are spaced evenly."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -156,13 +156,13 @@ def key_axis(study: Study, key: str) -> Axis:
 
 
 def goal_axis(study: Study) -> Axis:
-    """The axis of the first goal, its best on top."""
+    """The axis of the first goal, with its best on top."""
     goal = study.goal
     values = {
         t.number: v for t in study.trials if t.counts and (v := t.goals.get(goal)) is not None
     }
     title, write = study.told(goal).words, study.told(goal).write
-    if goal == "throughput":  # its unit would not fit beside each tick
+    if goal == "throughput":  # the unit would not fit beside each tick
         title, write = study.told(goal).axis, text.number
     places, ticks = _numbers(values, write)
     if study.lower_is_better(goal):
@@ -172,7 +172,7 @@ def goal_axis(study: Study) -> Axis:
 
 
 def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
-    """Values evenly spaced: numbers in their order, others in that of their names."""
+    """Evenly spaced positions: numbers in ascending order, other values sorted by name."""
     number = all(map(is_number, values.values()))
     order = sorted({(each if number else 0, value_text(each)) for each in values.values()})
     last = len(order) - 1
@@ -184,7 +184,7 @@ def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
 def _numbers(
     values: dict[int, float], write: Callable[[float], str], log: bool = False
 ) -> tuple[dict[int, float], Ticks]:
-    """Between the least and the largest value of any trial; ticks there and in the middle."""
+    """Positions between the least and largest value of all trials, with ticks there and midway."""
     log = log and min(values.values(), default=0) > 0
     scaled = {number: math.log(value) if log else value for number, value in values.items()}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
@@ -196,9 +196,9 @@ def _numbers(
 
 
 MOST_AXES = 12
-"""Keys that are drawn; with more, the lines between them cannot be followed."""
+"""Largest number of keys that are drawn; with more, the lines between them cannot be followed."""
 LEAST = 2
-"""Trials that have begun; one line compares with nothing."""
+"""Least number of trials that have begun: a single line has nothing to compare with."""
 
 
 def parallel(study: Study) -> Plot | None:
@@ -266,7 +266,7 @@ def parallel(study: Study) -> Plot | None:
 # Learning curves: where each trial was stopped, and its result by then.
 
 MOST_MARKERS = 40
-"""Epochs up to which each has a mark."""
+"""Number of epochs up to which each has a mark."""
 
 
 def curves(study: Study) -> Plot | None:
@@ -278,7 +278,7 @@ def curves(study: Study) -> Plot | None:
     write = "{:.2%}".format if study.task.main.unit == "share" else shown.write
     traces: list[Trace] = []
     for trial in _worst_first(study, drawn):
-        # where it took weights, the line continues from theirs: another piece of it
+        # when a trial took weights, its line continues from the other's value, as a new piece
         for piece, epochs in enumerate(pieces(study, trial)):
             points = [
                 {"x": x, "y": y, "tip": f"epoch {x:g}: {write(y)}\n{told(study, trial)}"}
@@ -318,7 +318,7 @@ def curves(study: Study) -> Plot | None:
 
 
 def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]:
-    """Epochs and values of a trial, a list for each piece between two takeovers of weights."""
+    """Epochs and values of a trial, as a list for each piece between two changes of its weights."""
     made: list[list[tuple[float, float]]] = [[]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, value in trial.curve:
@@ -340,7 +340,7 @@ def _ends(study: Study) -> Iterator[Trace]:
 
 
 def _taken(study: Study) -> Iterator[Trace]:
-    """The points at which a trial replaced its own weights."""
+    """The points at which a trial took the weights of another."""
     for trial in study.trials:
         for turn in trial.taken:
             if turn.value is not None:
@@ -354,13 +354,13 @@ def _taken(study: Study) -> Iterator[Trace]:
 
 
 def fronts(study: Study) -> list[Plot | None]:
-    """A plot for each pair of goals; none where there is one goal, or no trial has both."""
+    """A plot for each pair of goals, or None if no trial has results for both."""
     pairs = list(itertools.combinations(study.goals, 2))
     return [_front(study, first, second, wide=len(pairs) == 1) for first, second in pairs]
 
 
 def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
-    """The second goal over the first; the axes say which end is better."""
+    """The second goal over the first; the axes indicate which end is better."""
     both = [
         trial
         for trial in study.trials
@@ -387,7 +387,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     best = sorted(front, key=lambda trial: trial.goals.get(x) or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
-    # as stairs: between two trials no more is reached than by the worse of them
+    # as stairs: between two trials, only the worse of both values is reached
     stairs = "step-after" if study.lower_is_better(x) else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
     better_x = "left" if study.lower_is_better(x) else "right"
@@ -422,7 +422,7 @@ def _goal_channel(study: Study, goal: Goal) -> p.Layer:
 
 
 def importance_plot(found: Importances) -> Plot | None:
-    """A bar for each key; None where there are no importances."""
+    """A bar for each key; None without importances."""
     if not found.keys:
         return None
     bars = [

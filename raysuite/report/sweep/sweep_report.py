@@ -29,12 +29,12 @@ from raysuite.spec.document import set_dotted
 from raysuite.spec.tasks import CLASSIFICATION
 
 MOST_SPECS = 6
-"""Specs of a Pareto front that the page shows; the others are only files beside it."""
+"""Largest number of a Pareto front's specs on the page; all of them are files next to it."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep's report contains beside its rows."""
+    """What a sweep's report contains in addition to its rows."""
 
     study: Study
     importances: Importances
@@ -54,11 +54,11 @@ class SweepReport:
 
     @cached_property
     def best_files(self) -> dict[str, str]:
-        """The best spec, or those of the Pareto front: their names and content."""
+        """Name -> content of the best spec, or of each spec of the Pareto front."""
         return best_files(self.study)
 
     def files(self) -> dict[str, str]:
-        """Its text files beside those of every report: their paths and content."""
+        """Path -> content of the text files in addition to those of every report."""
         tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
         return {**tables, **self.best_files}
 
@@ -90,7 +90,7 @@ class SweepReport:
 
 
 def collect_sweep(results: Results, against: str | None = None) -> SweepReport | None:
-    """The report of a sweep; None where the folder holds none.
+    """Collect the report of a sweep; None if the folder has none.
 
     Raises UserError if `against` is no results folder of a sweep.
     """
@@ -124,7 +124,7 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
 
 
 def _given(options: Any) -> Any:
-    """Options without those that are empty."""
+    """Options without the empty ones."""
     if not isinstance(options, dict):
         return options
     found = {key: _given(value) for key, value in options.items()}
@@ -134,31 +134,32 @@ def _given(options: Any) -> Any:
 # best.yaml: the best trial's spec, ready to run.
 
 _NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
-"""Keys of a whole experiment."""
+"""Keys that only a whole experiment has, not a run."""
 HEAD = "# Written by raysuite report: "
-"""Begins each of these files, so that those of an earlier report are known."""
+"""First words of each of these files, by which those of an earlier report are recognised."""
 
 
 def best_files(study: Study) -> dict[str, str]:
-    """`best.yaml`, or of several goals `best-N.yaml` for each trial N on the Pareto front."""
+    """Name -> content: `best.yaml`, or `best-N.yaml` for each trial N on the Pareto front."""
     if study.front:
         return {f"best-{t.number}.yaml": best_spec(study, t) for t in study.front}
     return {} if study.best is None else {"best.yaml": best_spec(study, study.best)}
 
 
 def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
-    """Such files that an earlier report wrote, of trials that are not the best any more."""
+    """Files that an earlier report wrote for trials that are no longer the best."""
     for file in sorted(folder.glob("best*.yaml")):
         if file.name not in files and file.read_text("utf-8", errors="replace").startswith(HEAD):
             yield file
 
 
 def best_spec(study: Study, trial: TrialFigures) -> str:
-    """The spec that the sweep began from, with this trial's values, seed and no search.
+    """The spec that the sweep started from, with this trial's values and seed and without the
+    search.
 
     If a trial changed its values during training, the spec has the last ones from the start, and a
-    comment at its head says so. Where this is not equal to the trial's own spec, because the
-    command line set other keys, the trial's spec with every default is returned.
+    comment at its head says so. If the result differs from the trial's own spec, because the
+    command line set other keys, the trial's spec with every default is returned instead.
     """
     plan = _last_plan(trial)
     spec = _from_base(study, trial)
@@ -171,7 +172,7 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
 
 
 def _last_plan(trial: TrialFigures) -> Plan:
-    """The plan of its last attempt: for a trial of a population, with its current values."""
+    """The plan of the trial's last attempt: in a population, with the trial's current values."""
     started = trial.figures.started
     return started.plan if trial.taken and started is not None else trial.figures.plan
 
@@ -179,14 +180,15 @@ def _last_plan(trial: TrialFigures) -> Plan:
 def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
     base = {key: value for key, value in study.base.items() if key not in _NOT_A_RUNS}
     spec: dict[str, Any] = copy.deepcopy(base)
-    # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
+    # blocks first, then keys in them: `strategy` before `strategy.zero_stage`
     for key, value in sorted(trial.values_now.items(), key=lambda each: each[0].count(".")):
         set_dotted(spec, key, copy.deepcopy(value))
     return spec
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec is equal to that of a run, except for name, seed, and keys that no run has."""
+    """Whether a spec equals that of a run, except for name, seed, and keys of the whole
+    experiment."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
     except SpecError:

@@ -72,10 +72,10 @@ def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
 
 
 def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
-    """The 95 % interval of an accuracy for the finite number of validation images.
+    """The 95 % interval of an accuracy, from the finite number of validation images.
 
-    Wilson 1927, JASA 22:209. It includes neither the spread over seeds nor the bias of choosing the
-    best trial.
+    Wilson 1927, JASA 22:209. It includes neither the spread over seeds nor the bias of selecting
+    the best trial.
     """
     low, high = wilson(trial.goals["accuracy"] or 0.0, trial.figures.val_samples)
     return float(low), float(high)
@@ -86,7 +86,7 @@ def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
     if study.goal != "accuracy":
         return
     others = [trial for trial in study.ranked if trial is not best]
-    pairs = len(study.ranked) * len(others) // 2  # the best is picked among all: Bonferroni
+    pairs = len(study.ranked) * len(others) // 2  # the best is selected from all trials: Bonferroni
     near = []
     for trial in others:
         shares = (best.goals["accuracy"] or 0.0, trial.goals["accuracy"] or 0.0)
@@ -149,10 +149,10 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
 
 
 def side_by_side(study: Study) -> int:
-    """The most trials that ran at once."""
+    """The largest number of trials that ran at the same time."""
     ends = [(end, -1) for _, end in study.spans] + [(begin, 1) for begin, _ in study.spans]
     now = most = 0
-    for _, step in sorted(ends):  # an end before a begin at the same time
+    for _, step in sorted(ends):  # an end sorts before a begin at the same time
         now += step
         most = max(most, now)
     return most

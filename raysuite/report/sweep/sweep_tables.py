@@ -1,4 +1,4 @@
-"""The tables of a sweep: the best trials, all of them, those that failed."""
+"""The tables of a sweep: the best trials, all trials, and failed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raysuite.report.tables import Column, Sheet, Style, sheet_from, sheet_of
 from raysuite.spec.search import TIMES, Goal
 
 MOST_BEST = 10
-"""Lines of the table of the best."""
+"""Largest number of lines in the table of the best trials."""
 
 
 def sheets(study: Study) -> list[Sheet]:
@@ -66,7 +66,7 @@ def best_sheet(study: Study) -> Sheet:
 
 
 def trials_sheet(study: Study) -> Sheet:
-    """Every trial in the order in which it was decided."""
+    """Every trial, in the order in which they were chosen."""
     note = "A value is missing where a key's condition did not hold."
     return sheet_of("trials", "All trials", trial_columns(study), study.trials, (note,), _style)
 
@@ -76,12 +76,11 @@ def _style(trial: TrialFigures) -> Style:
 
 
 def trial_columns(study: Study) -> list[Column[TrialFigures]]:
-    """The columns of a trial in a table: its rank, the searched keys, the goals, its cost and
-    state."""
+    """Columns of a trial in a table: its rank, the searched keys, the goals, its cost and state."""
     places = {trial.number: place for place, trial in enumerate(study.ranked, start=1)}
     short = [*map(key_name, study.keys)]
     titles = {
-        key: name if short.count(name) == 1 else key  # by the last part where that is enough
+        key: name if short.count(name) == 1 else key  # a key's last part if it is unique
         for key, name in zip(study.keys, short, strict=True)
     }
     return [
@@ -122,7 +121,7 @@ def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
 
 
 def failed_sheet(study: Study) -> Sheet:
-    """Trials that ended without a result, or have none so far, and why."""
+    """Trials without a result so far, and why."""
     lines = [
         {
             "Trial": trial_name(trial),
