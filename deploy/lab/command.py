@@ -28,7 +28,7 @@ def fail(message: object) -> NoReturn:
 
 
 def the_lab() -> Lab:
-    """The lab that is there."""
+    """The existing lab."""
     lab = load(default_folder())
     if lab is None:
         fail(f"there is no lab in {default_folder()}; `make lab-up` starts one")
