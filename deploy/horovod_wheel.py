@@ -40,7 +40,7 @@ class HorovodError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Where Horovod is built, and with what."""
+    """The environment and the options for which Horovod is built."""
 
     python: Path
     """Interpreter of the environment that holds torch."""

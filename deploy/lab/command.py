@@ -43,7 +43,7 @@ def up(
         bool, typer.Option("--apptainer/--no-apptainer", help="Install Apptainer, if it is not.")
     ] = True,
 ) -> None:
-    """Start the lab, or what is not running of it."""
+    """Start the lab, or the parts of it that are not running."""
     try:
         if images:
             apptainer.install()
@@ -56,7 +56,7 @@ def up(
 
 @app.command("apptainer")
 def install_apptainer() -> None:
-    """Install Apptainer for this machine's users, if it is not, and say where."""
+    """Install Apptainer for this machine's users if it is missing, and print its path."""
     try:
         typer.echo(apptainer.install() / "bin" / "apptainer")
     except LabError as error:
