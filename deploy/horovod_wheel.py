@@ -40,7 +40,7 @@ class HorovodError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Where Horovod is built, and with what."""
+    """The environment and the options for which Horovod is built."""
 
     python: Path
     """Interpreter of the environment that holds torch."""
@@ -60,7 +60,7 @@ def gpu_choice() -> str:
 
 
 def cache_key(environment: Environment) -> str:
-    """A name that changes with whatever changes the compiled wheel."""
+    """A hash over everything that affects the compiled wheel."""
     recipe = hashlib.sha256(PATCH.read_bytes() + SOURCE.read_bytes()).hexdigest()[:10]
     gpu = environment.gpu.lower() or "cpu"
     torch = environment.torch_version
@@ -68,7 +68,7 @@ def cache_key(environment: Environment) -> str:
 
 
 def missing_tools(gpu: str) -> str:
-    """What the machine lacks for the build and how to get it, or an empty text."""
+    """A message on missing build tools and how to install them, or an empty text."""
     lacking = []
     if not shutil.which(os.environ.get("CXX", "g++")):
         lacking.append(("a C++ compiler", "g++"))
@@ -92,10 +92,10 @@ def wheel(
     uv_env: dict[str, str],
     say: Callable[[str], None] = print,
 ) -> Path:
-    """The wheel for `environment`, from the cache where it is there, else built; `say` prints a
+    """The wheel for `environment`, from the cache or else built; `say` prints a
     line of progress from time to time.
 
-    Raises HorovodError, with the log's path, where it cannot be built.
+    Raises HorovodError, with the log's path, if the build fails.
     """
     shelf = cache / "wheels" / cache_key(environment)
     if built := sorted(shelf.glob("*.whl")):
@@ -110,7 +110,7 @@ def wheel(
                 made = _build(environment, uv, Path(scratch), uv_env, output.fileno())
         except (OSError, subprocess.CalledProcessError) as error:
             raise HorovodError(f"its build failed ({_short(error)}); see {log}") from error
-        # Copied under another name first, so that two set-ups at once never see half a wheel.
+        # Copied under another name first: a concurrent set-up must not read an incomplete wheel.
         half = shelf / f"{made.name}.{os.getpid()}"
         shutil.copyfile(made, half)
         half.replace(shelf / made.name)
@@ -119,7 +119,7 @@ def wheel(
 
 @contextmanager
 def _progress(log: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Print how far CMake is, by its last percentage in the log."""
+    """Print CMake's progress: the last percentage in its log."""
     began, ended = time.monotonic(), threading.Event()
 
     def watch() -> None:
@@ -143,15 +143,15 @@ def _build(
     def run(*command: str | Path, cwd: Path = scratch, env: dict[str, str] | None = None) -> None:
         subprocess.run(command, cwd=cwd, env=env, stdout=log, stderr=log, check=True)
 
-    # pip stands beside the private uv, which has no way to download a source release.
+    # pip, of the private uv's environment: uv cannot download a source release.
     pip = (uv.parent / "python", "-m", "pip", "--disable-pip-version-check")
     no_isolation = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation")
     run(*pip, "download", *no_isolation, "--require-hashes", "-r", SOURCE, "-d", scratch)
     (archive,) = scratch.glob("horovod-*.tar.gz")
-    # Not tarfile: Debian 12's Python 3.11.2 knows no extraction filters, and 3.14 wants one.
+    # Not tarfile: Debian 12's Python 3.11.2 lacks extraction filters, and 3.14 requires one.
     run("tar", "--no-same-owner", "-xzf", archive)
     source = scratch / archive.name.removesuffix(".tar.gz")
-    # git must not take a repository above the scratch folder for the patch's own.
+    # git must not apply the patch to a repository above the scratch folder.
     run(
         "git",
         "apply",

@@ -1,7 +1,7 @@
 """Write containers/requirements/*.txt from pyproject.toml: versions and hashes, no addresses.
 
-All extras are resolved once, together, so that any of the files can be installed beside any other.
-An extra's file holds only what `base.txt` does not. Pins are kept unless `--upgrade` is given.
+All extras are resolved together, so that any of the files can be installed with any other.
+An extra's file holds only packages that `base.txt` lacks. Pins are kept without `--upgrade`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def compile_requirements(
 ) -> list[str]:
     """Resolve `source` into `output`; pins that `output` already holds are kept.
 
-    Raises subprocess.CalledProcessError where no set of versions fits.
+    Raises subprocess.CalledProcessError if no set of versions fits.
     """
     command = [str(uv), "pip", "compile", str(source), "--output-file", str(output), "--quiet"]
     command += ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]

@@ -1,7 +1,7 @@
-"""Make the Python environment of an image, from the files that its build brought along.
+"""Make the Python environment of an image, from the files that its build copied into it.
 
-Standard library only; runs as root inside the image that is being built. Beside it lie the locked
-requirements, the wheel of raysuite, and facts.json: what the image shall say about itself.
+Standard library only; runs as root inside the image that is being built. Its folder also has the
+locked requirements, raysuite's wheel, and facts.json, the image's description.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import sys
 from pathlib import Path
 
 LENT = Path("/mnt")
-"""What the building machine lends: its settings, and a cache. Gone when the build has ended."""
+"""Settings and a cache of the building machine, bound here during the build only."""
 FACTS = Path("/etc/raysuite-image.json")
 SHOWN = {"torch", "torchvision", "ray", "horovod", "deepspeed", "timm", "mlflow", "numpy"}
 SHOWN |= {"nvidia-dali-cuda120", "nvidia-nccl-cu13"}
 
 
 def environment() -> dict[str, str]:
-    """The variables of the build: this machine's settings, and where caches go."""
+    """The variables of the build: the building machine's settings, and the folders of caches."""
     lent = LENT / "settings.json"
     settings: dict[str, str] = json.loads(lent.read_text()) if lent.exists() else {}
     cache = LENT / "cache" if (LENT / "cache").is_dir() else Path("/var/tmp/raysuite-cache")
@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
 
 
 def set_up(facts: dict[str, object]) -> None:
-    """Bring the environment into the image, and the file that says what the image is."""
+    """Install the environment in the image, and write the image's description."""
     import setup_venv as setup  # reads the variables set below
 
     uv = setup.private_uv()
@@ -59,7 +59,7 @@ def set_up(facts: dict[str, object]) -> None:
 
 
 def for_cuda12(base: str) -> str:
-    """The requirements without torch and CUDA 13, in whose place those of cuda12.txt are put."""
+    """The requirements with cuda12.txt in place of torch and CUDA 13."""
     replaced = re.compile(
         r"(torch|torchvision|triton|cuda-[a-z0-9-]+|nvidia-(?!ml-py)[a-z0-9-]+)=="
     )
@@ -72,7 +72,7 @@ def for_cuda12(base: str) -> str:
 
 
 def record(facts: dict[str, object], python: Path) -> None:
-    """Write the image's facts, and its labels where Apptainer collects them."""
+    """Write the image's description, and its labels for Apptainer."""
     code = "import importlib.metadata as m, json; print(json.dumps({d.name.lower(): d.version "
     code += "for d in m.distributions()}))"
     installed = json.loads(subprocess.check_output((python, "-c", code)))

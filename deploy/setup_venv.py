@@ -1,7 +1,7 @@
 """Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
 
 Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
-Where an optional package cannot be had, the set-up says so, goes on and ends well.
+If an optional package cannot be installed, the set-up prints the reason, continues and succeeds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite
 REQUIRED = ("base", "dev", "docs", "tools")
 OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "schedulefree", "postgres")
 ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
-"""Installed where EXTRAS names them, such as tensorflow,jax; what is there already stays."""
-# pip, setuptools and wheel fetch Horovod's source; uv does all else.
+"""Installed if EXTRAS names them, such as tensorflow,jax; extras installed earlier are kept."""
+# pip, setuptools and wheel download Horovod's source; uv does everything else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
 STARTED = time.monotonic()
 
 
 class SetupError(Exception):
-    """The environment cannot be made; the message says why and what to do."""
+    """The environment cannot be made; the message gives the reason and what to do."""
 
 
 def say(message: str) -> None:
@@ -44,7 +44,7 @@ def say(message: str) -> None:
 
 
 def private_uv() -> Path:
-    """The pinned uv in an environment of its own below the cache; installed on first use."""
+    """The pinned uv, in a separate environment in the cache; installed on first use."""
     pins = REQUIREMENTS / "tools.txt"
     wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -68,7 +68,7 @@ def private_uv() -> Path:
 
 
 def uv_environment(uv: Path) -> dict[str, str]:
-    """The variables that uv runs under; pip's index and certificate settings hold for it too.
+    """The variables for uv, including pip's settings of index and certificate.
 
     Extra indexes and folders of wheels are left out: the lock's hashes fit one index's files.
     """
@@ -87,7 +87,7 @@ def uv_environment(uv: Path) -> dict[str, str]:
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
-    """Run a command, and raise SetupError with the end of what it printed where it fails."""
+    """Run a command; if it fails, raise SetupError with the end of its output."""
     done = subprocess.run(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -101,7 +101,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
 
 
 def input_key() -> str:
-    """A hash over all that decides what .venv holds."""
+    """A hash over everything that determines the content of .venv."""
     digest = hashlib.sha256()
     inputs = [ROOT / "pyproject.toml", horovod_wheel.PATCH, *REQUIREMENTS.glob("*.txt")]
     inputs += Path(__file__).parent.glob("*.py")
@@ -114,7 +114,7 @@ def input_key() -> str:
 
 
 def state() -> dict[str, object]:
-    """What the last set-up left, or nothing where it is out of date or no longer runs."""
+    """The last set-up's result; empty if it is out of date or .venv no longer works."""
     try:
         stamp: dict[str, object] = json.loads(STAMP.read_text())
     except (OSError, ValueError):
@@ -129,7 +129,7 @@ def state() -> dict[str, object]:
 
 
 def asked() -> list[str]:
-    """The extras that EXTRAS names. Raises SetupError for one that there is not."""
+    """The extras that EXTRAS names. Raises SetupError for an unknown one."""
     names = [name.strip() for name in os.environ.get("EXTRAS", "").split(",") if name.strip()]
     unknown = sorted(set(names) - {*ASKED, *OPTIONAL})
     if unknown:
@@ -138,7 +138,7 @@ def asked() -> list[str]:
 
 
 def kept() -> list[str]:
-    """Asked for by an earlier set-up."""
+    """The extras that an earlier set-up installed."""
     try:
         return list(json.loads(STAMP.read_text())["extras"])
     except (OSError, ValueError, KeyError):
@@ -148,8 +148,8 @@ def kept() -> list[str]:
 def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[str, str]:
     """Install the locked packages; returns the optional sets that failed, each with its reason."""
     optional = (*OPTIONAL, *extras)
-    # compiled once here, or every worker of every run compiles torch's Python files for itself
-    # where PYTHONDONTWRITEBYTECODE is set or the folder is read-only
+    # compiled once here: otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every
+    # worker of every run compiles torch's Python files
     compiled = "--compile-bytecode"
     install = (uv, "pip", "install", "--quiet", compiled, "--python", PYTHON, "--require-hashes")
 
@@ -202,7 +202,7 @@ def install_horovod(uv: Path, env: dict[str, str]) -> None:
 
 
 def set_up() -> None:
-    """Bring .venv up to date; raises SetupError where what every run needs cannot be had."""
+    """Bring .venv up to date; raises SetupError if a required package cannot be installed."""
     before = kept()
     extras = [name for name in ASKED if name in {*before, *asked()}]
     if extras == before and (stamp := state()):
@@ -224,7 +224,7 @@ def set_up() -> None:
             install_horovod(uv, env)
         except (horovod_wheel.HorovodError, SetupError) as error:
             off["horovod"] = str(error)
-            # One that was built for another torch must not be taken for a working one.
+            # A Horovod that was built for another torch must not count as working.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
     compile_bytecode()
     stamp = {"key": input_key(), "off": off, "extras": extras}
@@ -233,7 +233,7 @@ def set_up() -> None:
 
 
 def report(stamp: dict[str, object]) -> None:
-    """Say what is ready, and what is off and why."""
+    """Print the available parts, and the others with the reason."""
     off = stamp["off"]
     assert isinstance(off, dict)
     for name, reason in off.items():

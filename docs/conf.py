@@ -1,6 +1,6 @@
 """The documentation site: `make docs` builds it; a broken link or page is an error.
 
-The references of the command line, of the Records, of the metrics and of a spec's keys are made
+The reference pages on the command line, Records, metrics and a spec's keys are made
 from the code by docs/generated.py.
 """
 

@@ -29,10 +29,10 @@ def cli() -> str:
 
     command = load_all()
     text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
-    # the sections that follow have the whole sentences
+    # removed: the sections that follow have the complete descriptions
     text = re.sub(r"(?m)^\*\*Commands\*\*:\n\n(\* .*\n)+\n", "", text)
     text = re.sub(r"(?m)^\* `([^`]*)`", _value, text)
-    # examples are indented by two: a block of code needs four
+    # examples are indented by two spaces: Markdown's code blocks need four
     text = re.sub(r"(?m)^  (?=\S)", "    ", re.sub(r"\x08\n(Examples?:)\n", r"\1\n\n", text))
     return text.replace("# `raysuite`\n", "# Command line\n", 1)
 

@@ -1,7 +1,7 @@
-"""The pictures of docs/pictures, of a results folder: `python docs/pictures.py RESULTS`.
+"""Make the pictures of docs/pictures from a results folder: `python docs/pictures.py RESULTS`.
 
-It needs Chromium and the packages of `make setup`. The report is written anew, and MLflow gets the
-results into a store of its own; RESULTS stays as it is.
+It needs Chromium and the packages of `make setup`. The report is written again elsewhere, and the
+results go into a temporary MLflow store; RESULTS is not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raysuite.track import sync
 
 PICTURES = Path(__file__).parent / "pictures"
 COLORS = 64
-"""Of the palette: a fifth of the bytes."""
+"""Colours of the pictures' palette, which reduces them to a fifth of the bytes."""
 PATIENCE_MS = 240_000
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TERMINAL = "margin: 0; padding: 12px; font: 13px/1.35 'DejaVu Sans Mono', monospace; color: #222"
@@ -62,7 +62,7 @@ def main(results: Path) -> None:
 
 
 def _plan(folder: Path) -> str:
-    """What `raysuite plan` prints of the folder's spec."""
+    """The output of `raysuite plan` for the folder's spec."""
     command = [sys.executable, "-m", "raysuite", "plan", str(folder / "spec.yaml"), "--gpus", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return f"$ raysuite plan experiments/quickstart.yaml\n{done.stdout.rstrip()}"

@@ -1,5 +1,5 @@
-"""Drawn shapes and a small network for experiments/segmentation.yaml: a task, data and a network as
-users have them."""
+"""Drawn shapes and a small network for experiments/segmentation.yaml, as an example of a user's own
+data set and network."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BACKGROUND, DISC, SQUARE, IGNORED = 0, 1, 2, 255
 
 class Shapes(Dataset[tuple[Tensor, Tensor]]):
     """Noisy images [1, size, size] with discs and squares of any brightness; masks [size, size] of
-    their classes. Borders of a pixel do not count, as in Pascal VOC. Each sample is drawn from its
-    number, so that all workers see the same."""
+    their classes. Borders, one pixel wide, do not count, as in Pascal VOC. Each sample is seeded
+    by its number, so that all workers get the same."""
 
     classes = ("background", "disc", "square")
 

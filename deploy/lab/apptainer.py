@@ -1,7 +1,7 @@
-"""Apptainer from Debian's unstable suite, for a Debian whose C library is older than it wants.
+"""Apptainer from Debian's unstable suite, for a Debian with an older C library than it needs.
 
-Its two programs are told to use a C library of their own, which lies beside them; nothing of the
-machine's own is replaced. They find their configuration by where they lie.
+Its two programs are patched to use a C library that is installed with them; the machine's own files
+are not replaced. The programs find their configuration relative to their own path.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PACKAGES = "patchelf squashfs-tools squashfuse fuse-overlayfs uidmap"
 
 
 def installed() -> bool:
-    """Whether it is there."""
+    """Whether Apptainer is installed."""
     return (HOME / "bin" / "apptainer").exists()
 
 
 def install() -> Path:
-    """The folder that Apptainer is installed in, installed on first use; raises LabError."""
+    """Install Apptainer if it is missing, and return its folder; raises LabError."""
     if installed():
         return HOME
     missing = [name for name in HELPERS if shutil.which(name) is None]
@@ -62,7 +62,7 @@ def archive() -> str:
 
 
 def _download(room: Path) -> None:
-    """Fetch the packages by an apt whose configuration and lists are its own."""
+    """Download the packages by apt, with separate configuration and lists."""
     for folder in ("lists/partial", "cache/archives/partial", "debs"):
         (room / folder).mkdir(parents=True)
     keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -87,7 +87,7 @@ def _download(room: Path) -> None:
 
 
 def _arrange(room: Path) -> Path:
-    """Unpack into a folder that can stand at HOME."""
+    """Unpack the packages into a folder that can be moved to HOME."""
     for deb in sorted((room / "debs").glob("*.deb")):
         whole = room / ("app" if deb.name.startswith("apptainer_") else "libraries")
         sh("dpkg-deb", "-x", str(deb), str(whole))

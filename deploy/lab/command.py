@@ -28,7 +28,7 @@ def fail(message: object) -> NoReturn:
 
 
 def the_lab() -> Lab:
-    """The lab that is there."""
+    """The existing lab."""
     lab = load(default_folder())
     if lab is None:
         fail(f"there is no lab in {default_folder()}; `make lab-up` starts one")
@@ -43,7 +43,7 @@ def up(
         bool, typer.Option("--apptainer/--no-apptainer", help="Install Apptainer, if it is not.")
     ] = True,
 ) -> None:
-    """Start the lab, or what is not running of it."""
+    """Start the lab, or the parts of it that are not running."""
     try:
         if images:
             apptainer.install()
@@ -56,7 +56,7 @@ def up(
 
 @app.command("apptainer")
 def install_apptainer() -> None:
-    """Install Apptainer for this machine's users, if it is not, and say where."""
+    """Install Apptainer for this machine's users if it is missing, and print its path."""
     try:
         typer.echo(apptainer.install() / "bin" / "apptainer")
     except LabError as error:

@@ -11,7 +11,7 @@ MAX_MINUTES = 60
 
 
 def slurm_conf(lab: Lab) -> str:
-    """slurm.conf: a lost host is noticed within half a minute, a requeued job starts in seconds."""
+    """slurm.conf: lost hosts are detected within half a minute, requeued jobs start in seconds."""
     state = lab.folder / "state"
     log = lab.folder / "log"
     nodes = "\n".join(
@@ -68,7 +68,7 @@ PreemptMode=OFF State=UP
 
 
 def account_files(lab: Lab) -> dict[str, str]:
-    """/etc/passwd, group, subuid, subgid and hosts as the lab's hosts see them."""
+    """/etc/passwd, group, subuid, subgid and hosts of the lab's hosts."""
     passwd = _kept("/etc/passwd")
     group = _kept("/etc/group")
     subids = ""
@@ -88,7 +88,7 @@ def account_files(lab: Lab) -> dict[str, str]:
 
 
 def _kept(path: str) -> str:
-    """The machine's own lines, without those of users called as ours."""
+    """The lines of the machine's file, without users who have the names of the lab's users."""
     lines = Path(path).read_text().splitlines(keepends=True)
     return "".join(line for line in lines if line.split(":")[0] not in USERS)
 

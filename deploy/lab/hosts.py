@@ -1,4 +1,4 @@
-"""Hosts: a process each that holds the namespaces, and what is run inside them."""
+"""Hosts: each is a process that holds the namespaces; commands are run inside them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _services(lab: Lab, host: str) -> list[dict[str, Any]]:
 
 
 def alive(lab: Lab, host: str) -> bool:
-    """Whether the process that holds a host is there, and is the one that was started."""
+    """Whether the process of a host runs, and is the one that was started."""
     if host not in lab.outer:
         return False
     pid, began = lab.outer[host]
@@ -105,7 +105,7 @@ def alive(lab: Lab, host: str) -> bool:
 
 
 def inner_pid(lab: Lab, host: str) -> int:
-    """The pid on this machine of a host's process 1; LabError where the host is off."""
+    """The pid on this machine of a host's process 1; LabError if the host is off."""
     if alive(lab, host):
         children = psutil.Process(lab.outer[host][0]).children()
         if children:
@@ -114,7 +114,7 @@ def inner_pid(lab: Lab, host: str) -> int:
 
 
 def stop(lab: Lab, names: Sequence[str], timeout_s: float = 30) -> None:
-    """Pull plugs: the kernel ends everything in the hosts; raises LabError where it cannot."""
+    """End hosts with all their processes, as by a power cut; raises LabError if that fails."""
     held = [psutil.Process(lab.outer[host][0]) for host in names if alive(lab, host)]
     whole = [*(child for process in held for child in process.children()), *held]
     for process in whole:
@@ -154,7 +154,7 @@ def entering(lab: Lab, host: str, argv: list[str], user: str | None = None) -> l
 
 
 def wait_ready(lab: Lab, timeout_s: float = 180) -> None:
-    """Wait until SLURM counts all hosts as idle; raises LabError with the daemons' last words."""
+    """Wait until SLURM counts all hosts as idle; raises LabError with the daemons' logs."""
     deadline = time.monotonic() + timeout_s
     command = entering(lab, LOGIN, ["sinfo", "-h", "-p", "lab", "-N", "-o", "%N %T"])
     said = ""

@@ -1,8 +1,8 @@
-"""Process 1 of a host, in namespaces of its own: mounts, then services, then reaping.
+"""Process 1 of a host, in its own namespaces: mounts, starts services, then reaps processes.
 
-Called as `init.py CONFIG`, a JSON file (hosts.py writes it). It says `ready`
-on standard output when its mounts are done, and starts the services when a line comes in (the
-network is there then). Standard library only.
+Called as `init.py CONFIG`, a JSON file (hosts.py writes it). It prints `ready`
+when its mounts are done, and starts the services when it reads a line (the
+network exists then). Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mount(source: str, target: Path, kind: str | None, flags: int, data: str = "
 
 
 def closed_to_others(path: Path) -> Path | None:
-    """The first folder on the way to `path` that ordinary users may not pass."""
+    """The first folder on the way to `path` that ordinary users may not enter."""
     for folder in (*reversed(path.parents), path):
         if not folder.stat().st_mode & 0o001:
             return folder
@@ -39,17 +39,17 @@ def closed_to_others(path: Path) -> Path | None:
 
 
 def covers(private: list[Path], readable: list[Path]) -> list[Path]:
-    """What empty file systems hide: the private folders, and folders closed to ordinary users."""
+    """The folders to hide: private ones, and those that ordinary users may not enter."""
     closed = {folder for path in readable if (folder := closed_to_others(path))}
     inside = {folder for folder in closed if any(folder.is_relative_to(p) for p in private)}
     return [*private, *sorted(closed - inside)]
 
 
 def arrange(private: list[Path], readable: list[Path], writable: list[Path]) -> None:
-    """Hide folders behind empty ones, and put into those what users may see."""
+    """Hide folders by empty file systems, and bind the folders that users may read into these."""
     hidden = covers(private, readable)
     shown = [path for path in (*readable, *writable) if any(path.is_relative_to(h) for h in hidden)]
-    # Held open, so that they can be bound after what leads to them is hidden.
+    # Held open, so that they can be bound after their parent folders are hidden.
     handles = {path: os.open(path, os.O_PATH) for path in shown}
     for folder in hidden:
         mode = "1777" if folder in private else "755"

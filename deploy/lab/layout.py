@@ -1,4 +1,4 @@
-"""What a lab is called and where its things lie; `lab.json` in its folder keeps it."""
+"""The names and paths of a lab's parts, which are stored in `lab.json` in its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERFACE = "eth0"
 
 
 class LabError(Exception):
-    """The lab cannot do what was asked; the message says why and what to do."""
+    """A request to the lab failed; the message gives the reason and what to do."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Lab:
     subnet: str
     first_uid: int
     cpus: int
-    """CPUs that SLURM believes each host to have; real ones are shared by all."""
+    """CPUs that SLURM counts for each host; in fact all hosts share the machine's CPUs."""
     memory_mb: int
     outer: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By host, LOGIN among them: pid and start time of the process that holds it."""
+    """By host, including LOGIN: pid and start time of its process."""
 
     def address(self, host: str) -> str:
         """The address of a host on the bridge."""
@@ -40,7 +40,7 @@ class Lab:
         return str(network[1 if host == LOGIN else 11 + self.hosts.index(host)])
 
     def uid(self, user: str) -> int:
-        """The number of a user, which is that of its group too."""
+        """The uid of a user, which is also the gid of its group."""
         return self.first_uid + USERS.index(user)
 
     def home(self, user: str) -> Path:
@@ -58,7 +58,7 @@ class Lab:
 
     @property
     def munge_socket(self) -> Path:
-        """Where munge answers; all hosts share it."""
+        """The socket of munge, which all hosts share."""
         return self.folder / "run" / "munge.socket"
 
     def check_host(self, host: str, *, login: bool = False) -> str:
@@ -69,7 +69,7 @@ class Lab:
         return host
 
     def save(self) -> None:
-        """Write lab.json, whole."""
+        """Write lab.json atomically."""
         values = asdict(self) | {"folder": str(self.folder)}
         scratch = self.folder / "lab.json.new"
         scratch.write_text(json.dumps(values, indent=2) + "\n")
@@ -82,7 +82,7 @@ def default_folder() -> Path:
 
 
 def load(folder: Path) -> Lab | None:
-    """The lab in a folder; None where there is none."""
+    """The lab in a folder; None if there is none."""
     try:
         values = json.loads((folder / "lab.json").read_text())
     except FileNotFoundError:
@@ -93,5 +93,5 @@ def load(folder: Path) -> Lab | None:
 
 
 def needed() -> list[Path]:
-    """What users run: the interpreter, its environment and this checkout."""
+    """The folders that users need: the interpreter's, its environment's and this checkout's."""
     return [Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), ROOT]

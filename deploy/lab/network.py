@@ -1,4 +1,4 @@
-"""The bridge, a cable to each host, and what is done to a cable: cut, slowed, delayed."""
+"""The bridge and a cable to each host, which can be cut, slowed or delayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.layout import INTERFACE, LOGIN, Lab, LabError
 
 
 def sh(*argv: str, check: bool = True, text_in: str | None = None) -> str:
-    """Run a command and return its output; LabError with what it said where it fails."""
+    """Run a command and return its output; LabError with its output if it fails."""
     done = subprocess.run(argv, input=text_in, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
@@ -46,7 +46,7 @@ def remove_bridge(lab: Lab) -> None:
 
 
 def plug(lab: Lab, host: str, pid: int) -> None:
-    """Lay the cable to the host whose process 1 is `pid` on this machine."""
+    """Connect the host whose process 1 is `pid` on this machine to the bridge."""
     prefix = ipaddress.ip_network(lab.subnet).prefixlen
     veth = lab.veth(host)
     sh("ip", "link", "delete", veth, check=False)
@@ -67,8 +67,8 @@ def set_link(lab: Lab, host: str, *, up: bool) -> None:
 def shape(lab: Lab, host: str, pid: int, words: list[str]) -> None:
     """Shape both directions of a cable; an empty list ends the shaping.
 
-    `rate 100mbit` alone needs a token bucket, which most kernels have; all else that `tc netem`
-    knows (`delay 2ms`, `loss 1%`) needs a kernel with netem. Raises LabError where it has none.
+    `rate 100mbit` alone needs a token bucket, which most kernels have; other options of `tc netem`
+    (`delay 2ms`, `loss 1%`) need a kernel with netem. Raises LabError if the kernel lacks it.
     """
     discipline = ["netem", *words]
     if len(words) == 2 and words[0] == "rate":

@@ -1,4 +1,4 @@
-"""A lab brought up and down as a whole."""
+"""Start and end a whole lab."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lab.layout import LOGIN, USERS, Lab, LabError, load
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One at a time changes a lab, or looks for a free subnet for one."""
+    """Lock: only one process at a time changes a lab, or searches a free subnet."""
     with Path("/run/raysuite-lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def up(folder: Path, nodes: int, cpus: int) -> Lab:
-    """Start what is not running of a lab; raises LabError."""
+    """Start the parts of a lab that are not running; raises LabError."""
     if os.geteuid() != 0:
         raise LabError("the lab makes network namespaces and users: run this as root")
     with locked():
@@ -57,7 +57,7 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
 
 
 def down(folder: Path) -> bool:
-    """End the lab in a folder and remove what it left; False where there was none."""
+    """End the lab in a folder and remove its files; False if there was none."""
     with locked():
         lab = load(folder)
         if lab is None:
@@ -96,10 +96,10 @@ def _furnish(lab: Lab) -> None:
 
 
 def _write_etc(lab: Lab) -> None:
-    """SLURM's and munge's files, and the /etc that the hosts see: this machine's, and two users.
+    """Write SLURM's and munge's files, and the hosts' /etc: this machine's, with two more users.
 
-    The whole folder is copied: a file that is bound over another comes off when the machine
-    replaces that one, as package managers do.
+    The whole folder is copied, because a file that is bound over another one is lost when the
+    machine replaces that one, as package managers do.
     """
     lab.slurm_conf.write_text(slurm_conf(lab))
     key = os.open(lab.folder / "etc" / "munge.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
@@ -113,7 +113,7 @@ def _write_etc(lab: Lab) -> None:
 
 
 def _free_uids() -> int:
-    """The first of two numbers that are no user here."""
+    """The first of two successive uids that no user of this machine has."""
     used = {entry.pw_uid for entry in pwd.getpwall()}
     return next(uid for uid in range(21001, 60000, 10) if not used & {uid, uid + 1})
 
