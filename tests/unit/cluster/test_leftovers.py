@@ -146,14 +146,6 @@ def test_a_database_that_is_older_than_the_copy_stays_away(
     assert said(folder.mlflow / "mlflow.db") == "of another host"
 
 
-def test_a_database_that_was_never_copied_comes_home(
-    folder: ClusterFolder, temp: Path, cluster: Cluster
-) -> None:
-    kill_agent(folder, temp)
-    assert clear_away(folder, cluster, HEAD, print) == []
-    assert said(folder.mlflow / "mlflow.db") == "newer"
-
-
 def test_a_database_whose_server_never_answered_stays_away(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
