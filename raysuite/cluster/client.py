@@ -333,7 +333,7 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
             alive = None
     known = {node.host for node in nodes}
     nodes += tuple(node for node in _failed_by_log(folder, cluster.job) if node.host not in known)
-    state, why = _judge(folder, cluster, job, nodes, head, alive)
+    state, why = _judge(folder, cluster, job, nodes, alive)
     return Status(cluster, state, job, nodes, head, alive, why)
 
 
@@ -417,7 +417,6 @@ def _judge(
     cluster: Cluster,
     job: JobState,
     nodes: tuple[Node, ...],
-    head: Head | None,
     alive: Alive | None,
 ) -> tuple[State, str]:
     stop = folder.stop()

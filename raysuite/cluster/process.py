@@ -155,7 +155,7 @@ def in_order() -> Iterator[None]:
     found = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     before = {number: each for number, each in found.items() if each != signal.SIG_IGN}
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def leave(number: int, _frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)  # a closing terminal sends it more than once
         sys.exit(128 + number)

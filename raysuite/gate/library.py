@@ -94,13 +94,12 @@ def check(
 
 
 class _Ranks:
-    """This rank's number, and communication with the other ranks."""
+    """The number of ranks, and communication between them."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
 
         self._dist = dist if dist.is_available() and dist.is_initialized() else None
-        self.rank: int = self._dist.get_rank() if self._dist else 0
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:

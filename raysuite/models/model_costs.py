@@ -91,7 +91,7 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
     counted, seen = 0, set[nn.Parameter]()
     with FlopCounterMode(display=False) as flops:
 
-        def leave(name: str, module: nn.Module, given: object, result: object) -> None:
+        def leave(name: str, module: nn.Module, _given: object, result: object) -> None:
             nonlocal counted
             done, counted = int(flops.get_total_flops()) - counted, int(flops.get_total_flops())
             own = {*module.parameters()} - seen

@@ -355,7 +355,7 @@ def interrupted_afterwards() -> Iterator[None]:
         return
     pressed = 0
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(_number: int, _frame: FrameType | None) -> None:
         nonlocal pressed
         pressed += 1
         if pressed > 1:

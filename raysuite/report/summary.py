@@ -42,7 +42,7 @@ def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sent
         *fastest(rows),
         *_scaling(rows),
         *_caveats(rows, runs),
-        *_problems(rows, runs),
+        *_problems(runs),
     ]
     short = short_names([row.name for row in rows])
     # longest first: a name may be the beginning of another
@@ -284,7 +284,7 @@ def _left_out(runs: Sequence[RunFigures]) -> list[str]:
     ]
 
 
-def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
+def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
     caught = {run.variant for run in runs if run.gate == "failed"}
     unchecked = {r.variant for r in runs if r.gate == "not checked" and r.status == "finished"}
     failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]

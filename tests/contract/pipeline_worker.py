@@ -60,7 +60,7 @@ def train(
     engine: Engine, passes: int, epochs: Sequence[int] = (0, 1), steps: int | None = None
 ) -> list[float]:
     """The loss of each step, or of the first `steps`, over all ranks. `passes`: micro-batches of a
-    rank's step."""
+    rank's step. Rates differ from step to step, and from those of other epochs."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(SAMPLES, 3, 16, 16, generator=generator)
     labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
@@ -72,7 +72,7 @@ def train(
             if len(losses) == steps:
                 break
             batches = [Batch(images[s.ids], labels[s.ids], s.real, s.of_global) for s in step]
-            losses.append(engine.step(batches, 0.02 / (1 + len(losses))))
+            losses.append(engine.step(batches, 0.02 / (1 + epochs[0] + len(losses))))
     engine.drain()
     found: list[float] = engine.comm.all_reduce(torch.stack(losses), "sum").tolist()
     return found

@@ -68,7 +68,7 @@ def run(
         reporting(capacity.nodes, listener.say),
     ):
         tune_shutdown = TuneShutdown()
-        tuner = _tuner(search, results, source, scheduler, tune_shutdown, str(folder))
+        tuner = _tuner(results, source, scheduler, tune_shutdown, str(folder))
 
         def shut_down() -> None:
             tune_shutdown.requested = source.stopped = True
@@ -98,7 +98,6 @@ def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> List
 
 
 def _tuner(
-    search: SearchOptions,
     results: Results,
     source: Any,
     scheduler: Any,

@@ -72,7 +72,7 @@ def told(study: Study, trial: TrialFigures) -> str:
     return "\n".join([f"{state}, {text.count(trial.epochs, 'epoch')}", *reached, *values])
 
 
-def trial_key(study: Study, trial: TrialFigures) -> str:
+def trial_key(trial: TrialFigures) -> str:
     """The text that the page's search compares."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
@@ -96,7 +96,7 @@ def _line(
         color=colors.get(trial.number, NEUTRAL),
         width=3.5 if best else 1.4 if pruned else 2.0,
         faint=0.55 if pruned else 1.0,
-        key=trial_key(study, trial),
+        key=trial_key(trial),
     )
 
 
@@ -336,7 +336,7 @@ def _ends(study: Study) -> Iterator[Trace]:
             tip = f"{trial_name(trial)} stopped {end.words}"
             epoch, _, value = trial.curve[-1]
             point = {"x": epoch + 1, "y": value}
-            yield p.trace("stopped", [point], tip=tip, key=trial_key(study, trial))
+            yield p.trace("stopped", [point], tip=tip, key=trial_key(trial))
 
 
 def _taken(study: Study) -> Iterator[Trace]:
@@ -347,7 +347,7 @@ def _taken(study: Study) -> Iterator[Trace]:
                 values = values_text(turn.values, study.keys)
                 tip = f"{trial_name(trial)}, {turn.words}\ncontinues with {values}"
                 point = {"x": turn.epoch + 1, "y": turn.value}
-                yield p.trace("taken", [point], tip=tip, key=trial_key(study, trial))
+                yield p.trace("taken", [point], tip=tip, key=trial_key(trial))
 
 
 # Several goals against each other.
@@ -381,7 +381,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
         if trials:
             word = STATUS_WORDS[trials[0].status]
             styles[word] = look
-            keys = [trial_key(study, trial) for trial in trials]
+            keys = [trial_key(trial) for trial in trials]
             traces.append(p.trace("mean", points(trials), series=word, key=keys))
     front = pareto(both, (x, y)) if len(study.goals) > 2 else study.front
     best = sorted(front, key=lambda trial: trial.goals.get(x) or 0.0)

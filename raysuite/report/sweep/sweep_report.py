@@ -79,8 +79,8 @@ class SweepReport:
         """The template's variables below `sweep`."""
         return {
             "study": self.study,
-            "best_keys": [trial_key(self.study, each) for each in best_trials(self.study)],
-            "trial_keys": [trial_key(self.study, trial) for trial in self.study.trials],
+            "best_keys": [trial_key(each) for each in best_trials(self.study)],
+            "trial_keys": [trial_key(trial) for trial in self.study.trials],
             "sheets": {sheet.name: sheet for sheet in self.sheets},
             "best_files": dict(list(self.best_files.items())[:MOST_SPECS]),
             "search": yaml.safe_dump(

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from typer.testing import CliRunner, Result
 
 import raysuite.cli
 from raysuite.__main__ import command
-from raysuite.cli import app
+from raysuite.cli import app, load_verb
 from raysuite.cli.console import print_text
 from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_changed
+from raysuite.cli.request import Request, RunRequest, SweepRequest
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
@@ -125,6 +127,51 @@ def test_what_holds_for_the_continuation_too(
     monkeypatch.setattr("raysuite.cli.driver.drive", asked.append)
     assert CliRunner().invoke(app, ["run", str(SPEC), *words]).exit_code == 0
     assert asked[0].request.arguments() == (*expected, "--stop-within", "60")
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind", "leading"),
+    [("run", RunRequest, []), ("sweep", SweepRequest, []), ("scale", RunRequest, ["--"])],
+)
+def test_every_option_that_a_request_has_is_asked_for(
+    verb: str, kind: type[Request], leading: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is given a value that is not its default."""
+    given = {
+        "spec": "x.yaml",
+        "overrides": ["a=1"],
+        "scale": "laptop",
+        "address": "here:1",
+        "root": "some",
+        "resume_from": "others",
+        "tracking_uri": "sqlite:///x.db",
+        "stop_within_s": "7",
+        "budget_s": "5m",
+    }
+    values = {"spec": Path("x.yaml"), "root": Path("some"), "resume_from": Path("others")}
+    values |= {"stop_within_s": 7.0, "budget_s": 300.0, "mlflow": False}
+    wanted: dict[str, object] = {}
+    words: list[str] = []
+    names = {each.name for each in fields(kind)}
+    for option in load_verb(verb).params:
+        if option.name not in names:
+            continue
+        wanted[option.name] = values.get(option.name, given.get(option.name, True))
+        if option.param_type_name == "argument":
+            text = given[option.name]
+            leading += [text] if isinstance(text, str) else text
+        elif option.name in given:
+            words += [option.opts[0], str(given[option.name])]
+        else:
+            words += option.secondary_opts if option.default is True else option.opts[:1]
+    asked: list[Request] = []
+    monkeypatch.setattr("raysuite.cli.driver.drive", lambda work: asked.append(work.request))
+    done = CliRunner().invoke(app, [verb, *words, *leading])
+    assert done.exit_code == 0, done.output
+    [request] = asked
+    assert {name: getattr(request, name) for name in wanted} == wanted
+    own = {"scale": {"spec", "overrides", "scale", "timings", "budget_s"}}.get(verb, set())
+    assert names - wanted.keys() - own <= {"document"}
 
 
 ON_GPUS = """\

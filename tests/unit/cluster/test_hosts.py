@@ -80,6 +80,29 @@ def test_where_the_hosts_come_from(
     assert find_hosts(HostsSite.model_validate(keys), given, variables) == wanted
 
 
+def test_a_list_that_is_closer_to_the_user_goes_first(tmp_path: Path) -> None:
+    """All lists are there, and then one less each time."""
+    files = {name: tmp_path / name for name in ("given", "site", "pbs", "lsf")}
+    for name, file in files.items():
+        file.write_text(f"{name}\n")
+    variables = {
+        "PBS_NODEFILE": str(files["pbs"]),
+        "LSB_DJOB_HOSTFILE": str(files["lsf"]),
+        "LSB_HOSTS": "words",
+    }
+    keys = {"hosts_file": str(files["site"])}
+    found = [
+        find_hosts(HostsSite.model_validate(keys | {"hosts": ["list"]}), given, variables)
+        for given in (str(files["given"]), None)
+    ]
+    found.append(find_hosts(HostsSite.model_validate(keys), None, variables))
+    for name in (None, *variables):
+        variables.pop(name or "", None)
+        if variables:
+            found.append(find_hosts(HostsSite(), None, variables))
+    assert found == [{name: 0} for name in ("given", "list", "site", "pbs", "lsf", "words")]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

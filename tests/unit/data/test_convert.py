@@ -67,6 +67,18 @@ def test_the_manifest_holds_the_checksums(source: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "target").glob(".*"))
 
 
+def test_no_manifest_is_left_of_images_that_have_changed_since(
+    source: Path, tmp_path: Path
+) -> None:
+    run(source, tmp_path / "target")
+    files = sorted(source.glob("train/*/*.JPEG"))
+    files[0].write_bytes(image(9))
+    files[-1].write_bytes(b"text")
+    with pytest.raises(DataError, match="1 image cannot be read"):
+        run(source, tmp_path / "target")
+    assert not (tmp_path / "target" / "manifest.json").exists()
+
+
 def test_ones_own_classes_count_from_0(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", ("ant", "bee"))
     run(source, tmp_path / "target", shards=2)

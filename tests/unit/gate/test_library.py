@@ -6,7 +6,9 @@ import copy
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,80 @@ def test_ranks_are_equal_to_the_bit_in_all_tensors() -> None:
     for name, other in (("b", changed), ("b", {"a": own["a"]}), ("c", more)):
         with pytest.raises(GateError, match=f"^{name} of rank 1 .* after step 7"):
             _compare_ranks(own, TwoRanks(other), 7)
+
+
+class Meeting:
+    """torch.distributed of one of two ranks, which are threads."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, sent: list[torch.Tensor]) -> None:
+        self._rank, self._barrier, self._sent = rank, barrier, sent
+
+    def get_backend(self) -> str:
+        return "cpu:gloo"
+
+    def all_gather(self, into: list[torch.Tensor], own: torch.Tensor) -> None:
+        self._sent[self._rank] = own
+        self._barrier.wait()
+        for each, value in zip(into, self._sent, strict=True):
+            assert (each.shape, each.dtype) == (value.shape, value.dtype)
+            each.copy_(value)
+        self._barrier.wait()
+
+
+def test_all_ranks_have_what_each_has_whatever_its_length() -> None:
+    barrier, sent = threading.Barrier(2, timeout=60), [torch.empty(0)] * 2
+    own = [{"a": "x"}, {"a": "y" * 300, "ü": [1, 2.5, None]}]
+
+    def rank(number: int) -> list[object]:
+        ranks = _Ranks()
+        ranks.size, ranks._dist = 2, Meeting(number, barrier, sent)  # type: ignore[assignment]
+        return ranks.gathered(own[number])
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(rank, range(2))] == [own, own]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """In a group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_shards_that_are_dtensors_are_gathered_for_the_reference_and_not_held_against_ranks() -> (
+    None
+):
+    from torch.distributed.fsdp import fully_shard
+
+    def checked(scale: float) -> Checked:
+        model, reference = network(), network()
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (1,)))
+        right = stepper(reference)
+        return check(stepper(model, scale=scale), model, reference=reference, reference_step=right)
+
+    found = checked(1.0)
+    assert (found.ranks, found.ranks_compared, found.parameters) == (1, False, 4)
+    assert found.error == pytest.approx(0, abs=1e-6)
+    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* reference after step 0 by 1 of"):
+        checked(2.0)
+
+
+@pytest.mark.usefixtures("alone")
+def test_other_shards_are_refused_and_equal_ranks_are_compared() -> None:
+    class FullyShardedDataParallel(nn.Module):
+        """As torch's, by its name."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = network()
+
+    model = FullyShardedDataParallel()
+    with pytest.raises(UserError, match=r"^given was FullyShardedDataParallel: "):
+        check(stepper(model), model)
+    plain = network()
+    assert check(stepper(plain), plain) == Checked(3, 4, 1, ranks_compared=True, error=None)
 
 
 DEFECTS = {

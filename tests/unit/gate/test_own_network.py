@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from raysuite.data.base import Batch
 from raysuite.gate import own_network
 from raysuite.gate.own_network import Found, compare
 from raysuite.parallel.base import Engine, TorchEngine, World
-from raysuite.parallel.comm import NoComm
+from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.single import Single, SingleEngine
 from raysuite.plan import make_plans
 from raysuite.spec import Document
@@ -37,13 +38,21 @@ def _joined() -> Iterator[None]:
     first.stop()
 
 
+class Largest(NoComm):
+    """What ranks find is the largest of any."""
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        assert reduction == "max"
+        return value
+
+
 def found(
     flaw: str = "none", budget_s: float = 60.0, precision: str = "fp32", **plan: Any
 ) -> Found:
     strategy = Broken(flaw)
     strategy.start(ALONE)
     return compare(
-        plan_of(training_accumulate=2, **plan), ALONE, strategy, NoComm(), precision, budget_s
+        plan_of(training_accumulate=2, **plan), ALONE, strategy, Largest(), precision, budget_s
     )
 
 
@@ -102,6 +111,26 @@ class TestOneProcess:
         np.random.set_state(states[2])
         found()
         assert drawn() == expected
+
+
+def test_the_first_difference_is_of_the_first_step_that_has_one() -> None:
+    """And of the first parameter in it; the error is the largest of all."""
+    right = [{"a": torch.tensor([1.0, 0.0]) + n, "b": torch.tensor([3.0]) + n} for n in range(4)]
+
+    def found(changes: dict[tuple[int, str], float]) -> list[float]:
+        made = [
+            {name: each + changes.get((step, name), 0.0) for name, each in weights.items()}
+            for step, weights in enumerate(right)
+        ]
+        return own_network._first_difference(made, right, 0.01).tolist()
+
+    assert found({}) == [0.0] * 4
+    # relative to the update from the start, of 1, 2 and 3 in each element
+    assert found({(1, "b"): 0.5, (2, "a"): 0.6, (3, "b"): 2.4}) == pytest.approx([1, 1, 0.5, 0.8])
+    assert found({(2, "a"): 0.6, (2, "b"): 1.0, (3, "a"): 0.3}) == pytest.approx([2, 0, 0.3, 0.5])
+    assert found({(0, "b"): 0.1})[:2] == [1, 1], "weights that differ before the first step"
+    assert found({(2, "a"): math.inf}) == [2, 0, math.inf, math.inf]
+    assert found({(3, "b"): 0.02}) == pytest.approx([0, 0, 0, 0.02 / 3], abs=1e-6)
 
 
 # Defects of a strategy that trains a language model, each as an engine's own code would have it.
@@ -212,6 +241,39 @@ def test_the_runs_own_decay_and_factors_are_checked_whatever_its_optimiser(name:
     options = own_network._optimizer(plan_of(optimizer={"name": name, "lr": 0.1, **own}))
     assert options.name == "sgd"
     assert options.model_dump(include=set(own)) == own
+
+
+def test_the_last_micro_batch_of_the_last_step_has_a_sample_of_padding() -> None:
+    """And counts as one less, over all ranks; no two micro-batches have the same samples."""
+    plan = plan_of(strategy="ddp", resources_workers=2, training_accumulate=2)
+    settings = own_network._settings(plan, "fp32")
+    assert (settings.micro_batch, settings.accumulate, plan.replicas) == (4, 2, 2)
+    made = [
+        [own_network._batch(plan, ALONE, settings, step, index) for index in range(4)]
+        for step in range(2)
+    ]
+    assert [[each.real for each in step] for step in made] == [[4] * 4, [4, 4, 4, 3]]
+    assert [{each.of_global for each in step} for step in made] == [{16.0}, {15.0}]
+    pixels = [tuple(each.images.flatten().tolist()) for step in made for each in step]
+    assert len(set(pixels)) == 8
+    assert all(len(each.labels) == len(each.images) == 4 for step in made for each in step)
+
+
+def test_copies_share_weights_and_have_statistics_of_their_own() -> None:
+    plan, draws = plan_of(), own_network._Draws()
+    network = own_network._network(plan, ALONE, draws)
+    copies = own_network._Replicas(network, 2, 2, draws)
+    inputs = [torch.randn(4, 1, 8, 8) + shift for shift in range(4)]
+    for each in inputs:
+        copies(each)
+    (other,) = copies._others
+    assert [*map(id, network.parameters())] == [*map(id, other.parameters())]
+    for held, shifts in ((network, inputs[:2]), (other, inputs[2:])):
+        alone = own_network._network(plan, ALONE, own_network._Draws())
+        for each in shifts:
+            alone(each)
+        for name, value in alone.named_buffers():
+            assert torch.equal(dict(held.named_buffers())[name], value), name
 
 
 def test_each_rank_draws_for_itself_and_the_one_process_for_each_of_them() -> None:

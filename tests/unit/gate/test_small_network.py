@@ -4,17 +4,19 @@ by hand."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from raysuite.data.base import Slice
+from raysuite.data.base import Batch, Slice
 from raysuite.gate import small_network
+from raysuite.gate.delayed import Delayed
 from raysuite.gate.small_network import (
     RATES,
     TOLERANCE,
@@ -34,7 +36,14 @@ from raysuite.gate.small_network import (
 from raysuite.parallel.base import Engine, StepSettings, World
 from raysuite.parallel.comm import NoComm, Pending, Reduction
 from raysuite.parallel.single import Single
-from raysuite.spec.optimizers import AdamWOptions, LambOptions, LarsOptions, SgdOptions
+from raysuite.spec.optimizers import (
+    AdamWOptions,
+    LambOptions,
+    LarsOptions,
+    MuonOptions,
+    SgdOptions,
+)
+from raysuite.spec.strategies import PipelineOptions
 from tests.strategies.broken import Broken
 
 CPU = torch.device("cpu")
@@ -245,7 +254,69 @@ def test_one_process_is_equal_to_itself_at_rates_that_move_its_weights(
     assert found.ranks_equal
     assert found.error < TOLERANCE
     assert found.fault == ""
-    assert small_network._pace(LarsOptions(trust_coefficient=0.02)) == pytest.approx(5)
+
+
+def test_each_optimiser_has_rates_that_move_the_weights_about_as_far() -> None:
+    optimizers = [*OPTIMIZERS, LarsOptions(trust_coefficient=0.02), MuonOptions()]
+    found = [small_network._pace(each) for each in optimizers]
+    assert found == pytest.approx([1, 100, 0.1, 0.01, 5, 0.01])
+
+
+class Recorded(Single):
+    """One process, whose engines' settings and steps are recorded: the rate, the sizes of the
+    micro-batches and whether fp16 could not hold their pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings: list[StepSettings] = []
+        self.steps: list[tuple[float, list[int], bool]] = []
+
+    def prepare(self, *arguments: Any) -> Engine:
+        engine = super().prepare(*arguments)
+        right = engine.step
+
+        def step(batches: Sequence[Batch], lr: float) -> Tensor:
+            large = any(bool(each.images.half().isinf().any()) for each in batches)
+            self.steps.append((lr, [each.real for each in batches], large))
+            return right(batches, lr)
+
+        self.settings.append(arguments[2])
+        engine.step = step  # type: ignore[method-assign]
+        return engine
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_last_batch_is_one_sample_and_fp16_has_one_step_more_which_overflows(
+    precision: str,
+) -> None:
+    strategy = Recorded()
+    strategy.start(ALONE)
+    settings = StepSettings(micro_batch=9, accumulate=2, precision=precision, clip_norm=0.5)
+    found = compare(strategy, ALONE, settings)
+    assert found.ranks_equal
+    assert (found.loose_error if precision == "fp16" else found.error) < 0.1
+    (made,) = strategy.settings
+    assert made == replace(settings, micro_batch=4)
+    full, half = [4, 4], [1, 0]
+    steps = [(0.1, full, False), (0.05, full, False), (0.2, full, False), (0.1, half, False)]
+    if precision == "fp16":
+        steps.insert(2, (0.2, full, True))
+    assert strategy.steps == steps
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+def test_late_gradients_are_equal_to_those_of_a_process_that_is_as_late_alone(
+    schedule: str,
+) -> None:
+    many = 1 if schedule == "pipedream" else 2
+    options = PipelineOptions(schedule=schedule, stages=2, micro_batches=many)
+    settings = StepSettings(micro_batch=9, accumulate=many)
+    errors = []
+    for strategy in (Delayed(options), Single()):
+        strategy.start(ALONE)
+        errors.append(compare(strategy, ALONE, settings, delays=options).error)
+    assert errors[0] == 0
+    assert errors[1] > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("flaw", ["divides_twice", "ignores_rate", "first_weights"])

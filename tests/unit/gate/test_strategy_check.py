@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.data.base import Batch
-from raysuite.gate.small_network import TOLERANCE, Comparison, SmallNet
+from raysuite.gate.rebuilt_network import TOLERANCE_REBUILT, compare_rebuilt
+from raysuite.gate.small_network import TOLERANCE, Comparison, SmallNet, small_net
 from raysuite.gate.strategy_check import (
     _differing_16_bits,
+    _own,
     _rebuilt,
     check,
     examine,
@@ -29,8 +31,8 @@ from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEng
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
 from raysuite.records import GateVerdict
-from raysuite.spec.optimizers import AdamWOptions, MuonOptions, OptimizerOptions
-from raysuite.spec.strategies import CustomOptions, Lossy
+from raysuite.spec.optimizers import AdamWOptions, MuonOptions, OptimizerOptions, SgdOptions
+from raysuite.spec.strategies import CustomOptions, Lossy, PipelineOptions
 from tests.strategies.broken import FLAWS, Broken, BrokenEngine
 from tests.unit.gate.test_rebuilt_network import Off
 from tests.unit.train.conftest import plan_of
@@ -250,6 +252,9 @@ def test_lossy_throughout_is_held_to_the_bounds_that_it_states() -> None:
     passed = {flaw: verdict(flaw, lossy=bf16) for flaw in ("none", "sum", "nan")}
     assert [flaw for flaw, each in passed.items() if each.passed] == ["none"]
     assert passed["none"].tolerance is None
+    assert passed["none"].rule == (
+        "ranks bit-equal; lossy options: gradients within the bounds that follow from them"
+    )
     assert "times what they can change" in passed["sum"].message
     assert verdict(lossy=bf16, kind=Right).passed
     assert not verdict(lossy=Lossy()).passed  # states no bound
@@ -261,6 +266,17 @@ def test_a_right_strategy_passes_in_16_bits(precision: str) -> None:
     assert found.passed, found.message
     assert found.error_16_bits is not None
     assert 1e-4 < found.error_16_bits < 0.15  # 16 bits were used
+
+
+def test_lossy_options_are_held_to_their_bounds_in_16_bits_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings, bf16 = StepSettings(1, 2, 0.5, "fp16"), Lossy(reduced="bf16")
+    assert verdict(settings=settings, lossy=bf16, kind=Right).passed
+    monkeypatch.setattr(LossScale, "decide", _half(LossScale.decide))
+    found = verdict(settings=settings, lossy=bf16, kind=Right)
+    assert not found.passed
+    assert "times what they can change" in found.message
 
 
 def _half(right: Callable[[LossScale], None]) -> Callable[[LossScale], None]:
@@ -400,6 +416,42 @@ def test_a_single_process_is_checked_by_the_small_networks_alone(kept: Callable[
     assert (found.passed, found.error_network, found.network, kept()) == (True, None, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "same", "is_checked_too"),
+    [
+        (SgdOptions(), {"lr": 3.0, "momentum": 0.0}, False),
+        (
+            SgdOptions(decay_bias_and_norm=False),
+            {"lr": 3.0, "lr_reference_batch": 256, "lr_scaling": "sqrt"},
+            True,
+        ),
+        (AdamWOptions(), {"lr": 3.0, "lr_reference_batch": 256, "lr_scaling": "sqrt"}, True),
+    ],
+)
+def test_rates_of_an_optimiser_are_not_what_is_checked(
+    optimizer: OptimizerOptions, same: dict[str, Any], is_checked_too: bool
+) -> None:
+    found = _own(optimizer)
+    assert (found is not None) == is_checked_too
+    assert _own(optimizer.model_copy(update=same)) == found
+    if found is not None:
+        assert _own(optimizer.model_copy(update={"weight_decay": 0.3})) != found
+
+
+def test_without_settings_a_pipeline_has_the_micro_batches_of_its_options() -> None:
+    class Recorded(Right):
+        def prepare(self, *arguments: Any) -> Averaging:
+            seen.add(arguments[2].accumulate)
+            return super().prepare(*arguments)
+
+    options = PipelineOptions(schedule="gpipe", stages=2, micro_batches=3)
+    for given, wanted in ((None, {3}), (StepSettings(1, 2), {2})):
+        seen: set[int] = set()
+        strategy = started(kind=Recorded)
+        assert examine(options, ALONE, strategy, given).passed
+        assert seen == wanted
+
+
 PASSED = GateVerdict(
     run_id="run",
     strategy="ddp",
@@ -447,6 +499,23 @@ def test_why_a_runs_network_is_not_compared(
     assert (found.passed, found.error_network, found.message) == (True, None, "a remark")
     assert found.network.startswith("not compared: ")
     assert words in found.network
+
+
+@pytest.mark.parametrize(("flaw", "passes"), [("none", True), ("sum", False)])
+def test_a_network_that_is_built_anew_is_compared_on_all_ranks(flaw: str, passes: bool) -> None:
+    """Whose losses are added up."""
+
+    def compared(world: World, comm: Comm) -> Comparison:
+        strategy = InThread(comm, flaw, None)
+        strategy.start(world)
+        net = small_net(world, batch_norm=True)
+        return compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+
+    first, *others = on_ranks(2, compared)
+    assert all(each == first for each in others)
+    assert first.ranks_equal
+    assert first.losses < 1e-6
+    assert (first.error <= TOLERANCE_REBUILT) == passes
 
 
 @pytest.mark.parametrize("off", [0.0, 3e-4])

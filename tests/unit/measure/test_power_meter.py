@@ -166,6 +166,37 @@ def test_units_of_nvml() -> None:
     assert Gpu(Library(), "old", "GPU-2").joules() is None
 
 
+def test_a_window_is_of_its_own_samples_and_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Changing(Library):
+        percent, millijoules = 100, 1000
+
+        def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+            return self.millijoules
+
+        def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+            return SimpleNamespace(gpu=self.percent)
+
+    library = Changing()
+    monkeypatch.setattr(power_meter, "PERIOD_S", 0.001)
+    monkeypatch.setattr(Gpu, "found", lambda device: Gpu(library, "new", "GPU-1"))
+    meter = PowerMeter(CPU, tmp_path)
+    try:
+        for percent, drawn in ((100, 500), (40, 3000), (60, 0)):
+            library.percent = percent
+            meter.begin()
+            while meter.last is None:
+                pass
+            library.millijoules += drawn
+            reading = meter.end()
+            assert reading.device_busy == pytest.approx(percent / 100)
+            assert reading.device_joules == drawn / 1000
+            assert meter.device != 0
+    finally:
+        meter.close()
+
+
 def test_amds_counter_is_read_in_its_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     class Smi:  # answers of AMD SMI's documentation; no such GPU is here
         AmdSmiException = OSError

@@ -167,6 +167,32 @@ def test_biases_and_norms_can_be_spared(name: str) -> None:
         assert (decayed["adapt"], spared["adapt"]) == (True, False)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_groups_without_decay_come_last_and_a_frozen_weight_is_in_none(named: bool) -> None:
+    shapes = {"body.bias": (2,), "body.weight": (2, 2), "frozen": (3, 3), "head.bias": (),
+              "head.weight": (2, 1, 1), "other.weight": (4, 1)}  # fmt: skip
+    names = {nn.Parameter(torch.ones(shape)): name for name, shape in shapes.items()}
+    next(each for each, name in names.items() if name == "frozen").requires_grad_(False)
+    options = LambOptions(decay_bias_and_norm=False, lr_factors={"head.*": 10.0})
+    found = [
+        {**group, "params": [names[each] for each in group["params"]]}
+        for group in parameter_groups(options, names, names if named else None)
+    ]
+    spared = {"weight_decay": 0.0, "adapt": False}
+    if named:
+        assert found == [
+            {"params": ["body.weight", "other.weight"]},
+            {"params": ["head.weight"], "lr_factor": 10.0},
+            {"params": ["body.bias"], **spared},
+            {"params": ["head.bias"], "lr_factor": 10.0, **spared},
+        ]
+    else:
+        assert found == [
+            {"params": ["body.weight", "head.weight", "other.weight"]},
+            {"params": ["body.bias", "head.bias"], **spared},
+        ]
+
+
 def test_rates_by_layer() -> None:
     model = Net()
     names = {parameter: key for key, parameter in model.named_parameters()}

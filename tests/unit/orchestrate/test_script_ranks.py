@@ -14,7 +14,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from raysuite.cluster.guard import FOLDER
-from raysuite.orchestrate.script_ranks import run_rank
+from raysuite.orchestrate.script_ranks import _ended, run_rank
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import make_plans
 from raysuite.records import (
@@ -119,6 +119,17 @@ PROBLEMS = {
         "no rank took a step for 20 s",
     ),
 }
+
+
+def test_the_code_of_a_script_is_of_the_rank_that_failed_first() -> None:
+    """Others fail because of it."""
+    at = {0: (0, 9.0), 1: (-15, 5.5), 2: (3, 5.0), 3: (1, 6.0)}
+    parts = [[code, when, "", f"of {rank}", {"host": "a"}] for rank, (code, when) in at.items()]
+    ended = _ended(parts, stalled=False, nodes=2)
+    assert (ended.code, ended.nodes, ended.stalled) == (3, 2, False)
+    assert ended.died == {rank: each for rank, each in at.items() if each[0]}
+    assert ended.outputs == [f"of {rank}".encode() for rank in at]
+    assert _ended(parts[:1], stalled=True, nodes=1).code == 0
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 import torch
 
 from raysuite.errors import RunError
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import TorchEngine
 from raysuite.parallel.deepspeed import weights_only
 from raysuite.parallel.single import Single
+from raysuite.spec.strategies import DdpOptions, FsdpOptions, SingleOptions, StrategyOptions
 from raysuite.train.world import world_from_environment
 from tests.contract.strategy_worker import BASE, engine_of
 
@@ -69,3 +73,19 @@ def test_one_process_refuses_a_malicious_checkpoint(tmp_path: Path) -> None:
         engine.load(tmp_path)
     assert not mark.exists()
     assert "weights_only" not in "".join(format_exception(raised.value))
+
+
+@pytest.mark.parametrize("options", [SingleOptions(), DdpOptions(), FsdpOptions()])
+def test_the_scale_of_fp16_is_resumed(options: StrategyOptions, tmp_path: Path) -> None:
+    strategy = make_strategy(options)
+    strategy.start(world_from_environment("cpu"))
+    try:
+        engines = [engine_of(strategy, replace(BASE, precision="fp16")) for _ in range(2)]
+        first, second = (each for each in engines if isinstance(each, TorchEngine))
+        kept = {"sample_factor": 32.0, "good_steps": 7.0}
+        first.scale.load_state(kept)
+        first.save(tmp_path)
+        second.load(tmp_path)
+        assert second.scale.state() == kept
+    finally:
+        strategy.stop()

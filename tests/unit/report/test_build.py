@@ -7,13 +7,15 @@ import html
 import io
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from raysuite.records import Results, RunFailed
 from raysuite.report import build, collect
-from raysuite.report.page import script_json
+from raysuite.report.page import _measured, script_json
 from raysuite.report.tables import columns, terminal_table
 from tests.fake_results import TWELVE_ROWS, write_results
 
@@ -45,6 +47,15 @@ def test_a_variant_that_failed_has_its_line(tmp_path):
     markdown = (tmp_path / "rows.md").read_text("utf-8")
     (line,) = re.findall(rf"^\| {re.escape(rows[0]['name'])} \| (.*failed.*)$", markdown, re.M)
     assert line.startswith("passed; run failed | – |")
+
+
+def test_a_page_has_the_time_of_the_last_record() -> None:
+    def run(*times: float | None) -> Any:
+        started, end, *epochs = (each and SimpleNamespace(time=each) for each in times)
+        return SimpleNamespace(started=started, end=end, epochs=epochs)
+
+    assert _measured([run(60, 3600, 120), run(90, None, 90061, 200)]) == "1970-01-02 01:01 UTC"
+    assert _measured([run(None, None)]) == "nothing so far"
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path):

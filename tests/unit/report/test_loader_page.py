@@ -135,6 +135,7 @@ def test_nothing_measured_is_a_page_too():
     bench = fake_bench({})
     assert speeds(loading_rows(bench)) is None
     assert "Nothing was measured" in page(bench)
+    assert "2027-01-15 08:00 UTC" in page(bench)
 
 
 def test_files(tmp_path: Path):

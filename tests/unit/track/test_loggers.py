@@ -118,6 +118,24 @@ def test_a_logger_that_is_not_installed_is_reported_with_its_command(
     assert part("wandb").install in ran.stderr
 
 
+@pytest.mark.parametrize("full", ["a", "b"])
+def test_a_folder_that_could_not_be_written_is_in_the_exit_code_whatever_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    folders = [write_results(tmp_path / name).folder for name in "ab"]
+
+    def note(run: Logged, folder: Path) -> None:
+        if tmp_path / full in folder.parents:
+            raise OSError("disk full")
+
+    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", note)
+    monkeypatch.setattr(loggers, "installed", lambda name: True)
+    ran = CliRunner().invoke(app, ["sync", *map(str, folders), "--to", "tensorboard"])
+    assert (ran.exit_code, ran.stderr.count("disk full")) == (1, 1)
+    assert str(tmp_path / full) in ran.stderr
+    assert ran.stdout.startswith(str(next(each for each in folders if each.name != full)))
+
+
 def test_an_unknown_logger_and_folder_are_refused(tmp_path: Path) -> None:
     results = write_results(tmp_path / "a")
     ran = CliRunner().invoke(app, ["sync", str(results.folder), "--to", "tensorflow"])

@@ -1,0 +1,77 @@
+"""`raysuite scale`: each of its options is a key of the spec."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+
+OPTIONS: dict[str, tuple[str, Any]] = {
+    "--name own": ("name", "own"),
+    "--samples-per-step 96": ("script.samples_per_step", "96"),
+    "--warmup-steps 3": ("measure.warmup_steps", 3),
+    "--check": ("script.check", 10),
+    "--profile": ("measure.profile", "torch"),
+    "--cpus-per-worker 2": ("resources.cpus_per_worker", 2),
+    "--device cpu": ("resources.device", "cpu"),
+    "--stall 77": ("script.stall_s", 77),
+    "--placement spread": ("resources.placement", "spread"),
+}
+DEFAULTS = {
+    "name": "my-train",
+    "script.samples_per_step": None,
+    "measure.warmup_steps": 10,
+    "script.check": None,
+    "measure.profile": "off",
+    "resources.cpus_per_worker": 1,
+    "resources.device": "auto",
+    "script.stall_s": 1800,
+    "resources.placement": "pack",
+}
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my train.py").touch()
+
+
+def planned(*options: str) -> list[dict[str, Any]]:
+    """The plans of a dry run."""
+    words = ["--", "my train.py", "--lr", "{0.1 * workers}"]
+    done = CliRunner().invoke(app, ["scale", "--dry-run", "--json", *options, *words])
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def values(plan: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for key in DEFAULTS:
+        value = plan["spec"]
+        for part in key.split("."):
+            value = value.get(part)
+        found[key] = value
+    return found
+
+
+def test_without_options_it_has_the_documented_defaults() -> None:
+    plans = planned()
+    made = sorted((plan["repeat"], plan["workers"]) for plan in plans)
+    assert made == [*itertools.product(range(3), (1, 2))]
+    assert values(plans[0]) == DEFAULTS
+    assert plans[0]["spec"]["script"]["command"] == ["my train.py", "--lr", "{0.1 * workers}"]
+
+
+@pytest.mark.parametrize("words", OPTIONS)
+def test_an_option_is_that_key_of_the_spec_alone(words: str) -> None:
+    key, value = OPTIONS[words]
+    (plan,) = planned("--workers", "4", "--repeats", "1", *words.split())
+    assert values(plan) == {**DEFAULTS, key: value}
+    assert plan["workers"] == 4

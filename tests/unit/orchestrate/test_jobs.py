@@ -1,0 +1,79 @@
+"""The output of a job on a cluster, over connections that break: each character once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysuite.errors import RunError, UserError
+from raysuite.orchestrate import jobs
+from raysuite.orchestrate.jobs import JobServer
+
+SOME = "0123456789abcdef"
+
+
+class Server(JobServer):
+    """Of one job, whose output comes in the pieces of one connection after the other."""
+
+    def __init__(self, *connections: tuple[str, ...]) -> None:
+        self._left = list(connections)
+        super().__init__("http://here", Path("/no/token"))
+
+    def _connect(self) -> Any:
+        return self
+
+    def list_jobs(self) -> list[Any]:
+        status = "RUNNING" if len(self._left) > 1 else "SUCCEEDED"
+        times = {"start_time": 1000, "end_time": 2500}
+        about = {"entrypoint": "x", "message": None, "driver_exit_code": 0}
+        return [SimpleNamespace(submission_id="one", status=status, **times, **about)]
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        for piece in self._left.pop(0):
+            yield piece
+        if self._left:
+            raise aiohttp.ClientPayloadError("the connection broke")
+
+
+def cut(places: set[int]) -> list[str]:
+    """Some text in pieces."""
+    edges = [0, *sorted(places), len(SOME)]
+    return [SOME[begin:end] for begin, end in itertools.pairwise(edges)]
+
+
+cuts = st.sets(st.integers(1, len(SOME) - 1)).map(cut)
+
+
+@settings(max_examples=25)
+@given(st.lists(cuts, min_size=1, max_size=4), st.lists(st.integers(0, 16), min_size=3, max_size=3))
+def test_each_character_comes_once_however_often_the_connection_breaks(
+    connections: list[list[str]], reached: list[int]
+) -> None:
+    """A connection begins with all that was printed, in pieces of its own."""
+    whole = connections.pop()
+    broken = [tuple(each[:many]) for each, many in zip(connections, reached, strict=False)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "_PAUSE_S", 0)
+        assert "".join(Server(*broken, tuple(whole)).follow("one")) == SOME
+
+
+def test_a_server_that_stays_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_PAUSE_S", 0)
+    monkeypatch.setattr(jobs, "_PATIENCE_S", 0)
+    with pytest.raises(RunError, match="one cannot be followed any longer: the connection broke"):
+        list(Server((), (), ()).follow("one"))
+
+
+def test_a_job_has_seconds_and_its_own_exit_code() -> None:
+    found = Server(()).job("one")
+    assert (found.started, found.ended, found.exit_code) == (1.0, 2.5, 0)
+    with pytest.raises(UserError, match="no job 'two' on this cluster; there are one"):
+        Server(()).job("two")
