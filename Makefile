@@ -70,8 +70,7 @@ test-contracts: setup
 	$(IN_STREAMS) tests/contract tests/gpu -m 'not thorough'
 
 test-integration: setup
-	$(IN_STREAMS) tests/integration -m 'not thorough and not alone'
-	$(ONE_BY_ONE) tests/integration -m 'not thorough and alone'
+	$(IN_STREAMS) tests/integration -m 'not thorough'
 
 test-lab: setup
 	$(ONE_BY_ONE) tests/lab -m 'not thorough'

@@ -5,6 +5,4 @@ from __future__ import annotations
 import pytest
 
 SLOW_MARKS = (pytest.mark.integration, pytest.mark.slow)
-ALONE_MARKS = (*SLOW_MARKS, pytest.mark.alone)
-"""Tests that no other test runs beside."""
 LAB_MARKS = (*SLOW_MARKS, pytest.mark.lab)

@@ -38,6 +38,8 @@ LIGHT_PACKAGES = {*PACKAGES[0].split(), "plan", "perf", "cluster", "cli"}
 """What `raysuite --help` and `raysuite plan` load: on a login node, in well under a second."""
 LAYER_0_NEEDS = {"pydantic", "yaml"}
 
+HAS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
+"""What an import can stand below."""
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.stem != ENTRY)
 
 
@@ -77,7 +79,7 @@ def imported(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
             ours = top(node.module or "") == "raysuite"
             tails = [f".{alias.name}" for alias in node.names] if ours else [""]
             yield from ((f"{node.module}{tail}", node.lineno) for tail in tails)
-        pending += ast.iter_child_nodes(node)
+        pending += (each for each in ast.iter_child_nodes(node) if isinstance(each, HAS_STATEMENTS))
 
 
 def too_high(path: Path, name: str) -> bool:

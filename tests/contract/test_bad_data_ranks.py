@@ -60,7 +60,10 @@ def told(folder: Path) -> list[Record]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "overrides"),
-    [(2, ["loader=native"]), (3, ["strategy=horovod", "loader=dali"])],
+    [
+        (2, ["loader=native"]),
+        pytest.param(3, ["strategy=horovod", "loader=dali"], marks=pytest.mark.thorough),
+    ],
 )
 def test_a_bad_image_ends_all_ranks_and_is_named(spec, tmp_path, workers, overrides):
     if "loader=dali" in overrides:

@@ -9,10 +9,10 @@ import pytest
 from raysuite.records import EpochFinished, RunFailed, RunFinished, SamplesSkipped
 from tests import bad_sets
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.small_sets import COUNTS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SPEC = """\
 name: bad

@@ -9,9 +9,9 @@ import pytest
 from raysuite.records import BatchFound, Results, RunFailed, RunFinished
 from raysuite.records.sweep import trials
 from tests.integration.workplace import Command, Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 

@@ -10,9 +10,9 @@ import pytest
 from raysuite.records import RunFinished
 from tests.integration.test_run import ALONE
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
 SECONDS = 90
 
 

@@ -22,7 +22,6 @@ from tests.integration.workplace import ROOT
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.alone,
     pytest.mark.thorough,
     pytest.mark.timeout(1500),
 ]

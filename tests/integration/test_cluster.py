@@ -10,9 +10,9 @@ from PIL import Image
 
 from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStarted
 from tests.integration.workplace import Workplace, until_ended
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.timeout(900)]
 
 SPEC = """\
 name: joined

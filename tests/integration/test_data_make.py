@@ -57,7 +57,6 @@ def test_a_command_that_is_killed_is_gone_on_with(
         place.close()
 
 
-@pytest.mark.alone
 def test_every_node_of_a_cluster_gets_it(tmp_path: Path) -> None:
     """Two nodes that share this machine's disk: one writes, the other waits and finds it."""
     folders = [tmp_path / "a", tmp_path / "b"]

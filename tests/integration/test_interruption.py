@@ -26,11 +26,11 @@ from raysuite.records import (
 from raysuite.track import sync
 from tests.integration.workplace import Command, Workplace, has_checkpoint, name_of, until_ended
 from tests.json_lines import assert_json
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.require import require
 from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.timeout(900)]
 
 KILLED = """\
 name: killed
@@ -137,20 +137,15 @@ def test_a_second_user_finds_every_door_closed(driverless):
     require("root")  # the fixture has looked
 
 
-def test_a_killed_driver_is_resumed_and_ctrl_c_and_sigterm_keep_what_there_is(
-    driverless, workplace
-):
+def test_a_killed_driver_is_resumed_and_sigterm_leaves_a_checkpoint(driverless, workplace):
     before, journal = driverless
     (workplace.folder / "hold-torch-1").unlink()
     command = workplace.start("raysuite", "run", "stopped.yaml", "--resume")
     workplace.held(command)  # in the third
     family = command.family()
-    command.process.send_signal(signal.SIGINT)
-    assert command.wait(120) == 130, command.stderr
-    until_ended(family, 180)
-    assert f"--resume-from {before.folder}" in command.stderr
+    os.killpg(command.process.pid, signal.SIGTERM)
+    assert_stops(command, family, workplace, "hold-torch-2")
     assert "Traceback" not in command.stderr
-    assert list(workplace.temporary.glob("rs-*")) == []
 
     results = workplace.results()
     assert results.folder == before.folder
@@ -163,27 +158,17 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_and_sigterm_keep_what_there_is(
         range(starts(second)[-1], EPOCHS)
     )
     assert starts(third) == [0]
+    assert isinstance(third[-1], RunStopped)
+    assert has_checkpoint(results, run_ids(results)[2])
     ends = [results.end_of(run_id) for run_id in run_ids(results)]
     assert [type(end) for end in ends] == [RunFinished, RunFinished, type(None)]
 
     assert sync(results, f"sqlite:///{workplace.folder}/mlflow.db").ok
-    states = workplace.query("select status, count(*) from runs group by status order by status")
-    assert states == [("FINISHED", 2), ("RUNNING", 2)]
+    assert workplace.query("select count(*) from runs where status = 'FINISHED'") == [(2,)]
     steps = "select count(*) from (select distinct run_uuid, step from metrics where key = {})"
     key = "'step/loss'"
     total = workplace.query(f"select count(*) from metrics where key = {key}")
     assert total == workplace.query(steps.format(key))
-
-    # SIGTERM: the third stops by itself, and leaves a checkpoint
-    command = workplace.start("raysuite", "run", "stopped.yaml", "--resume", "--no-mlflow")
-    workplace.held(command)
-    family = command.family()
-    os.killpg(command.process.pid, signal.SIGTERM)
-    assert_stops(command, family, workplace, "hold-torch-2")
-    third = results.records(run_ids(results)[2])
-    assert len(starts(third)) == 2
-    assert isinstance(third[-1], RunStopped)
-    assert has_checkpoint(results, run_ids(results)[2])
 
 
 def assert_stops(
@@ -196,6 +181,25 @@ def assert_stops(
     assert command.wait(120) == 75, command.stderr
     until_ended(family, 60)  # a killed process frees its memory before it is gone
     assert list(workplace.temporary.glob("rs-*")) == []
+
+
+@pytest.mark.thorough
+def test_ctrl_c_ends_at_once_and_keeps_what_there_is(workplace):
+    workplace.write("ctrl-c.yaml", STOPPED.replace("stopped", "ctrl-c"))
+    workplace.write("hold-torch-1", "")
+    command = workplace.start("raysuite", "run", "ctrl-c.yaml", "--no-mlflow")
+    workplace.held(command)  # in the second
+    family = command.family()
+    command.process.send_signal(signal.SIGINT)
+    assert command.wait(120) == 130, command.stderr
+    until_ended(family, 180)
+    (workplace.folder / "hold-torch-1").unlink()
+    results = workplace.results()
+    assert f"--resume-from {results.folder}" in command.stderr
+    assert "Traceback" not in command.stderr
+    assert list(workplace.temporary.glob("rs-*")) == []
+    ends = [results.end_of(run_id) for run_id in run_ids(results)]
+    assert [type(end) for end in ends] == [RunFinished, type(None), type(None)]
 
 
 @pytest.mark.thorough

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.secrets import files_with, others_may_read, processes_with
 from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 WORDS = ["$(id)", "`id`", "a  b", "it's", '"', "\\", "*", "ünï", ";true", "line\nbreak"]
 ECHO = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]])); sys.exit(75)"

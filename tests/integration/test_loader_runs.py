@@ -6,9 +6,9 @@ import pytest
 
 from raysuite.records import EpochFinished
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SPEC = """\
 name: loaders

@@ -20,13 +20,15 @@ import psutil
 import pytest
 import ray
 
+from raysuite.cluster.agent.mlflow import DATABASE
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.records import Results
 from raysuite.records.system import system_files
 from raysuite.track.results_folder import results_id
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
+from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1500)]
+pytestmark = [*SLOW_MARKS, pytest.mark.timeout(1500)]
 
 BIN = Path(sys.executable).parent
 SPEC = """\
@@ -151,6 +153,7 @@ def test_no_secret_is_in_the_environment_or_on_a_command_line(user: User) -> Non
     assert str(user.cluster.token_file) in shown
 
 
+@pytest.mark.thorough
 def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
     user: User, other_ray: None
 ) -> None:
@@ -162,6 +165,10 @@ def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
     assert ray.is_initialized()
     table = f"workflowType=machine_learning&viewStateShareKey={results_id(report.parent)}"
     assert table in user.types("raysuite cluster status")
+    (node,) = user.cluster.nodes()
+    with closing(sqlite3.connect(Path(node.temp) / "mlflow" / DATABASE)) as database:
+        states = database.execute("select distinct status from runs").fetchall()
+    assert states == [("FINISHED",)]
 
 
 @pytest.mark.thorough
@@ -183,6 +190,7 @@ def test_a_users_own_script_scales_in_a_job(user: User) -> None:
 
 
 def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: None) -> None:
+    until(lambda: (head := user.cluster.head()) is not None and head.mlflow_answers)
     processes = tree(user)
     ports = {address.port for address in listening(processes)}
     (node,) = user.cluster.nodes()
@@ -196,9 +204,8 @@ def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: No
             free.bind(("127.0.0.1", port))
     assert not user.cluster.token_file.exists()
     assert not user.cluster.mlflow_file.exists()
-    with closing(sqlite3.connect(user.cluster.mlflow / "mlflow.db")) as kept:
-        states = kept.execute("select distinct status from runs").fetchall()
-    assert states == [("FINISHED",)]
+    with closing(sqlite3.connect(user.cluster.mlflow / DATABASE)) as kept:
+        assert kept.execute("select name from experiments").fetchall() == [("Default",)]
     (status,) = user.asks("raysuite cluster list --all --json")
     assert (status["state"], status["why"]) == ("ended", "taken down")
     assert ray.get(ray.remote(lambda: 7).remote()) == 7

@@ -7,9 +7,9 @@ import pytest
 
 from raysuite.records import Results, RunFailed, RunFinished
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 GIB = 2**30
 SPEC = """\

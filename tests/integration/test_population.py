@@ -10,10 +10,10 @@ from raysuite.records import EpochFinished, Results, RunFinished, RunJudged, Run
 from raysuite.records.judged import held_after
 from raysuite.records.sweep import TrialFigures, trials
 from tests.integration.workplace import Workplace, alive, name_of
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 

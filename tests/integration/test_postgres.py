@@ -24,7 +24,7 @@ from tests.require import postgres_programs, require
 from tests.secrets import files_with
 from tests.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 WRITTEN = """
 import mlflow

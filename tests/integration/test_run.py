@@ -9,15 +9,19 @@ import torch
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.records import EpochFinished, Results, RunFinished
+from raysuite.parallel.base import World
+from raysuite.plan import make_plans
+from raysuite.records import EpochFinished, Record, Results
+from raysuite.spec import parse_document
 from raysuite.track import sync
+from raysuite.train.run import execute
 from tests.integration.own import Net
 from tests.integration.workplace import Command, Workplace
 from tests.json_lines import assert_records
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.require import require
 
-pytestmark = [*ALONE_MARKS, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.timeout(900)]
 
 ONE_RUN = """\
 name: matrix
@@ -50,7 +54,10 @@ def results(done: Command, workplace: Workplace) -> Results:
 
 
 def losses(results: Results, place: int = 0) -> list[float]:
-    records = results.records(results.plans()[place]["run_id"])
+    return losses_of(results.records(results.plans()[place]["run_id"]))
+
+
+def losses_of(records: list[Record]) -> list[float]:
     return [
         loss for record in records if isinstance(record, EpochFinished) for loss in record.losses
     ]
@@ -135,6 +142,7 @@ def test_frameworks_and_loaders_do_the_same_work(results):
         assert losses(results, place) == pytest.approx(losses(results), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_without_ray_it_is_the_same(results, workplace):
     words = ["torchrun", "--nproc-per-node=2", "--standalone", "-m", "raysuite.train"]
     workplace.run(*words, "matrix.yaml", "--results", "bare", OMP_NUM_THREADS="1")
@@ -146,16 +154,10 @@ def test_without_ray_it_is_the_same(results, workplace):
         assert losses(bare, place) == pytest.approx(losses(results, place), rel=1e-6)
 
 
-@pytest.mark.thorough
-def test_one_process_does_the_same_work(results, workplace):
-    workplace.write("alone.yaml", ALONE)
-    workplace.run("python", "-m", "raysuite.train", "alone.yaml", "--results", "alone")
-    alone = Results.open(workplace.folder / "alone")
-    kinds = [
-        [record.kind for record in each.records(each.plans()[0]["run_id"])]
-        for each in (alone, results)
-    ]
-    assert kinds[0] == kinds[1]
-    assert losses(alone) == pytest.approx(losses(results), rel=1e-4)
-    finished = alone.end_of(alone.plans()[0]["run_id"])
-    assert isinstance(finished, RunFinished)
+def test_one_process_without_ray_does_the_same_work(results):
+    document = parse_document(ALONE.replace("own:", "tests.integration.own:"), "alone.yaml")
+    (plan,) = make_plans(document, gpus=0)
+    alone = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))
+    ray = results.records(results.plans()[0]["run_id"])
+    assert [record.kind for record in alone] == [record.kind for record in ray]
+    assert losses_of(alone) == pytest.approx(losses(results), rel=1e-4)

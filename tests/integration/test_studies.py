@@ -98,7 +98,6 @@ def test_data_make_makes_what_a_spec_has_of_synthetic_data() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_in_small_from_data_to_report(workplace: Workplace) -> None:

@@ -25,10 +25,10 @@ from raysuite.records import (
     read_journal,
 )
 from tests.integration.workplace import Command, Workplace, has_checkpoint, until_ended
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SLOW = """\
 name: slow

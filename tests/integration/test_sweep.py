@@ -25,11 +25,11 @@ from tests.integration.workplace import (
     name_of,
     until_ended,
 )
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.require import require
 from tests.waiting import until
 
-pytestmark = [*ALONE_MARKS, pytest.mark.timeout(1200)]
+pytestmark = [*SLOW_MARKS, pytest.mark.timeout(1200)]
 
 PATIENCE_S = 900
 
@@ -38,17 +38,17 @@ name: ends
 model: {name: "own:Failing", options: {how: slow}}
 data: digits
 optimizer: {name: sgd, momentum: 0.9}
-training: {epochs: 12, global_batch: 240}
+training: {epochs: 8, global_batch: 240}
 resources: {device: cpu}
 search:
   space:
     optimizer.lr: {grid: [0.1, 0.000001]}
-    model.options.how: {grid: [raises, ""], when: {optimizer.lr: 0.1}}
+    model.options.how: {grid: [""], when: {optimizer.lr: 0.1}}
   searcher: grid
   scheduler: {name: asha, grace_epochs: 1, reduction_factor: 3}
   side_by_side: 1
 """
-"""One trial raises, one learns, one does not and is slow enough to be ended."""
+"""One trial learns, one does not and is slow enough to be ended."""
 
 FAILING = """\
 name: failing
@@ -112,23 +112,20 @@ def swept(workplace: Workplace, name: str, text: str) -> tuple[Command, Results]
     return command, workplace.results()
 
 
-def test_a_trial_raises_the_best_one_wins_and_asha_ends_a_poor_one(workplace):
+def test_the_best_trial_wins_and_asha_ends_a_poor_one(workplace):
     command, results = swept(workplace, "ends", ENDS)
-    raised, good, poor = ends(results)
-    assert isinstance(raised, RunFailed)
-    assert raised.reason == "error"
-    assert "ValueError" in raised.message
+    good, poor = ends(results)
     assert len(records_of(results, 0, RunStarted)) == 1
     assert isinstance(good, RunFinished)
     assert isinstance(poor, RunPruned)
     assert poor.by == "asha"
-    assert poor.epoch < 11
-    assert poor.value == records_of(results, 2, EpochFinished)[0].val_accuracy
+    assert poor.epoch < 7
+    assert poor.value == records_of(results, 1, EpochFinished)[0].val_accuracy
     found = trials(results)
-    assert [trial.status for trial in found] == ["failed", "finished", "pruned"]
+    assert [trial.status for trial in found] == ["finished", "pruned"]
     winner = best(found, "accuracy")
     assert winner is not None
-    assert winner.number == 1
+    assert winner.number == 0
     assert winner.goals["accuracy"] > 0.8
     assert (results.folder / "best.yaml").is_file()
     assert command.stdout.split() == [str(results.folder)]
@@ -141,7 +138,7 @@ def test_trials_that_fail_in_every_way_end_by_themselves_and_stop_no_other(workp
     hung, raised, full, well = ends(results)
     assert isinstance(well, RunFinished)
     assert [end.reason for end in (hung, raised, full)] == ["deadline", "error", "out_of_memory"]
-    assert "the sun went down" in raised.message
+    assert "ValueError: the sun went down" in raised.message
     assert "deadline_s" in hung.message
     for number in range(3):
         assert len(records_of(results, number, RunStarted)) == 1

@@ -8,10 +8,10 @@ import pytest
 
 from raysuite.records.sweep import best, trials
 from tests.integration.workplace import Workplace
-from tests.marks import ALONE_MARKS
+from tests.marks import SLOW_MARKS
 from tests.pages import blocks
 
-pytestmark = [*ALONE_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
+pytestmark = [*SLOW_MARKS, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 LEARNT = 0.45
 """A third by chance."""

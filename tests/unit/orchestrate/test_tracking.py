@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.state_files import Head
-from raysuite.files import sqlite_uri
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Results
 
@@ -16,7 +15,8 @@ def test_a_server_that_starts_slowly_is_waited_for_beside_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYSUITE_CLUSTER", str(tmp_path))
-    uri = sqlite_uri(tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    uri = "http://127.0.0.1:9"  # nobody answers, which ends the preparation too
     starting = Head(host="n", gcs="10.0.0.1:1", dashboard="", mlflow=uri, mlflow_answers=False)
     (tmp_path / "head.json").write_text(starting.model_dump_json(), "utf-8")
     shown: list[str] = []
