@@ -181,16 +181,8 @@ def test_make_lists_its_targets() -> None:
     listed = [line.split()[0] for line in answer.stdout.splitlines()]
     runs = ["demo", "sweep", "study"]
     habits = ["setup", "lock", *runs, "docs", "check"]
-    tests = [
-        "test",
-        "test-extras",
-        "test-ray",
-        "test-thorough",
-        "test-fast",
-        "mutants",
-        "bench",
-        "ui",
-    ]
+    tests = ["test", *(f"test-{each}" for each in ("extras", "ray", "thorough", "fast"))]
+    tests += ["mutants", "bench", "ui"]
     lab = ["lab-up", "lab-down", "lab-status", "lab-shell"]
     cluster = ["cluster-up", "cluster-status", "submit", "cluster-down"]
     assert listed == ["help", *habits, *tests, "image", "report", *lab, *cluster, "clean"]
