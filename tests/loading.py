@@ -11,11 +11,12 @@ from tests.require import require
 
 
 def params(names: Iterable[str]) -> list[Any]:
-    """A parameter for each loader's name; those of ray_data start processes."""
-    return [
-        pytest.param(name, marks=[pytest.mark.integration] if name.startswith("ray") else [])
-        for name in names
-    ]
+    """A parameter for each loader's name.
+
+    A stream of Ray Data takes seconds to start: CI has those of tests/contract/test_ray_data.py.
+    """
+    slow = [pytest.mark.integration, pytest.mark.thorough]
+    return [pytest.param(name, marks=slow if name == "ray_data" else []) for name in names]
 
 
 def ready(request: pytest.FixtureRequest) -> str:

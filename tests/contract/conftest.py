@@ -6,26 +6,10 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ONE_IN = 5
-"""A stream of Ray Data takes seconds to start: of a test's cases with it CI has one in five."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the other cases with ray_data as thorough."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        test, _, case = item.nodeid.partition("[")
-        if "ray_data" in case:
-            if seen[test] % ONE_IN:
-                item.add_marker(pytest.mark.thorough)
-            seen[test] += 1
 
 
 @pytest.fixture(scope="package")

@@ -330,7 +330,7 @@ def test_published_times_are_in_the_unit_of_ours(tmp_path):
     spec = (
         TWELVE_ROWS.replace("model: resnet20", "model: resnet50")
         .replace("data: digits", "data: imagenet")
-        .replace("[1, 2]", "[4, 1024]")
+        .replace("[1, 2]", "[512, 1024]")
         .replace("global_batch: 64", "batch_per_worker: 64")
         .replace("epochs: 6", "epochs: 90")
     )
