@@ -89,7 +89,7 @@ def test_what_the_cache_keeps(answers: list[dict[str, Any]]) -> None:
 
 SPEC = f"""
 name: gated
-model: resnet20
+model: tests.tiny_model:Tiny
 data: digits
 strategy: {{name: custom, target: "{TARGET}"}}
 training: {{epochs: 2, global_batch: 240}}

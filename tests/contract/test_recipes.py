@@ -33,6 +33,15 @@ STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 """Optimisers that a framework could break: all under DDP. tests/contract/test_strategies.py has SGD
 under each of them."""
+THOROUGH = (
+    "ddp-sgd",
+    "horovod-muon",
+    "deepspeed-0-muon",
+    "deepspeed-0-schedule_free",
+    "deepspeed-1-tuned",
+)
+"""CI has SGD with rates by layer or weights of classes, and each of the others under DDP and
+under a framework that wraps or shards it."""
 VARIANTS = {
     f"{name}-{optimizer}": (strategy, optimizer)
     for name, (strategy, optimizers) in STRATEGIES.items()
@@ -45,11 +54,19 @@ AVERAGED = [
 ]
 
 
-def launched(framework: str) -> dict[str, Any]:
+CASES = [
+    pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else [])
+    for name in VARIANTS
+]
+
+
+def launched(framework: str, thorough: bool = False) -> dict[str, Any]:
+    """By variant: those of CI, or the others."""
     request = {
         name: (strategy, optimizer)
         for name, (strategy, optimizer) in VARIANTS.items()
         if strategy["name"] == framework
+        and (name in THOROUGH) == thorough
         and (optimizer != "schedule_free" or installed("schedulefree"))
     }
     found: dict[str, Any] = found_by(framework, 2, "recipe_worker", request)[0]
@@ -59,11 +76,11 @@ def launched(framework: str) -> dict[str, Any]:
 def found_for(variant: str) -> dict[str, Any]:
     if variant.endswith("schedule_free"):
         require("schedulefree")
-    found: dict[str, Any] = launched(VARIANTS[variant][0]["name"])[variant]
+    found: dict[str, Any] = launched(VARIANTS[variant][0]["name"], variant in THOROUGH)[variant]
     return found
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CASES)
 def test_equal_to_one_process(variant: str) -> None:
     found = found_for(variant)
     assert found["ranks_equal"]
@@ -74,7 +91,7 @@ def test_equal_to_one_process(variant: str) -> None:
     assert found["averaged"] == (variant in AVERAGED)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CASES)
 def test_the_rates_told_are_the_rates_used(variant: str) -> None:
     found = found_for(variant)
     if variant.endswith("tuned"):  # whose groups of parameters have rates of their own
@@ -85,7 +102,7 @@ def test_the_rates_told_are_the_rates_used(variant: str) -> None:
     assert len(found["rates_told"]) >= 11
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CASES)
 def test_a_checkpoint_continues_to_the_bit(variant: str) -> None:
     found = found_for(variant)
     assert found["resumed"] == 0.0

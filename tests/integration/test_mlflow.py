@@ -31,6 +31,7 @@ FOUR_ROWS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
     "epochs: 6, global_batch: 64, target_accuracy: 0.9",
     "epochs: 2, global_batch: 64, target_accuracy: 0.5",  # which two epochs reach
 )
+TWO_ROWS = FOUR_ROWS.replace("[native, dali]", "[native]")
 STEPS = 2 * 23
 """Of a run of those."""
 TABLES = ("experiments", "runs", "params", "tags", "metrics", "latest_metrics")
@@ -183,7 +184,7 @@ def test_a_trial_whose_plan_was_decided_anew_is_there_once(database, tmp_path):
     assert sizes(database)["runs"] == 6
 
 
-@pytest.mark.parametrize("calls", [0, 1, 3, 8])
+@pytest.mark.parametrize("calls", [0, 3])
 def test_a_sync_that_breaks_off_is_completed_by_the_next(database, tmp_path, monkeypatch, calls):
     results = write_results(tmp_path / "results", spec=FOUR_ROWS)
     whole = Store.log
@@ -234,8 +235,8 @@ def test_killed_at_any_moment(database, tmp_path):
 
 
 def test_several_at_once(database, tmp_path):
-    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
-    other = write_results(tmp_path / "other", spec=FOUR_ROWS)
+    results = write_results(tmp_path / "results", spec=TWO_ROWS)
+    other = write_results(tmp_path / "other", spec=TWO_ROWS)
     command = [sys.executable, "-m", "raysuite", "sync"]
     started = [
         subprocess.Popen(
@@ -247,15 +248,15 @@ def test_several_at_once(database, tmp_path):
         _, complaint = process.communicate(timeout=120)
         assert process.returncode == 0, complaint
     found = sizes(database)
-    assert found["runs"] == 10
+    assert found["runs"] == 6
     assert found["experiments"] == 2
     steps = query(database, "select count(*) from metrics where key = 'step/loss'")
-    assert steps == [(2 * 4 * STEPS,)]
+    assert steps == [(2 * 2 * STEPS,)]
 
 
 def test_a_journal_that_grew_is_written_on(database, tmp_path):
-    whole = write_results(tmp_path / "whole", spec=FOUR_ROWS)
-    results = write_results(tmp_path / "results", spec=FOUR_ROWS, missing=[1, 2, 3])
+    whole = write_results(tmp_path / "whole", spec=TWO_ROWS)
+    results = write_results(tmp_path / "results", spec=TWO_ROWS, missing=[1])
     journal = results.journal_file(results.plans()[0]["run_id"])
     lines = journal.read_text("utf-8").splitlines(keepends=True)
     journal.write_text("".join(lines[:4]), "utf-8")
@@ -263,7 +264,7 @@ def test_a_journal_that_grew_is_written_on(database, tmp_path):
     assert {"RUNNING"} == {state for (state,) in query(database, "select status from runs")}
     journal.write_text("".join(lines), "utf-8")
     shutil.copytree(whole.folder / "runs", results.folder / "runs", dirs_exist_ok=True)
-    assert sync(results).written == 4
+    assert sync(results).written == 2
     assert {"FINISHED"} == {state for (state,) in query(database, "select status from runs")}
     grown = content(database)
     assert sync(whole).ok

@@ -91,8 +91,12 @@ def grow(results: Results, whole: Results, places: list[int]) -> None:
 
 
 def test_what_it_missed_comes_later_and_once(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     whole = write_results(tmp_path / "whole", spec=FOUR_RUNS)
     results = write_results(tmp_path / "results", spec=FOUR_RUNS, missing=range(4))
     tracking = Tracking(server.uri, print_text)

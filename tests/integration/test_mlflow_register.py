@@ -244,7 +244,8 @@ def test_twice_is_once_and_other_weights_are_another_version(place: Path) -> Non
     assert sorted(int(version.version) for version in versions) == [1, 2, 3]
 
 
-def test_what_cannot_be_registered_is_told(place: Path) -> None:
+def test_what_cannot_be_registered_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     results = Results(place / "results")
     first, second = (plan["run_id"] for plan in results.plans())
     several = register("results")

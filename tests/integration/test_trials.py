@@ -9,7 +9,7 @@ from tests.require import PRESENT, require
 
 MANY_PROCESSES = ("ray", "gloo", "deepspeed")
 """Their trials take longest; horovod's starts ranks in the same way."""
-HERE = ("torchvision", "timm", "schedulefree", "dali")
+HERE = ("torchvision", "timm", "schedulefree", "dali", "horovod", "mlflow")
 """Tried in this process, which has torch: to start another one is tried with torch itself."""
 
 
