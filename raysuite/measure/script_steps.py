@@ -138,7 +138,7 @@ class Recorder:
             if optimizer is not self._other:
                 self._other = optimizer
                 return
-            # the first optimiser no longer steps: with Horovod, it steps once, to broadcast its state
+            # the first optimiser has stopped; Horovod steps it once, to broadcast its state
             self._optimizer = optimizer
             if self._steps == 1:
                 self.marks["first_step"] = time.perf_counter()
