@@ -165,8 +165,8 @@ def command() -> NoReturn:
 
 def main() -> None:
     """Run the command line with this process's arguments."""
-    # A spec names the user's own models in the working folder as module:attribute. A console script
-    # lacks this folder in its path. It goes last, so as to hide no installed package.
+    # A spec can name models in the working folder as module:attribute, but a console script lacks
+    # this folder in sys.path. It is appended last, so that it hides no installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     app()

@@ -201,8 +201,8 @@ def loaders(
     """Time every loader on a data set, and decoding and reading by themselves.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
-    with the reason. The last line names the fastest loader and what limits it. A spec gives its
-    data set and, unless --loader names others, its loaders in addition to the usual ones.
+    with the reason. The last line names the fastest loader and what limits it. With a spec, its
+    data set is used and, without --loader, its loaders are timed in addition to the usual ones.
 
     \b
     Examples:
@@ -247,7 +247,8 @@ def loaders(
 
 
 def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
-    """The data set of `what` and, if it is a spec, its loaders. Raises UserError for several."""
+    """The data set of `what` and, if `what` is a spec, its loaders. Raises UserError if the spec
+    has several data sets."""
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document

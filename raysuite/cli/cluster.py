@@ -51,7 +51,7 @@ def node_in_words(status: Status, index: int) -> str:
 
 
 def mlflow_in_words(head: Head) -> str:
-    """Where the MLflow server is, and whether it answers yet."""
+    """The MLflow server's address, and whether the server answers yet."""
     if not head.mlflow:
         return f"none ({head.mlflow_error})" if head.mlflow_error else "none"
     return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
@@ -225,7 +225,7 @@ def new(
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
 
-    Asks for keys that differ by site; set others by --set, or edit the file.
+    Asks for keys that differ by site; set other keys with --set, or edit the file.
 
     \b
     Examples:
@@ -414,7 +414,7 @@ def check(
         raise typer.Exit(1)
 
 
-# `raysuite cluster up`: start a cluster and wait until all of it is there.
+# `raysuite cluster up`: start a cluster and wait until all nodes have joined.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
 """-P: nothing is imported from the working folder, which may hold another raysuite."""
@@ -691,8 +691,8 @@ _MLFLOW_S = 10
 
 
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """The page of the cluster's MLflow with a table of the newest results; its list of experiments
-    if there are none, or if MLflow does not answer in time."""
+    """The URL of the table of the newest results in the cluster's MLflow; without results, or if
+    MLflow does not answer in time, that of its list of experiments."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
@@ -701,7 +701,7 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
         patience = {"TIMEOUT": f"{_MLFLOW_S}", "MAX_RETRIES": "0"}
         os.environ.update({f"MLFLOW_HTTP_REQUEST_{name}": each for name, each in patience.items()})
         os.environ.update(client_environment(folder, head))
-        with suppress(Exception):  # the rest is shown, whatever is wrong with the server
+        with suppress(Exception):  # a server's failure does not hide the rest
             page = runs_page(head.mlflow)
     return f"{head.mlflow.rstrip('/')}/{page}"
 
@@ -825,7 +825,7 @@ def down(
         except RaysuiteError as error:
             if not everything:
                 raise
-            lines = [str(error)]  # the other clusters are ended all the same
+            lines = [str(error)]  # continue with the other clusters
         left += lines
         if not lines:
             print_text(f"{each} is down")

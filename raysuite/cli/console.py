@@ -35,7 +35,7 @@ def _console(stderr: bool) -> Console:
     from rich.console import Console  # imported here: `raysuite --version` does not need it
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # made each time, with the present stream: tests replace the stream
+    # not cached: tests replace the stream
     return Console(
         stderr=stderr,
         width=None if terminal else PLAIN_WIDTH,
@@ -57,7 +57,7 @@ def print_json(data: Any) -> None:
 
     from raysuite.records.schema import finite
 
-    try:  # takes a tenth of the time of json, which indents in Python
+    try:  # 10 times as fast as json, which indents in Python
         text = to_json(data, indent=2, inf_nan_mode="null").decode()
     except ValueError:  # pydantic's error for a name that is not UTF-8
         text = json.dumps(finite(data), indent=2, ensure_ascii=False)

@@ -216,7 +216,7 @@ def make(
 
 
 _Say = Callable[[dict[str, Any]], None] | None
-"""A function that gets as data what is otherwise printed as text; None prints the text."""
+"""A function that receives results as data; with None they are printed as text."""
 
 
 def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:

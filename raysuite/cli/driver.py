@@ -73,18 +73,18 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""Seconds that a stopped suite needs to have left for writing to MLflow."""
+"""Seconds that must be left for writing a stopped suite to MLflow."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C or a request to stop, before all else: time may be short."""
+    """Print how to resume after Ctrl-C or a stop request, first of all: time may be short."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "what has finished is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
 
 
 def print_what_changed(results: Results, document: Document) -> None:
-    """Print which keys of the spec were edited since the results began; this has no effect."""
+    """Print which keys of the spec were edited after the start; the edits have no effect."""
     from raysuite.track.entries import flatten
 
     file = results.folder / "spec.yaml"
@@ -185,7 +185,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def plan(self) -> None:
-        """Make the plans, or read those to be resumed: mistakes are reported before Ray starts."""
+        """Make the plans, or read the plans to resume; mistakes are reported before Ray starts."""
 
     def reset_failures(self) -> None:
         """Let the runs that failed be repeated."""
@@ -195,13 +195,14 @@ class Work(ABC, Generic[AnyRequest]):
             suite.reset_failures(suite.planned(self.results), self.results)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        """A check during Ray's start; the yielded function waits for it, and raises SpecError."""
+        """Check batches while Ray starts; the yielded function waits for the check, and
+        raises SpecError."""
         return nullcontext(lambda: None)
 
     @property
     @abstractmethod
     def on_ray(self) -> bool:
-        """Whether work is left that needs Ray, before the first run."""
+        """Whether Ray is needed for the remaining runs, as computed before the first of them."""
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """Connect to a Ray cluster or, if Ray is not needed, give this machine's capacity."""
@@ -219,10 +220,10 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
-        """Carry out what has not ended yet; return the request that stopped it, if any."""
+        """Execute the runs that have not ended; return the stop request, if any."""
 
     def publish(self, tracking: Tracking) -> None:
-        """Write to MLflow, at the end, what is not in the records."""
+        """At the end, write to MLflow data that the records lack."""
 
     @property
     @abstractmethod
@@ -467,7 +468,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is exited after report and MLflow: a driver that is killed before is resumed
+    # `kept` is closed only after report and MLflow: until then, a killed driver is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

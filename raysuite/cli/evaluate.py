@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Most lines in the table by class; of more classes, those with the lowest recall are shown."""
+"""Maximum lines of the table by class; of more classes, those with the lowest recall are shown."""
 _MOST_CONFUSED = 5
 
 

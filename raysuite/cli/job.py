@@ -41,7 +41,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
-    """The job server of the chosen cluster. Raises UserError if the choice is not clear."""
+    """The job server of the chosen cluster. Raises UserError if the choice is ambiguous."""
     from raysuite.cluster.forward import forwarded
     from raysuite.orchestrate.jobs import JobServer
 
@@ -115,7 +115,7 @@ def submit(
     """Run a command on a cluster's head node, in the folder `cluster up` ran in.
 
     The arguments are passed on unchanged; no shell splits them. The exit code is the job's: 0, or
-    75 if the job was stopped and can continue later, or another one if it failed. After Ctrl-C the
+    75 if the job was stopped and can continue later, or another code if it failed. After Ctrl-C the
     job continues.
 
     \b

@@ -97,7 +97,7 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
-    """CPUs to which this host would bind each worker by `binding: auto`; workers on GPUs are left
+    """CPUs to which this host would bind each worker with `binding: auto`; workers on GPUs are left
     out, as their CPUs are known only on the nodes."""
     from raysuite.measure.topology import bound_cpus, cpu_list
 
@@ -151,7 +151,7 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
 
 
 def _passed(operation: Operation, schedule: Schedule) -> str:
-    """A pass, such as f3, or f3a in the first of a worker's several stages; empty for an update."""
+    """A pass as text: f3, or f3a in a worker's first stage of several; empty for an update."""
     if operation.kind == "update":
         return ""
     part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""

@@ -64,8 +64,8 @@ def calibrate(
 
     With --workers, no costs are fitted. Instead, the growth of throughput with the workers is
     fitted, for each variant that was measured on at least two numbers of workers. RESULTS may then
-    also be CSV files of figures from elsewhere: workers, nodes, throughput, optionally batch, and
-    columns that tell series apart.
+    also be CSV files from elsewhere, with the columns workers, nodes, throughput, optionally batch,
+    and columns that distinguish series.
 
     \b
     Examples:

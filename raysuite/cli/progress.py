@@ -52,7 +52,7 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The new Records of complete lines; if the journal is damaged, only the Record of that."""
+        """The new Records of complete lines; if the journal is damaged, only the last Record."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second, of the last seconds or else of the last epoch; None without either."""
+        """Images per second in the last seconds, else in the last epoch; None without either."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
@@ -181,8 +181,8 @@ LOG_SECONDS = 60.0
 class LiveView(ABC):
     """A live display on a terminal, lines elsewhere; or JSON lines, or only failures.
 
-    The live part is shown within the context. Records that are older than this object, of resumed
-    runs, are counted but have no lines.
+    The live part is shown within the context. Earlier Records of resumed runs are counted but not
+    printed.
     """
 
     per_second = 4
@@ -196,7 +196,7 @@ class LiveView(ABC):
         self._began: tuple[float, int] | None = None
         """Time of the first look at the journals, and how many runs had ended by then."""
         self._last = (0.0, 0)
-        """Time of the last end of a run since then, and how many runs have ended."""
+        """Time of the last end of a run since `_began`, and how many runs have ended."""
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
@@ -206,7 +206,7 @@ class LiveView(ABC):
 
     @property
     def total(self) -> int:
-        """The number of runs in all, with those to come."""
+        """The number of all runs, including those to come."""
         return len(self.runs)
 
     @property
@@ -230,7 +230,7 @@ class LiveView(ABC):
         """An estimate of the time left; empty if there is none. `now` is a time of the clock."""
 
     def add(self, plan: RunPlan) -> None:
-        """Add a run unless it is known. A run whose batch was found replaces its earlier plan."""
+        """Add a new run, or replace a run whose plan a batch search has changed."""
         place = self._places.setdefault(plan.index, len(self.runs))
         if place == len(self.runs):
             self.runs.append(RunState(plan))
@@ -269,7 +269,7 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet on stderr, as it is no result."""
+        """Write a line above the live part; with --quiet on stderr, as the line is no result."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
@@ -306,7 +306,7 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records that have lines even above a live part, as it does not show them."""
+"""Records printed as lines even above a live part, which does not show them."""
 
 
 class Progress(LiveView):

@@ -137,9 +137,9 @@ def history(
 ) -> None:
     """Show each variant's throughput by date, version and commit, and where it changed.
 
-    Runs are compared only on the same hardware. A change is named if the confidence interval of the
-    ratio of the throughputs after and before it excludes 1. The level of the interval is corrected
-    for the number of places in a series.
+    Runs are compared only on the same hardware. A change is reported if the confidence interval of
+    the throughput ratio, after to before, excludes 1. The level of the interval is corrected for
+    the number of places in a series.
 
     \b
     Examples:

@@ -21,8 +21,8 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The common options of `raysuite run` and `raysuite sweep`, by name; `raysuite scale` leaves
-    out those that it does not have."""
+    """The common options of `raysuite run` and `raysuite sweep`, by name; `raysuite scale` sets
+    only those that it has."""
 
     verb: ClassVar[Verb]
     spec: Path | None = None
@@ -91,7 +91,7 @@ class Request:
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:
-        """The command line for the provenance, without the places of results and records."""
+        """The command line for the provenance, without the folders of results and records."""
         words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
         words += [] if self.scale is None else ["--scale", self.scale]
         words += ["--resume"] if self.resume else []
@@ -99,7 +99,7 @@ class Request:
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
     def arguments(self) -> tuple[str, ...]:
-        """Options that also hold when a cluster resumes the suite."""
+        """Options that also apply when a cluster resumes the suite."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
         words += [] if self.mlflow else ["--no-mlflow"]
         uri = self.tracking_uri

@@ -29,8 +29,8 @@ def run(
 ) -> None:
     """Run every run of a spec and report what was measured.
 
-    SIGTERM, SIGHUP, SIGUSR1 and the end of the cluster's time make it stop with a checkpoint: its
-    exit code is then 75, and --resume-from resumes it.
+    SIGTERM, SIGHUP, SIGUSR1 and the end of the cluster's time stop the command with a checkpoint:
+    the exit code is then 75, and --resume-from resumes the runs.
 
     \b
     Examples:

@@ -236,6 +236,6 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs to plan with before Ray is connected: None for those of this machine, or
-    any number if a cluster is joined."""
+    """The number of GPUs to plan with before Ray is connected: None (this machine's GPUs) or, if a
+    cluster is joined, no limit."""
     return sys.maxsize if address else None

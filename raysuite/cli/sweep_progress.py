@@ -56,7 +56,7 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Width in characters: of a key at least, of a goal, and of the columns that every table has."""
+"""Widths in characters: minimum of a key's column, a goal's column, and all other columns."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 
@@ -100,7 +100,8 @@ class SweepProgress(LiveView):
             self._best = self.best()
 
     def time_left(self, now: float) -> str:
-        """An estimate: the trials to come take as long as those that ended during this display."""
+        """An estimate: trials to come are assumed to take as long as trials that ended during this
+        display."""
         pace, to_come = self.pace(), self.total - self.ended
         return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
 
@@ -173,9 +174,10 @@ class SweepProgress(LiveView):
         return f"best so far (*): trial {best.number}, {reached}, with {values}"
 
     def trials_table(self, rows: int, width: int) -> Table:
-        """A table of at most `rows` trials: the best, those under way, and the last ones.
+        """A table of at most `rows` trials: the best, the running ones, and the last ones.
 
-        Each key has a column if all fit into `width` characters; otherwise they share one column.
+        Each key has a column if all keys fit into `width` characters; otherwise they share one
+        column.
         """
         winners = {trial.number for trial in [*self.front(), *filter(None, [self.best()])]}
         by_weight = sorted(
@@ -268,8 +270,8 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print the trials of a sweep, or how many there are at most if they depend on results; `gpus`
-    as in `planned_trials`."""
+    """Print a sweep's trials or, if these depend on results, their maximum number; `gpus` as in
+    `planned_trials`."""
     search = read_search(document)
     check_space(document, search)
     trials = planned_trials(document, search, gpus)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _SILENT_S = 30.0
-"""Without a driver, as under torchrun, runs are under way if they have written within this time."""
+"""Without a driver, as under torchrun, runs are under way if they wrote within this time."""
 
 
 def watch(
@@ -28,8 +28,8 @@ def watch(
 ) -> None:
     """Show the progress of runs or trials that are made elsewhere, until they have ended.
 
-    It reads the results folder, and so works wherever that folder can be read: in another terminal,
-    or on a cluster's login node. Ctrl-C ends the display but not the runs.
+    Only the results folder is read, so this works wherever the folder can be read: in another
+    terminal, or on a cluster's login node. Ctrl-C ends the display but not the runs.
 
     The exit code is 0 when all runs have finished, 1 when one failed, 75 when they were stopped.
 
@@ -50,7 +50,7 @@ def watch(
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
-            # read before the journals are read for the last time
+            # read before the journals, so that the last look at them comes after the driver's end
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)

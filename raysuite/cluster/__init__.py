@@ -1,1 +1,1 @@
-"""A Ray cluster for one user: on this machine, or inside a SLURM allocation."""
+"""A Ray cluster for one user: on this machine, in a SLURM allocation, or on listed hosts."""

@@ -18,7 +18,7 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # pages of figures that Ray gives to everyone without a token; -1 is a port that cannot be
+    # metrics that Ray serves without a token; -1 is no valid port
     # opened
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",

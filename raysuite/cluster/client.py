@@ -122,7 +122,7 @@ class Patience:
             self.running_since = now
         if not self.running_since:
             return False
-        # without a head, states are of an earlier start
+        # without a head, node states are outdated
         failed = status.head is not None and any(n.state == "failed" for n in status.nodes)
         self._failed_since = (self._failed_since or now) if failed else 0.0
         if failed and now - self._failed_since > _FAILED_FOR_S:
@@ -202,7 +202,7 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     watch = Watch(cluster)
     while True:
         heads = [node.incarnation for node in folder.nodes() if node.index == 0]
-        status = status_of(folder, watch.state(heads))  # queries at once for a new head
+        status = status_of(folder, watch.state(heads))  # a new head causes a query at once
         now = time.time()
         tell(Progress(status.job, status.alive_count, status.wanted, now - began))
         if not status.lives:
@@ -234,8 +234,8 @@ def _record_timings(
 
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
-"""`waiting` is for an allocation; `stale` is a job that disappeared without a record, for example
-in a power failure."""
+"""`waiting`: for an allocation; `stale`: the job disappeared without a record, for example in a
+power failure."""
 
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {

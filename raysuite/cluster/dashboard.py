@@ -81,7 +81,7 @@ class Dashboard:
             data=None if body is None else json.dumps(body).encode(),
             headers={"authorization": f"Bearer {self._token}", "content-type": "application/json"},
         )
-        # without a site's proxy: the addresses are those of its own nodes
+        # no proxy: the addresses are those of the site's own nodes
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:

@@ -57,7 +57,8 @@ class ClusterFolder:
 
     @property
     def mlflow(self) -> Path:
-        """The MLflow server's database and artifacts, for when no server runs."""
+        """The MLflow server's artifacts, and copies of its database, which is on the head's disk
+        while the server runs."""
         return self.path / "mlflow"
 
     @property

@@ -68,7 +68,7 @@ class Connection:
     def _begin(self) -> None:
         told = 0
         while not self._socket.exists():
-            # explanations of a question, such as where to get a second factor
+            # ssh's explanations of a question, such as where to get a second factor
             new = os.pread(self._said.fileno(), _MANY, told)
             sys.stderr.write(new.decode(errors="replace"))
             sys.stderr.flush()

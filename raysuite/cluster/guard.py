@@ -61,7 +61,7 @@ def start(
 def ask(guard: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
     """Request the end of a guarded command."""
     assert guard.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has already ended
+    with contextlib.suppress(BrokenPipeError):  # the guard has already ended
         os.write(guard.stdin.fileno(), str(grace_s).encode())
 
 

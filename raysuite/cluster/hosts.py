@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Each host once, in order -> index of its first place in the list.
+    """Hosts without duplicates, in order -> index of the first occurrence in the list.
 
     `given` is a file, or names separated by commas. Raises UserError if there is no list, or if it
     contains something other than hosts.
@@ -83,7 +83,7 @@ def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[l
         values = {"{host}": host, "{index}": str(index), "{line}": shlex.join(mine)}
         words: list[str] = []
         for word in cluster.site.launcher_words:
-            parts = re.split(r"({host}|{index}|{line})", word)  # values are not searched
+            parts = re.split(r"({host}|{index}|{line})", word)  # placeholders in values are kept
             words += mine if word == COMMAND else ["".join(values.get(x, x) for x in parts)]
         found.append(words)
     return found
@@ -175,7 +175,7 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """Check the launcher, the list, and whether some hosts can access the folder of clusters."""
+    """Check the launcher, the host list, and that the first hosts reach the clusters' folder."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")

@@ -23,7 +23,7 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
 
 
 def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
-    """Options of srun to run a step in the site's image; empty if a program on the node does it."""
+    """Options of srun to run a step in the site's image; empty if a program does it."""
     step = ENGINES[site.engine].step
     if site.image is None or site.launch or not step:
         return ()

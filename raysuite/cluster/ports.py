@@ -1,8 +1,8 @@
 """Ports of one node: a free contiguous block, so that several clusters can share a host.
 
-`ray start` collides with another on the same host unless every port is set (ray#10154). Blocks are
-aligned to one grid. Each step of the grid has a guard: a port that the agent binds and Ray never
-uses.
+`ray start` collides with another `ray start` on the same host unless every port is set (ray#10154).
+Blocks are aligned to one grid. Each step of the grid has a guard: a port that the agent binds and
+Ray never uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that other users cannot read, created with these modes instead of restricted later."""
+"""Files that other users cannot read, created with private modes instead of restricted later."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def _remove_abandoned(prefix: str) -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 deadline = time.monotonic() + _WRITTEN_S
                 while lock.parent.exists() and time.monotonic() < deadline:
-                    kill_left_behind(str(lock.parent))  # they would make it again, open to others
-                    remove(lock.parent, LOCK)  # last: what remains is found again
+                    # processes left behind would make the folder again, open to others
+                    kill_left_behind(str(lock.parent))
+                    remove(lock.parent, LOCK)  # lock last, so leftovers are found
             finally:
                 os.close(descriptor)
 

@@ -63,8 +63,8 @@ def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
 TEMP = "RAY_TMPDIR"
 """Environment variable with a node's temporary folder, for every process that is started there."""
 LOCK = "lock"
-"""A file in such a folder, locked by its process. Other processes of the same user, including Ray's
-workers, open it in order to remove abandoned folders."""
+"""A file in a temporary folder, locked by the folder's process. Other processes of the same user,
+including Ray's workers, open the file in order to remove abandoned folders."""
 _DIES_S = 10.0
 """Seconds for killed processes to disappear, and to stop writing."""
 

@@ -93,7 +93,8 @@ class _RayProcess(subprocess.Popen[bytes]):
 
 _PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 _YIELDING = ("nice", "-n", "10")
-"""Lets workers that import torch go before: few of them need an environment of their own."""
+"""Lower priority, for the agent of runtime environments: workers that import torch go first, and
+few of them need an environment of their own."""
 _COMMAND = "_build_python_executable_command_memory_profileable"
 
 

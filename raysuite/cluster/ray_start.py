@@ -57,8 +57,8 @@ def patience(
     """Wait longer for a Ray node that starts within the context, with `temp` as its folder.
 
     `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1,
-    which the agent itself writes, means that it has no such server. With `no_agent` no agent writes
-    them. Raises RayStartError if the raylet has ended.
+    which the agent itself writes, means that the agent has no such server. With `no_agent`, no
+    agent writes its ports. Raises RayStartError if the raylet has ended.
     """
     from ray.exceptions import RaySystemError
 
@@ -162,7 +162,7 @@ def reason(temp: Path) -> str:
 
 
 def main() -> None:
-    """Run the `ray` command for a node whose other ports are given."""
+    """Run the `ray` command for a node whose ports are all given as options."""
     from ray.scripts import scripts
 
     temp, port = Path(_option("--temp-dir=")), int(_option("--dashboard-agent-listen-port="))

@@ -45,7 +45,8 @@ class Cluster(File):
     started: float = 0.0
     """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
     birth: str = ""
-    """Distinguishes that process from a later one with its pid, even if the clock is set."""
+    """Distinguishes a local agent's process from a later one with its pid, even if the clock is
+    set."""
     host: str = ""
     """Host of a local agent: other hosts that share the folder cannot see its process."""
 
@@ -107,13 +108,13 @@ class Node(File):
     temp: str = ""
     """The node's temporary folder."""
     nonce: str = ""
-    """The content of the file NONCE in that folder; a folder of another user lacks it."""
+    """The content of the file NONCE in the temporary folder; a folder of another user lacks it."""
     began: float = 0.0
     """Start time of the agent's process."""
     birth: str = ""
-    """Distinguishes that process from a later one with its id, even if the clock is set."""
+    """Distinguishes the agent's process from a later one with its id, even if the clock is set."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Durations of the phases of its start."""
+    """Durations of the phases of the node's start."""
     when: float = Field(default_factory=time.time)
 
 

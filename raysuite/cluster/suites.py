@@ -68,7 +68,7 @@ class Suite(File):
     reached: int = 0
     """Progress when the suite was registered, or last resumed."""
     in_vain: int = 0
-    """Resumptions since then without progress."""
+    """Resumptions that began at the same progress, `reached`."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count a resumption of a suite."""
-    # slow: meanwhile the suite's driver may register it again, or end it
+    # slow, so before reading the suite's file, which its driver may change or remove meanwhile
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -154,7 +154,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 def _reached(results: Path) -> int:
     """A number that changes with any progress of a suite: epochs, ends, steps at a stop."""
-    # on use: the agents of a cluster start without it
+    # imported on use: the agents of a cluster start without it
     from raysuite.records import (
         GateVerdict,
         RunStarted,

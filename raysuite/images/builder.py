@@ -43,7 +43,7 @@ from raysuite.spec.engines import checked_bind
 
 MIRROR_VARIABLE = "RAYSUITE_DEBIAN_MIRROR"
 LENT = "/mnt"
-"""Where that folder is mounted while an image is built."""
+"""Mount point, during a build, of the folder with this machine's settings."""
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")
@@ -119,7 +119,7 @@ _SQUASH = "-comp zstd -Xcompression-level 3"
 
 @dataclass(frozen=True)
 class Order:
-    """Which image to build, where to, and from what."""
+    """The image to build, its path, and its sources."""
 
     choice: Choice
     out: Path

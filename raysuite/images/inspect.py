@@ -94,7 +94,7 @@ def recipe(image: Path, root: Path) -> Check:
 
 
 def test(image: Path) -> Check:
-    """Run the image's own %test, which imports every part that the image's facts name."""
+    """Run the image's own %test, which imports every part that the image's facts list."""
     done = asked("--quiet", "test", "--no-eval", image_path(image))
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     note = ", ".join(lines) if not done.returncode else "; ".join(lines[-3:])

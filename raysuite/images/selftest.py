@@ -1,6 +1,6 @@
-"""Check that an image contains what its facts name, and that it works: the image's own %test.
+"""Check that an image works and contains what its JSON file lists: the image's own %test.
 
-`python -m raysuite.images.selftest` imports every part that /etc/raysuite-image.json names, and
+`python -m raysuite.images.selftest` imports every part that /etc/raysuite-image.json lists, and
 prints versions.
 """
 

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` in the context, and one at its end; for None do
+    """Append samples of this host to `file` in the context, and one at its end; without a file, do
     nothing.
 
     The file is created at once: the number of such files decides how MLflow names the samples. An
@@ -108,5 +108,5 @@ class Host:
     def _asked(self, question: str, handle: Any) -> Any:
         try:
             return getattr(self._nvml, question)(handle)
-        except self._nvml.NVMLError:  # this device does not report it
+        except self._nvml.NVMLError:  # the device does not report this value
             return None

@@ -34,7 +34,7 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """The figures of one window; None where nothing could be read."""
+    """The figures of one window; None if nothing could be read."""
 
     device_joules: float | None = None
     device_busy: float | None = None
@@ -157,7 +157,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone counts: a package or its memory. Cores and psys would count energy twice."""
+    """Whether to count a zone: a package or its memory. Cores and psys would count twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -205,7 +205,7 @@ class Gpu:
     def _asked(self, question: Callable[[Any], Any]) -> Any:
         try:
             return question(self._handle)
-        except self._nvml.NVMLError:  # this device does not report it
+        except self._nvml.NVMLError:  # the device does not report this value
             return None
 
     def close(self) -> None:
@@ -247,12 +247,12 @@ class AmdGpu:
         """Share of AMD SMI's last sample period in which the compute engine worked, in [0, 1]."""
         rates = self._asked(self._amdsmi.amdsmi_get_gpu_activity)
         share = None if rates is None else rates["gfx_activity"]
-        return share / 100 if isinstance(share, int) else None  # "N/A" where it is not reported
+        return share / 100 if isinstance(share, int) else None  # "N/A" if the share is not reported
 
     def _asked(self, question: Callable[[Any], Any]) -> Any:
         try:
             return question(self._handle)
-        except self._amdsmi.AmdSmiException:  # this device does not report it
+        except self._amdsmi.AmdSmiException:  # the device does not report this value
             return None
 
     def close(self) -> None:

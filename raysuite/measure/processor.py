@@ -28,7 +28,7 @@ def family_seconds(process: psutil.Process, itself: bool = True) -> float:
     for each in [process, *process.children(recursive=True)]:
         try:
             times = each.cpu_times()
-        except psutil.Error:  # it has just ended
+        except psutil.Error:  # the process has just ended
             continue
         total += times.children_user + times.children_system
         if itself or each != process:

@@ -138,7 +138,7 @@ class Recorder:
             if optimizer is not self._other:
                 self._other = optimizer
                 return
-            # the first optimiser no longer steps: Horovod steps it once to broadcast its state
+            # the first optimiser has stopped; Horovod steps it once, to broadcast its state
             self._optimizer = optimizer
             if self._steps == 1:
                 self.marks["first_step"] = time.perf_counter()
@@ -305,7 +305,7 @@ class Recorder:
     # The file.
 
     def flush(self) -> None:
-        """Append the steps so far to the file; on a GPU, those that it has completed."""
+        """Append the steps so far to the file; on a GPU, only steps that the GPU has completed."""
         self._flushed = time.perf_counter()
         rows, self._rows = self._rows, []
         if self._events:
@@ -366,7 +366,7 @@ def _event() -> Any:
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
     """Samples of a batch, from the first axis of its first tensor, and tokens, from `input_ids`;
-    None where there is no such tensor."""
+    None if there is no such tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -526,7 +526,7 @@ def _length(loader: Any) -> int | None:
     import torch
 
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        return None  # once len() was called, torch warns of samples beyond it
+        return None  # after a call of len(), torch warns if there are more samples
     try:
         return len(loader)
     except (TypeError, NotImplementedError):

@@ -36,7 +36,7 @@ class Topology:
 
     cores: tuple[Core, ...]
     distances: dict[int, list[int]]
-    """Distances from each memory node to all, in the order of their numbers, by the firmware."""
+    """Memory node -> its distances to all nodes, by their numbers, as given by the firmware."""
 
     @property
     def nodes(self) -> list[int]:
@@ -79,8 +79,8 @@ def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) ->
     """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
 
     `near` are the memory nodes of the workers' GPUs. The cores of a GPU's socket are split by
-    memory node: a node without a GPU goes to the nearest that has one. Without GPUs, or if a node
-    is not known, all cores are split evenly.
+    memory node: a node without a GPU goes to the nearest node with a GPU. Without GPUs, or if a
+    node is not known, all cores are split evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):
@@ -146,7 +146,7 @@ def bind(cpus: Collection[int]) -> None:
     """Bind every thread of this process, and all that it starts later. Memory is then on the node
     of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cpus)
 
 

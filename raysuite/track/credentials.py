@@ -31,7 +31,7 @@ def read_told(folder: str, name: str) -> dict[str, Any]:
 
 
 class ClusterCredentials:
-    """A request_auth_provider by MLflow's protocol: its name, and what authenticates requests."""
+    """A request_auth_provider by MLflow's protocol: its name, and the authenticator of requests."""
 
     def get_name(self) -> str:
         return NAME

@@ -134,8 +134,9 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run. While it is under way, only those that a complete checkpoint covers, as
-    they are repeated only if it is lost. A checkpoint is complete once a later epoch has ended."""
+    """The epochs of a run. While the run is under way, only those that a complete checkpoint
+    covers: they are repeated only if the checkpoint is lost. A checkpoint is complete once a later
+    epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
@@ -252,7 +253,7 @@ def mlflow_key(name: str) -> str:
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses a
     key that differs from its normalised path. An accepted text stays as it is. Any other text gets
-    a digest at its end, and so does a text that already ends like one.
+    a digest at its end, and so does a text that already ends like a digest.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name
@@ -261,7 +262,7 @@ def mlflow_key(name: str) -> str:
 
 
 _MOST_PART = 200
-"""Characters of one part, so that a key has at most MOST_KEY with the text before the part."""
+"""Most characters of one part: with the text before the part, a key has at most MOST_KEY."""
 _DIGITS = 16
 _PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
 _DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")

@@ -30,7 +30,7 @@ _MARK = "written"
 
 
 class Logged(NamedTuple):
-    """One run, as a logger gets it."""
+    """The data of one run that a logger gets."""
 
     run_id: str
     name: str
@@ -72,7 +72,7 @@ class LoggerSummary:
 
 
 def write_logger(results: Results, name: str) -> LoggerSummary:
-    """Write the runs of a results folder that have begun, by the logger `name`.
+    """Write the started runs of a results folder with the logger `name`.
 
     If that fails, nothing is raised: the summary has the reason.
     """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest difference between the graph's and the network's outputs, over the network's largest."""
+"""Largest difference between the graph's and the network's outputs, over the largest output."""
 
 
 class Network(NamedTuple):
@@ -97,7 +97,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
             f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
             "of its input (docs.pytorch.org: torch.export)"
         ) from error
-    # on a host with a GPU, MLflow would load the graph there and refuse it, as it is for CPUs
+    # the graph is for CPUs: on a host with a GPU, MLflow would load it there and refuse it
     described.flavors["python_function"]["config"]["device"] = "cpu"
     described.save(str(folder / "MLmodel"))
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}

@@ -21,8 +21,8 @@ PATIENCE = 60.0
 def results_id(folder: Path) -> str:
     """32 hex digits that identify this folder's results, wherever the folder is moved to.
 
-    The first call writes them into the folder. If it cannot, they are a hash of the plan and the
-    folder's name.
+    The first call writes the digits into the folder. If the folder is not writable, they are a hash
+    of the plan and the folder's name.
     """
     file = folder / ID_FILE
     if not file.exists():

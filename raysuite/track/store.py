@@ -37,7 +37,7 @@ _DEFAULTS = {
 _LEVELS = {
     "mlflow": logging.WARNING,
     "alembic": logging.WARNING,
-    # no advice on pip, which an environment made by uv does not have
+    # no advice on pip, which is missing in an environment made by uv
     "mlflow.utils": logging.ERROR,
 }
 
@@ -251,7 +251,8 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
                 tags={"mlflow.experimentKind": "custom_model_development"},
             )
         except MlflowException:
-            found = client.get_experiment_by_name(name)  # another process was first
+            # another process created the experiment first
+            found = client.get_experiment_by_name(name)
             if found is None:
                 raise
     if found.lifecycle_stage == "deleted":

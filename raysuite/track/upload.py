@@ -152,8 +152,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """The trials without those that ended after `now`, while journals were read. An earlier end may
-    not have been read, and the n-th ended trial must be the same in every sync."""
+    """The trials without those that ended after `now`, while journals were read: an earlier end may
+    be unread, and the n-th ended trial must be the same in every sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -292,7 +292,7 @@ class Upload:
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
-        for run in store.runs_of(self.id):  # if there are ever two, the oldest counts
+        for run in store.runs_of(self.id):  # of several MLflow runs for one run, the oldest counts
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
 
     def figures(self, run_id: str) -> RunFigures:
@@ -334,8 +334,8 @@ class Upload:
         return self.known[run.run_id]
 
     def _continued(self, run: RunFigures) -> Run:
-        """The MLflow run of one run, deleted and made again if it has epochs that were trained
-        again since: MLflow cannot remove a metric of a run."""
+        """The MLflow run of one run, deleted and made anew if epochs in it were trained again:
+        MLflow cannot remove a metric of a run."""
         child = self.child(run)
         if continues(run, child.data.tags.get(HISTORY, history_of(()))):
             return child
@@ -346,11 +346,11 @@ class Upload:
     def write_run(self, run_id: str) -> bool:
         """Write a complete run; return False if nothing is new. A second call changes nothing."""
         journal = self.results.journal_file(run_id)
-        # before reading: what is appended meanwhile is written by the next sync
+        # computed before reading: later records change it, and the next sync writes them
         mark = digest(journal, *system_files(journal.parent).values())
         if run_id in self.known and self.known[run_id].data.tags.get(MARK) == mark:
             return False
-        self._read.pop(run_id, None)  # read again: all that the mark covers must be written
+        self._read.pop(run_id, None)  # read again: all records that the mark covers must be written
         trial = self._trial(run_id)
         run = trial.figures
         if run.started is None and run.end is None:
@@ -367,7 +367,7 @@ class Upload:
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
-        # before the points: if only some of them arrive, their epochs are known
+        # before the points, so that their epochs are known even if only some points arrive
         history = history_of(final_epochs(run))
         if child.data.tags.get(HISTORY) != history:
             self.store.log(mlflow_id, tags={HISTORY: history})
@@ -453,7 +453,7 @@ class Upload:
             had = parent.data.params
             params = {key: text for key, text in sweep_params(search).items() if key not in had}
             self.store.log(mlflow_id, list(sweep_points(search, trials)), params)
-            self.store.log(mlflow_id, tags=tags)  # last: they mark the rest as written
+            self.store.log(mlflow_id, tags=tags)  # last: the tags mark the rest as written
         winners = best_runs(search, trials)
         for run_id, run in self.known.items():
             if run_id in winners and BEST not in run.data.tags:

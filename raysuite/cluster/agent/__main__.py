@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
-        # overrides also what an image or bash has set
+        # also overrides values that an image or bash has set
         os.environ.update(with_site(os.environ, cluster.site.environment))
         place = find_place(cluster.site)
     except UserError as error:

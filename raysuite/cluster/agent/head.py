@@ -29,7 +29,7 @@ from raysuite.errors import RaysuiteError
 # Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
 
 _RESTARTS, _WITHIN_S = 5, 600.0
-"""Number of restarts without delay within that many seconds; the next one waits _REST_S seconds."""
+"""Maximum number of restarts without delay within that many seconds; the next one waits _REST_S."""
 _REST_S = 300.0
 _STARTS_S = 240.0
 """Seconds from a start to the first answer, on a busy node; a slower server is reported, and waited
@@ -239,7 +239,7 @@ class Resuming:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # on this head a job with that id has already ended
+            replace(each, job="")  # a job with the old id has already ended on this head
             for each in found
             if self._handed_in.get(each.results) not in running
         ]
@@ -342,8 +342,8 @@ class HeadNode:
             self._relay = None
 
     def _tell_where(self) -> None:
-        """Write the cluster's addresses, before Ray answers: the other nodes then try to connect
-        until it does, without losing time."""
+        """Write the cluster's addresses before Ray answers: the other nodes try to connect until it
+        answers, without losing time."""
         node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(

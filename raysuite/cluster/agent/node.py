@@ -40,7 +40,8 @@ _NEVER_INHERITED = (
 _RAY = {
     **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
-    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
+    # the dashboard's modules are read from a busy file system
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job has a minute for a checkpoint
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
 }

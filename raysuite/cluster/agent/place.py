@@ -128,7 +128,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
     """The address on the site's interface; without one, the address on the route to `head`.
 
     `head` is None on the head itself: its address is then that of the name by which SLURM knows the
-    node. Raises UserError if there is none.
+    node. Raises UserError if there is no such address.
     """
     ours = own_addresses()
     if site.interface is not None:
@@ -155,7 +155,7 @@ def client_address(site: Site, address: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The interface that has `address`; empty if none has."""
+    """The interface that has `address`; empty if there is none."""
     return own_addresses().get(address, "")
 
 
