@@ -25,7 +25,8 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans with all numbers decided, and how batch sizes that were `auto` were found."""
+    """Plans with all batch sizes decided, and the results of the searches for sizes given as
+    `auto`."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)

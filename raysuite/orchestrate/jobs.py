@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _PATIENCE_S = 60.0
-"""Seconds for which the server of a followed job may not answer: a head may be restarting."""
+"""Seconds without an answer after which a request fails: a head may be restarting."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
 """The job server's message if the head's agent has not reported yet."""
@@ -112,7 +112,7 @@ class JobServer:
         while True:
             seen = 0
             try:
-                ended = self.job(name).ended_already  # first: the last lines are read afterwards
+                ended = self.job(name).ended_already  # queried before the last lines are read
                 for text in _read(self._client.tail_job_logs(name)):
                     seen += len(text)
                     if seen > yielded:

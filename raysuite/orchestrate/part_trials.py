@@ -138,7 +138,7 @@ def try_part(part: Part) -> Finding:
 
 
 def _late() -> State:
-    """The state of a part that did not answer in time: on an idle machine it hangs."""
+    """The state of a part that did not answer in time: broken, unless the machine is busy."""
     return State.SLOW if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1) else State.BROKEN
 
 

@@ -234,7 +234,7 @@ def _launcher(workers: int, port: int) -> list[str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The command line of one observed rank."""
+    """The command line of one measured rank."""
     return [sys.executable, "-m", _MODULE, *words]
 
 

@@ -34,7 +34,7 @@ _HALTS_S = 3.0
 """Seconds; longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Starts in which workers die, or wait a minute for resources, after which no other is tried."""
+"""Maximum number of starts in which workers die, or wait a minute for resources."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors in such a start."""
 
