@@ -45,8 +45,8 @@ def decide(
     """Find the batch size of every undecided plan, with one search for equal plans.
 
     The search uses workers like those of the runs, on a cluster of `nodes`, and keeps its trials
-    below `root`, where workers can write, until it has ended. `deadline`: time at which it must
-    end, in seconds since 1970.
+    below `root`, where workers can write, until the search has ended. `deadline`: time at which it
+    must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """

@@ -27,7 +27,7 @@ _RAY = "ray-train"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a run, from one interval of a sweep to the next."""
+    """A segment of a run: the epochs between two comparisons of a sweep's trials."""
 
     name: str | None
     """Name of the segment's checkpoint; others are ignored. None: the run's own checkpoint."""

@@ -139,7 +139,7 @@ class JobServer:
 
     def _connect(self) -> JobSubmissionClient:
         token = self._token_file.read_text("utf-8").strip()
-        # for Ray, this has priority over any given address, and over RAY_ADDRESS
+        # Ray prefers this variable to an address argument, and to RAY_ADDRESS
         os.environ["RAY_API_SERVER_ADDRESS"] = self._url
         os.environ.update(past_proxies((self._url,), os.environ))
         from ray.job_submission import JobSubmissionClient

@@ -106,7 +106,7 @@ class TrialSource(Searcher):
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
-        """Trials that wait at an interval for the others of their population."""
+        """Trials that wait at the end of an interval for the others of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
