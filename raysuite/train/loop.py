@@ -604,7 +604,7 @@ def validate(
                 unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
             )
             weight = task.weight(targets)
-            if not isinstance(weight, Tensor):  # copying it to the device would wait
+            if not isinstance(weight, Tensor):  # the host would wait for a copy to the device
                 on_host, weight = on_host + weight, nothing
             parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
             parts += sums_of(task, output, targets)
