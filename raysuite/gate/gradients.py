@@ -52,7 +52,7 @@ def compare_gradients(
     same weights.
 
     The mean gradient is the step's change of the weights divided by the rate. In the first steps
-    all ranks have samples, in later ones one part of the ranks after the other: if that part's
+    all ranks have samples, in later steps only one part of the ranks at a time: if that part's
     gradient is lost, nothing is left. All ranks must call this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
@@ -65,7 +65,7 @@ def compare_gradients(
     - s) = 0 for any P, and m - s is left out. If the step is c s instead, the product is c (1 - c)
     s' s; if rank k is missing, it is s' g_k / n.
 
-    Passes in 16 bits can change the sign of values before a ReLU. With these, an error beyond the
+    Passes in 16 bits can change the sign of values before a ReLU. In 16 bits, an error beyond the
     bound counts only if it is found three times, each time with other samples.
     """
     noisy = lossy.within > 0 or settings.precision != "fp32"

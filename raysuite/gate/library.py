@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""For fp32: sums in another order differ by some 1e-7, a gradient that is not averaged by 1."""
+"""For fp32: errors are some 1e-7 if sums have another order, and 1 if a gradient is not
+averaged."""
 
 
 @dataclass(frozen=True)

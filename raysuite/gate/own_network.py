@@ -228,7 +228,7 @@ def _prepared(
 ) -> Engine:
     network = model.network if isinstance(model, _Replicas) else model
     names: dict[Tensor, str] = {each: name for name, each in network.named_parameters()}
-    # made with another rate, which finds engines that ignore the step's rate
+    # another rate than in the steps, to find engines that ignore the step's rate
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
     engine = strategy.prepare(model, make, settings)
     engine.criterion = criterion_of(plan)

@@ -50,8 +50,8 @@ SEED = 2023
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
 DRAWS = 3
-"""How many times, each time with other samples, an error beyond a bound must be found if rounding
-can change the sign of a value before a ReLU."""
+"""Number of draws of samples in which an error must exceed its bound, if rounding can change the
+sign of a value before a ReLU."""
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 

@@ -53,7 +53,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     must call this function; rank 0's cache counts.
     """
     options = plan.spec.strategy
-    # the small network's image size is fixed, so a verdict holds for runs with any other
+    # the small network's image size is fixed, so a verdict holds for runs with any size
     settings = replace(step_settings(plan), image=StepSettings.image)
     comm = comm_of(options, world, strategy)
     cache = None
@@ -343,7 +343,7 @@ def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
     """A strategy that reduces the gradients of a step in several parts, and the pause between the
-    network's layers that this needs; None if raysuite cannot achieve it."""
+    network's layers that this needs; None if this is not possible."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -359,7 +359,8 @@ def _started(options: StrategyOptions, world: World) -> Strategy:
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None if the gate always checks with an equal one."""
+    """A run's optimiser, without its rates; None if the gate checks with an equal optimiser
+    anyway."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(

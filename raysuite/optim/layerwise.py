@@ -30,8 +30,8 @@ class Lars(Optimizer):
         v <- momentum * v + lr * eta * |w| / (|g| + beta * |w|) * (g + beta * w)
         w <- w - v
 
-    The rate is inside v, as in the paper; torch's SGD multiplies v by it. The ratio is 1 where
-    |w| or |g| is 0, and in groups with `adapt` False.
+    The rate is inside v, as in the paper; torch's SGD multiplies v by it. Where |w| or |g| is 0,
+    and in groups with `adapt` False, eta and the fraction are left out.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Lamb(Optimizer):
         u <- m / (1 - beta1 ^ t) / (sqrt(v / (1 - beta2 ^ t)) + eps) + weight_decay * w
         w <- w - lr * |w| / |u| * u
 
-    The ratio is 1 where |w| or |u| is 0, and in groups with `adapt` False.
+    The ratio |w| / |u| is replaced by 1 where a norm is 0, and in groups with `adapt` False.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""A time budget for a suite: after the first round, runs are repeated while there is time and while
-their intervals are too wide. Rank 0 decides before each run, from the journals."""
+"""A time budget for a suite: after the first round, runs are repeated as long as time is left and
+their confidence intervals are too wide. Rank 0 decides before each run, from the journals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ WIDTH = 0.05
 """Half width of the throughput's 95 % interval, relative to the mean, at which repeats stop."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Factor on the variant's longest run so far, to predict the next: runs are never interrupted."""
+"""Factor on the longest run of a variant so far, to predict its next run: runs are not
+interrupted."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
@@ -55,7 +56,7 @@ def declined(results: Results) -> set[str]:
 
 
 def settle(results: Results) -> list[str]:
-    """Remove repeats that were not made from the plan; return a summary of the budget as lines."""
+    """Remove the plan's repeats that were not run; return a summary of the budget as lines."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)

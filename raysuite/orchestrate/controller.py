@@ -179,7 +179,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Wait for other runs from now on, with another deadline."""
+        """Use other runs, with another deadline, from now on."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 

@@ -25,7 +25,8 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans with all numbers decided, and how batch sizes that were `auto` were found."""
+    """Plans with all batch sizes decided, and the results of the searches for sizes given as
+    `auto`."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
@@ -44,8 +45,8 @@ def decide(
     """Find the batch size of every undecided plan, with one search for equal plans.
 
     The search uses workers like those of the runs, on a cluster of `nodes`, and keeps its trials
-    below `root`, where workers can write, until it has ended. `deadline`: time at which it must
-    end, in seconds since 1970.
+    below `root`, where workers can write, until the search has ended. `deadline`: time at which it
+    must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """

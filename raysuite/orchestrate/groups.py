@@ -27,14 +27,14 @@ _RAY = "ray-train"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a run, from one interval of a sweep to the next."""
+    """A segment of a run: the epochs between two comparisons of a sweep's trials."""
 
     name: str | None
-    """Name of its checkpoint; checkpoints with other names are ignored. None: the run's own."""
+    """Name of the segment's checkpoint; others are ignored. None: the run's own checkpoint."""
     until: int | None
     """The number of completed epochs at which the segment stops; None: at the run's end."""
     taken: str | None
-    """The folder of the checkpoint from which it starts if it has none of its own."""
+    """Folder of the checkpoint from which the segment starts if it has no checkpoint itself."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"
@@ -51,7 +51,7 @@ def make_trainer(
 ) -> Workers:
     """Workers of one kind that run `plans`, or do other `work` for them.
 
-    `wait_for_nodes_s`: how long to wait for nodes, if not as in the plans. `deadline`: time at
+    `wait_for_nodes_s`: seconds to wait for nodes, instead of the plans' value. `deadline`: time at
     which the workers are ended, in seconds since 1970. `more`: further arguments of `work`,
     computed each time it starts on new workers.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _PATIENCE_S = 60.0
-"""Seconds for which the server of a followed job may not answer: a head may be restarting."""
+"""Seconds without an answer after which a request fails: a head may be restarting."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
 """The job server's message if the head's agent has not reported yet."""
@@ -112,7 +112,7 @@ class JobServer:
         while True:
             seen = 0
             try:
-                ended = self.job(name).ended_already  # first: the last lines are read afterwards
+                ended = self.job(name).ended_already  # queried before the last lines are read
                 for text in _read(self._client.tail_job_logs(name)):
                     seen += len(text)
                     if seen > yielded:
@@ -139,7 +139,7 @@ class JobServer:
 
     def _connect(self) -> JobSubmissionClient:
         token = self._token_file.read_text("utf-8").strip()
-        # for Ray, this has priority over any given address, and over RAY_ADDRESS
+        # Ray prefers this variable to an address argument, and to RAY_ADDRESS
         os.environ["RAY_API_SERVER_ADDRESS"] = self._url
         os.environ.update(past_proxies((self._url,), os.environ))
         from ray.job_submission import JobSubmissionClient

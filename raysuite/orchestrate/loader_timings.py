@@ -1,4 +1,4 @@
-"""Time loaders in turn, compared with decoding and reading alone, each timing in a new process."""
+"""Time loaders in turn, each timing in a new process; and time only decoding and only reading."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class Limit:
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
     """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
 
-    Files are read before; pixels are not cropped, resized or kept. Pillow decodes other formats.
+    Files are read in advance; pixels are not cropped, resized or kept. Pillow decodes other
+    formats.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
@@ -127,7 +128,7 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Each trial has its own order, so that its images are not in memory from an earlier one."""
+    """Each trial has its own order, so that its images are not in memory from an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -316,7 +317,7 @@ def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
         answer = timed(trial)
     except RaysuiteError as error:
         answer = str(error)
-    except Exception as error:  # any error of a loader's library must not end the others
+    except Exception as error:  # other timings continue after any error of a loader's library
         answer = f"{type(error).__name__}: {error}"
     pipe.send(answer)
 
@@ -379,7 +380,8 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes above which `memory` is tried only on request: each timing decodes the set again."""
+"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set
+again."""
 
 
 def compare(
@@ -419,7 +421,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate; with the reason, if it cannot or should not be tried."""
+    """The candidate, with the reason if it cannot or should not be tried."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

@@ -75,7 +75,7 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Findings in the order of the table, each as soon as it and all before it are known."""
+    """Findings in the order of the table, each as soon as all findings up to it are known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -138,7 +138,7 @@ def try_part(part: Part) -> Finding:
 
 
 def _late() -> State:
-    """The state of a part that did not answer in time: on an idle machine it hangs."""
+    """The state of a part that did not answer in time: broken, unless the machine is busy."""
     return State.SLOW if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1) else State.BROKEN
 
 
@@ -189,7 +189,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # less than a part's deadline: the gate's processes are in another session
+    # shorter than a part's deadline, whose kill misses the gate's processes (another session)
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:

@@ -1,4 +1,4 @@
-"""Check what a plan's text does not show: parts, imports and the cluster's size."""
+"""Check what a plan needs: optional parts, imports and the cluster's size."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         if not installed(name):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
-    if plan.device == "gpu" and driver_version():  # without a driver, GPUs are elsewhere
+    # without a driver here, the GPUs are on other nodes
+    if plan.device == "gpu" and driver_version():
         found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
 
@@ -147,7 +148,8 @@ def check_here(
     """Raise one SpecError with everything that prevents the plans on this machine, without Ray; if
     `deep`, with a dry batch.
 
-    The number of workers is not checked with `elsewhere`, or if RAY_ADDRESS names a cluster.
+    The number of workers is not checked if the runs are `elsewhere`, or if RAY_ADDRESS names a
+    cluster.
     """
     tried = [each for each in plans if deep or ":" in each.spec.model.name]
     with dry_batch(tried, document, batches=deep) as check_models:

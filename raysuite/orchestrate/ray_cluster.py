@@ -280,8 +280,9 @@ def _join(address: str) -> None:
 def _start(folder: Path, agent_port: int) -> None:
     """Start Ray below `folder`, on loopback, for this user only.
 
-    `agent_port` is held for one of its agents. `folder` is used because /tmp/ray belongs to its
-    first user (ray#4593). Raises UserError if the paths of sockets would be too long (ray#17161).
+    `agent_port` is reserved for one of Ray's agents. `folder` is used because /tmp/ray belongs to
+    its first user (ray#4593). Raises UserError if the paths of sockets would be too long
+    (ray#17161).
     """
     import ray
 

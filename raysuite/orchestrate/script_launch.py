@@ -234,7 +234,7 @@ def _launcher(workers: int, port: int) -> list[str]:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The command line of one observed rank."""
+    """The command line of one measured rank."""
     return [sys.executable, "-m", _MODULE, *words]
 
 
@@ -283,7 +283,7 @@ def _wait(
 
 
 class Stall:
-    """Detects when the ranks of a run stop taking steps, by a size that grows with the steps."""
+    """Detects when the ranks of a run stop taking steps, from a size that grows with the steps."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s

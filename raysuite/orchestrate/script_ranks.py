@@ -92,7 +92,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
     codes = {rank: (code, at) for rank, (code, at, *_) in enumerate(parts) if code}
     logs = [RankLog.parsed(log) for _, _, log, _, _ in parts]
     for log, part in zip(logs, parts, strict=True):
-        log.begin = part[4] | log.begin  # for a rank that could not even begin
+        log.begin = part[4] | log.begin  # for a rank that ended before it wrote this
     first = min(codes.values(), key=lambda each: each[1], default=(0, 0.0))
     return Ended(logs, [part[3].encode() for part in parts], first[0], codes, stalled, nodes)
 

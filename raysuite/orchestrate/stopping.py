@@ -91,7 +91,7 @@ class StopWatch:
             raise
         if self.request() is None or self.is_final():
             withdraw()
-        else:  # it was unregistered if the cluster's end was seen only after the signal
+        else:  # the suite was unregistered if the cluster's end was seen only after the signal
             register(cluster, suite)
 
     def is_final(self) -> bool:
@@ -140,8 +140,8 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Write a stop request for the workers of these results; None, before the first run: no
-    request."""
+    """Write a stop request for the workers of these results; None (before the first run) clears
+    it."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
 

@@ -131,7 +131,7 @@ def run(
     listener: Listener,
     on_ray: bool = True,
 ) -> Stop | None:
-    """Run what has not finished yet; return the request that stopped the suite early, if any.
+    """Execute the unfinished runs; return the request that stopped the suite early, if any.
 
     If a group's workers cannot be kept alive, its unfinished runs are recorded as lost, and the
     next group continues. `nodes`: number of nodes at the beginning. Scripts do not need Ray: if not
@@ -151,7 +151,7 @@ def run(
                 continue
             if stop := listener.requested_stop():
                 return stop
-            # do not wait if no node returned the last time, and none has since
+            # do not wait if no node returned during the last wait, or since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             work: Any = (
                 make_trainer(group, results.folder, patience)

@@ -77,7 +77,8 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
         deadline = time.monotonic() + request.timeout_s
         try:
             while left:
-                ended = process.poll() is not None  # first: nothing is written after the end
+                # before the file is read: nothing is written after the end
+                ended = process.poll() is not None
                 lines = _lines(file)
                 for line in lines[read:]:
                     if "begin" in line and line["begin"] != pending[0]:

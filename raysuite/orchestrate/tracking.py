@@ -121,8 +121,8 @@ class Tracking:
         self._is_shown = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network; the reason for having none is printed, without
-        failing."""
+        """Register a sweep's best network; if there is none, print the reason instead of
+        raising."""
         from raysuite.track.sync import one_line
 
         if self._preparing.is_alive():

@@ -34,7 +34,7 @@ _HALTS_S = 3.0
 """Seconds; longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Starts in which workers die, or wait a minute for resources, after which no other is tried."""
+"""Maximum number of starts in which workers die, or wait a minute for resources."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors in such a start."""
 
@@ -144,7 +144,8 @@ class Workers:
             return self._fit_beside(settings)
 
     def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
-        """Run a group in another process; at its end, Ray ends the controller and the workers."""
+        """Run a group in another process; when that process ends, Ray ends the controller and the
+        workers."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         fitted = task.remote(settings)

@@ -81,7 +81,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Whether to search, on rank 0. A model that raised another error would raise it again."""
+    """Whether to search, on rank 0. Errors other than lack of memory would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -184,7 +184,7 @@ def place_of(plan: RunPlan) -> World | None:
     rank, local_rank = int(place["RANK"]), int(place["LOCAL_RANK"])
     try:
         device = torch_device(plan.device, local_rank)
-    except UserError as error:  # otherwise it would count as a lost worker
+    except UserError as error:  # otherwise the error would count as a lost worker
         raise BrokenRunError(str(error), str(error), peer_lost=False) from error
     return World(rank, plan.workers, local_rank, device)
 

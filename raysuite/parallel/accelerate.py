@@ -57,7 +57,7 @@ class AccelerateEngine(TorchEngine):
         options: AccelerateOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        # a process has one AcceleratorState, which may be of another world
+        # a process has one AcceleratorState, which may be from another world
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         with _variables(world):

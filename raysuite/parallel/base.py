@@ -5,10 +5,10 @@
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
 The loss of a step is the mean over the samples of the *global* batch, or over its tokens, or
-weighted by classes. A rank's share of it is sum(loss of its samples) * replicas / samples (or their
-weights) of the global batch. So averaging over replicas gives the mean exactly, even if the last
-batch of an epoch is split unevenly. A replica is a whole copy of the model: one rank, or the ranks
-that hold its stages.
+weighted by classes. A rank's share of this loss is sum(loss of its samples) * replicas / samples
+(or their weights) of the global batch. So averaging over replicas gives the mean exactly, even if
+the last batch of an epoch is split unevenly. A replica is a whole copy of the model: one rank, or
+the ranks that hold its stages.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use new buffers of `model`, this rank's in the middle of an epoch. All ranks must call
-        this."""
+        """Use the new buffers of `model`, restored for this rank within an epoch. All ranks must
+        call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Copy what this rank lacks into `model`, which has the structure of the whole model:

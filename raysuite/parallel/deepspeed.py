@@ -315,7 +315,7 @@ class DeepSpeed(TorchGroupStrategy):
         super().start(world)
         _choose_accelerator(world.device)
         backend = "nccl" if world.device.type == "cuda" else "gloo"
-        # DeepSpeed reads it; a single process without torchrun or Ray lacks it
+        # DeepSpeed reads this variable, which a process without torchrun or Ray lacks
         os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
 

@@ -128,7 +128,7 @@ def _horovod() -> Any:
 
 
 _CHUNK = 2**22
-"""The most values reduced at once, which limits the memory of Horovod's copies."""
+"""Maximum number of values in one reduction, to limit the memory of Horovod's copies."""
 
 
 class HorovodComm:

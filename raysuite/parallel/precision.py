@@ -6,11 +6,11 @@ Here weights, gradients and communication stay fp32, and only the forward and ba
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
 scale is per sample: in 16 bits, the gradient of one sample's loss by its logits is multiplied by
-the scale, whatever the number of ranks, of micro-batches and of samples in a global batch. So small
-gradients do not vanish because a batch is large. Gradients are unscaled in fp32. If they are whole
-and averaged, this is one fused pass after the last backward pass; if a framework shards or
-compresses them, a hook on each weight unscales its gradient before the framework reads it. If a
-gradient overflows, all ranks skip the step.
+the scale, whatever the number of ranks, of micro-batches and of samples in a global batch. So a
+large batch does not make small gradients vanish. Gradients are unscaled in fp32. If gradients are
+whole and averaged, unscaling is one fused pass after the last backward pass; if a framework shards
+or compresses gradients, a hook on each weight unscales its gradient before the framework reads it.
+If a gradient overflows, all ranks skip the step.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LossScale:
 
     def carry(self, of_global: float) -> None:
         """Set the scale of coming gradients. Ranks without logits must call this before the
-        first."""
+        backward pass."""
         self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:

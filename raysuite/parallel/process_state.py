@@ -82,8 +82,8 @@ def _attributes() -> list[tuple[Any, dict[str, Any]]]:
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:
     """Restore functions and classes that other packages have replaced. Wrappers by torch itself
-    stay: torch wraps some functions on first use, and only then, such as those of optimisers when
-    it loads its compiler."""
+    stay: torch wraps some functions only once, such as those of optimisers when it loads its
+    compiler."""
     now = vars(owner)
     for name, value in before.items():
         if (other := now.get(name)) is value:

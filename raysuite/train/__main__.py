@@ -136,7 +136,7 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run every plan of a spec that has the world size of this process's launch."""
+    """Run the plans of a spec that have this launch's world size."""
     parser = argparse.ArgumentParser(
         prog="raysuite.train", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -41,7 +41,7 @@ class SoFar(BaseModel):
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     skipped_steps: int = 0
-    """Steps of these whose gradients overflowed in fp16."""
+    """Number of these steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
     """Training time, summed over attempts, of each attempt's slowest worker."""
     steady_images: int = 0
@@ -53,7 +53,7 @@ class SoFar(BaseModel):
     power: PowerUse | None = None
     compile_seconds: float = 0.0
     weights: list[float] = Field(default_factory=list)
-    """Weight of each step in the loss, if the targets alone determine it."""
+    """Divisor of each step's loss, if it is computed from the step's targets."""
     other_cores: list[float] = Field(default_factory=list)
     """Cores used by other programs, per worker; for several attempts, in the last one."""
 

@@ -34,7 +34,7 @@ class Evaluation:
     predicted: NDArray[np.int64]
     """[samples] the class of the largest logit."""
     probability: NDArray[np.float32]
-    """[samples] the softmax of that logit."""
+    """[samples] the softmax probability of the predicted class."""
     loss: float
     """Mean cross-entropy, without label smoothing."""
 

@@ -292,12 +292,12 @@ class TrainingLoop:
 
     @property
     def weighs_batches(self) -> bool:
-        """Whether the weight of a step can be computed only from its targets."""
+        """Whether the divisor of a step's loss is computed from the step's targets."""
         return self.task.weighted and self._weights is None
 
     @property
     def counts_weights(self) -> bool:
-        """Whether these weights are also the units of the throughput."""
+        """Whether the divisor of a step's loss is also its number of throughput units."""
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
@@ -499,7 +499,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     units = weights if loop.counts_weights else sizes
     waits = loop.per_worker(waited)
-    # the ranks of a pipeline wait for the rank that takes images
+    # the ranks of a pipeline wait for the rank that loads images
     width = loop.plan.spec.strategy.model_workers
     waits = np.array(waits).reshape(-1, width).max(1).repeat(width).tolist()
     power = loop.power.use(loop.engine.comm)
@@ -604,7 +604,7 @@ def validate(
                 unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
             )
             weight = task.weight(targets)
-            if not isinstance(weight, Tensor):  # copying it to the device would wait
+            if not isinstance(weight, Tensor):  # the host would wait for a copy to the device
                 on_host, weight = on_host + weight, nothing
             parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
             parts += sums_of(task, output, targets)

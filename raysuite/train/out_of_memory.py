@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def figures(plan: RunPlan, world: World) -> str:
-    """The memory that this rank holds and what is left, and the keys that reduce it."""
+    """This rank's used and free memory, and the spec's keys that reduce its use."""
     import psutil
     import torch
 

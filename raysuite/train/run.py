@@ -187,7 +187,7 @@ class _Attempt:
     def read_samples(self) -> Iterator[Record]:
         """Find the samples to leave out, and read the labels of the others if needed."""
         loop = self.loop
-        # all ranks wait until the yielded Records are written, before any can fail in an epoch
+        # no rank can fail in an epoch before the Records yielded so far are written
         loop.engine.comm.all_reduce(torch.zeros(1), "max")
         for found in bad_samples(self._plan, loop.prepared, self._world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask

@@ -1,8 +1,8 @@
 """One rank of an unchanged training script: `python -m raysuite.train.script train.py`.
 
-The script runs as `__main__`, as without raysuite; `raysuite.measure.script_steps` observes it. Its
-output goes to the named pipe that its launcher reads. Horovod, which has its own launcher, gets its
-rank from torch's variables.
+The script runs as `__main__`, as without raysuite; `raysuite.measure.script_steps` measures its
+steps. Its output goes to the named pipe that its launcher reads. Horovod, which has its own
+launcher, gets its rank from torch's variables.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Profile:
 
 
 class _Horovod(importlib.abc.MetaPathFinder):
-    """Sets Horovod's variables before it is first imported."""
+    """Sets Horovod's variables before Horovod is first imported."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -138,7 +138,7 @@ def _is_peer_loss(error: BaseException) -> bool:
 
 
 def main() -> None:
-    """Run the script given on the command line, observed."""
+    """Run and measure the script given on the command line."""
     settings = json.loads(os.environ.pop(SETTINGS))
     folder, rank = Path(settings["folder"]), int(os.environ["RANK"])
     _redirect(output_file(folder, rank))

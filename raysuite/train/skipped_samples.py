@@ -42,7 +42,7 @@ class Skipped:
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """The samples left out of each split; nothing under the policy that a bad sample ends the run.
+    """The samples left out of each split; nothing if a bad sample is to end the run.
 
     All ranks must call it. Raises like `check_samples`.
     """

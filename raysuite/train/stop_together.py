@@ -3,7 +3,7 @@
 Only rank 0 reads requests, but all ranks have to stop after the same step: a rank that continued
 would wait for the others in its next collective. So about once per second all ranks take part in a
 small reduction, which starts after one step and is read after the next, while that step computes.
-In it rank 0 also sends the number of steps until the next reduction.
+The reduction also carries the number of steps until the next reduction.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Watch:
         """Call on every rank before steps of another duration: the next reduction then follows the
         first step.
 
-        Otherwise, at the pace of validation steps, it could be half an epoch away.
+        Otherwise a number of steps computed from short validation steps could last half an epoch.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0

@@ -59,7 +59,7 @@ _RANDOM_PASSES = 8
 
 
 _KEYS = ("model.weights", "task", "data.name")
-"""Keys to change with which a message of `_network` may begin; otherwise it is the model."""
+"""Spec keys with which a message of `_network` may begin; all others are for `model.name`."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "

@@ -22,7 +22,7 @@ _OTHERS_S = 5.0
 
 @contextmanager
 def layers_named(model: nn.Module, world: World) -> Iterator[None]:
-    """Raise RunError with the layer of each rank if a collective inside fails, except because a
+    """Raise RunError with the layer of each rank if a collective in the context fails, but not if a
     rank ended. A mismatched collective fails at its group's time limit, 30 minutes in torch's
     Gloo."""
     try:

@@ -32,9 +32,9 @@ from raysuite.spec.tasks import CLASSIFICATION
 # A space's dimensions in Optuna's form: plain numbers between bounds.
 
 _TAIL = 1e-6
-"""Probability of each tail of a normal distribution that is left out."""
+"""Probability of each tail that is left out of a normal distribution."""
 _DIGITS = 6
-"""Significant digits of a drawn number, which make it readable and exact when written to a file."""
+"""Significant digits of a drawn number: it is readable, and exact when written to a file."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:

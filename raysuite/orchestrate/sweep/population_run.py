@@ -1,5 +1,5 @@
-"""A population whose trials wait for each other (PBT): they are compared when all are at an
-interval, then resumed from their own checkpoints or from those of better trials.
+"""A population whose trials wait for each other (PBT): they are compared when all are at the end of
+an interval, then resumed from their own checkpoints or from those of better trials.
 
 The journals contain its whole state. No trial continues before each PBT step is written and each
 checkpoint to be taken is copied. So a driver that replaces a killed one makes the same decisions.
@@ -53,8 +53,8 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """The trials waiting at an interval that may continue: all of them, once every trial to be
-        compared with them has arrived. The decision on each is then in its journal.
+        """The trials waiting at the end of an interval that may continue: all of them, once every
+        trial to be compared with them has arrived. The decision on each is then in its journal.
 
         `plans`: all of the population; `left`: trials whose workers and driver have ended. Only
         journals of `left` are written to, because a driver expects its trial's end as the last
@@ -70,7 +70,7 @@ class Population:
         if not held <= left:
             return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
-        if incomplete:  # the driver was killed before these were complete: they are repeated
+        if incomplete:  # repeat: the driver was killed before these checkpoints were complete
             return incomplete
         members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
         standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]
@@ -91,7 +91,7 @@ class Population:
 
     def _carry_out(self, turn: Turn, sign: int, journals: Journals, epochs: int) -> None:
         """Copy the checkpoint that a trial takes, then record the decision, then remove the trial's
-        own checkpoint. `sign`: that of the compared metric."""
+        own checkpoint. `sign`: the sign of the compared metric."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,
@@ -163,8 +163,8 @@ def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
 
 
 def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's checkpoint; it changes with taken weights, to ignore earlier
-    checkpoints."""
+    """The name of a run's checkpoint; it changes when the run takes other weights, so that earlier
+    checkpoints are ignored."""
     return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 

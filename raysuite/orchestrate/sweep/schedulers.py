@@ -102,8 +102,8 @@ class JournaledScheduler(FIFOScheduler):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass on the journals' epochs: first those passed on before, in the same order, then the
-        rest."""
+        """Pass the journals' epochs to the scheduler: first those that it has had before, in the
+        same order, then the rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
@@ -113,7 +113,7 @@ class JournaledScheduler(FIFOScheduler):
             self.on_epoch(epoch)
 
     def on_epoch(self, epoch: EpochFinished) -> None:
-        """Pass an epoch on, unless it was passed on before, or has no value.
+        """Pass an epoch to the scheduler, unless this was done before or the epoch has no value.
 
         A run that is to end may finish some more epochs before its workers stop: these are ignored.
         """
@@ -195,7 +195,7 @@ def _key(epoch: EpochFinished) -> _EpochKey:
 
 
 def _read(file: Path) -> Iterator[_EpochKey]:
-    """The epochs that were passed on, without damaged lines."""
+    """The epochs that were passed to the scheduler, without damaged lines."""
     for line in read_lines(file):
         with contextlib.suppress(ValidationError):
             yield _EPOCH_KEY.validate_json(line)

@@ -64,7 +64,7 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
 class TuneShutdown(Callback):
     """Ends Ray Tune's thread at its next step, without waiting for trials.
 
-    Otherwise the thread would continue to call Ray after its end.
+    Otherwise the thread would continue to call Ray after Ray's end.
     """
 
     def __init__(self) -> None:
@@ -101,12 +101,12 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # drawn values are indexed by the number of draws; values of a grid are tried again
+        # infeasible values count as draws, so they are read; those of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
-        """Trials that wait at an interval for the others of their population."""
+        """Trials that wait at the end of an interval for the others of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
@@ -157,7 +157,7 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Take the plan of a trial after its batch search; epochs are for the scheduler."""
+        """Use the plan that a trial has after its batch search; the scheduler handles epochs."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -170,7 +170,8 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called when a trial's actor ends; a dead one's run is repeated, or recorded as lost."""
+        """Called when a trial's actor ends; if the actor died, its run is repeated, or recorded as
+        lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)

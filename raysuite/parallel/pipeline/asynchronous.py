@@ -55,7 +55,7 @@ class AsynchronousEngine(PipelineEngine):
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         total = super().execute(operations, micro_batches)
-        # earlier sends have arrived: their micro-batches have come back since
+        # earlier sends have ended: gradients for their micro-batches have returned since
         self._sent(left=2 * self.schedule.micro_batches + 4 * self.schedule.workers)
         return total
 

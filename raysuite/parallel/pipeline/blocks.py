@@ -45,7 +45,7 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of `model`, each with parameters: parts without any join the block before.
+    """The blocks of `model`, each with parameters: parts without parameters join the block before.
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
     nn.Sequential, and any module with a method `layers()` that returns its parts in the order of
@@ -106,7 +106,7 @@ _IN_32_BITS = {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entr
 
 
 class _Formats(TorchFunctionMode):
-    """torch.autocast's dtypes, also on the meta device."""
+    """Casts inputs as torch.autocast does, also on the meta device."""
 
     def __init__(self, lower: torch.dtype) -> None:
         super().__init__()
@@ -138,8 +138,8 @@ def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) ->
 
 @contextmanager
 def counted(own: set[int]) -> Iterator[dict[int, int]]:
-    """Data pointer -> bytes of the storages that forward passes within the context save for
-    backward passes, without the storages `own`."""
+    """Data pointer -> bytes of the storages that forward passes in the context keep until the
+    backward pass, except those in `own`."""
     kept: dict[int, int] = {}
 
     def pack(value: Tensor) -> Tensor:

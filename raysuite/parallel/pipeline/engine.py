@@ -462,7 +462,7 @@ class PipelineEngine(TorchEngine):
         return first + self.schedule.worker(stage, micro_batch)
 
     def _given(self, images: Tensor, operation: Operation) -> Tensor:
-        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the one
+        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the stage
         before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])

@@ -39,8 +39,8 @@ class BlockCosts:
 
 
 def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[int]:
-    """The number of blocks in each stage: contiguous stages of at least one block, with the
-    smallest possible largest cost.
+    """The number of blocks in each stage: contiguous stages of at least one block that minimise the
+    largest cost.
 
     `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. Exact, by dynamic
     programming over (stages, first blocks), in O(stages * count^2). Among equally good partitions,
