@@ -22,7 +22,7 @@ def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
     option.
 
-    1 if trials are to find the number, which then divides the same batch.
+    1 if trials are to find the number, which does not change the batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
