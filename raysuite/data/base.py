@@ -29,7 +29,7 @@ class Slice:
     micro-batches, without padding; or the sum of their weights, if samples are weighted (by their
     classes, or by their number of tokens)."""
     draw: tuple[int, int] | None = None
-    """Seed and epoch for each sample's augmentation; None: samples as in validation."""
+    """Seed and epoch for each sample's augmentation; None: no augmentation, as in validation."""
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,8 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index. Neither gets its name until both are complete.
+    """Write `conversion`'s only shard and its index. Both get their names only when both are
+    complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
     called for each image. Raises DataError if the target cannot be written.

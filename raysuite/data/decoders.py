@@ -44,7 +44,8 @@ _scratch = threading.local()
 def cut_from(
     sample: Sample, channels: int, box: NDArray[np.float64], place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """`cut_out(decode(sample, channels, place), box)`, the same to the last bit but decoding less.
+    """The same as `cut_out(decode(sample, channels, place), box)` in every bit, with fewer pixels
+    decoded.
 
     The pixels may be in memory that this thread's next call overwrites. Raises DataError as
     `decode` does.
@@ -61,7 +62,8 @@ def cut_from(
 _MARGIN = 2
 """Columns at the edge of the decoded area that lack a neighbour for interpolating chroma."""
 _UNIT = 32
-"""Columns of the widest block that libjpeg-turbo decodes at once. Its crop begins at a block."""
+"""Columns of the widest block that libjpeg-turbo decodes at once. libjpeg-turbo's crop begins at
+such a block."""
 
 
 def _cropped(
@@ -148,7 +150,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
             _shortened(sample, header, height) if shortened else sample,
             _COLOURS[channels],
             buffer=_buffer(height * header.width * channels),
-            # left-out rows look like surplus data
+            # in strict mode, the rows that are left out are refused as surplus data
             strict=not shortened,
         )
     except ValueError:

@@ -138,7 +138,7 @@ def _other(data: bytes) -> Header:
 
 
 def _tags(data: bytes) -> ImageFileDirectory_v2:
-    """The tags of a TIFF's first image, also if Pillow does not support the image."""
+    """The tags of a TIFF's first image, even if Pillow does not support the image."""
     file = io.BytesIO(data)
     tags = ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))
     file.seek(tags.next)
@@ -164,7 +164,8 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile, which Pillow refuses if large, and others ignore."""
+    """A PNG without texts and colour profile: Pillow refuses large ones, and other decoders ignore
+    them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

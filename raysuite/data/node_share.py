@@ -1,4 +1,5 @@
-"""A folder in memory (/dev/shm) that a node's processes map; the first makes, the last removes it.
+"""A folder in memory (/dev/shm) that a node's processes map: the first process makes it, the last
+removes it.
 
 Two locks per folder control making and removing it; the kernel frees them when a process ends:
 
@@ -36,8 +37,8 @@ LARGEST_SHARE = 0.8
 class NodeShare:
     """One node's copy of what `write` writes; `path` is its folder, until `close`.
 
-    `write(folder)` writes `size()` bytes. One process of the node at a time calls it, and only if
-    the folder does not exist yet; all others wait.
+    `write(folder)` writes `size()` bytes. One process of the node at a time calls `write`, and only
+    if the folder does not exist yet; all others wait.
 
     Raises DataError if there is not enough free memory, and whatever `write` raises.
     """
@@ -84,7 +85,7 @@ def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -
         if when and asked <= float(when) <= time.monotonic():
             return text
         text = find()
-        with contextlib.suppress(OSError):  # disk full: other processes call find themselves
+        with contextlib.suppress(OSError):  # disk full: the other processes call `find` themselves
             os.ftruncate(found, 0)
             os.pwrite(found, f"{time.monotonic()} {text}".encode(), 0)
         return text

@@ -49,7 +49,7 @@ class Prepared:
 
     @property
     def encoded(self) -> bool:
-        """Whether samples are encoded image files, or else pixels."""
+        """Whether samples are encoded image files; otherwise they are pixels."""
         return self.form in ("folder", "tfrecord")
 
     @property
@@ -84,7 +84,7 @@ def prepared_of(
 ) -> Prepared:
     """The Prepared of a set on disk with `found` images in each split.
 
-    Raises DataError if that differs from the plan, made earlier or on another machine.
+    Raises DataError if the numbers differ from the plan's, made earlier or on another machine.
     """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)

@@ -67,7 +67,8 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Only a sample's label. Raises DataError if it cannot be read or is not one of the set's."""
+    """Only a sample's label. Raises DataError if the label cannot be read or is outside the set's
+    classes."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

@@ -61,8 +61,8 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """What a set lacks other than single samples: training images of a class, and records after
-    damaged bytes in a shard without an index."""
+    """The missing data of a set, other than single samples: training images of a class, and records
+    after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]

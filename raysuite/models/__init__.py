@@ -69,15 +69,15 @@ def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
 
     from raysuite.models.base import example
 
-    model.eval()  # dropout draws no numbers, and BatchNorm's statistics stay
+    model.eval()  # dropout draws no random numbers, and BatchNorm's statistics stay unchanged
     with torch.no_grad():
         called(model, example(facts, 2))
     model.train()
 
 
 def check(name: str) -> None:
-    """Raise UserError if `timm:NAME` or `module:attribute` does not exist; checks no other
-    names."""
+    """Raise UserError if `timm:NAME` or `module:attribute` does not exist. Other names are not
+    checked."""
     if name.startswith("timm:"):
         from raysuite.models import timm_models
 
@@ -87,8 +87,8 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """Parameters, forward FLOPs and activation bytes of the model that a spec names; if possible
-    without memory for its weights.
+    """Parameters, forward FLOPs and activation bytes of a spec's model; if possible, without memory
+    for its weights.
 
     Raises UserError as `build` does, and if the model cannot process such images.
     """

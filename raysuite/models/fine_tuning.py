@@ -21,7 +21,7 @@ _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load weights and buffers into `network` from a state_dict by torch.save or safetensors.
+    """Load weights and buffers into `network` from a state_dict saved by torch.save or safetensors.
 
     The layer with one output per class of `facts` keeps its initial values if the file has another
     number of classes, or if the file is in a run's folder and that run's classes have other names.
@@ -113,8 +113,8 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the model's `own` names, without the prefixes of wrappers such as
-    DistributedDataParallel (`module`), or unchanged if that does not help. torch.compile's
+    """The weights without the prefixes of wrappers, such as DistributedDataParallel's `module`, so
+    that names match the model's `own`; with the prefixes if no names match. torch.compile's
     `_orig_mod` is removed anywhere in a name."""
     bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while bare and not bare.keys() & own.keys():

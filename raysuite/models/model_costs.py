@@ -36,10 +36,9 @@ class ModelCost:
     parameters: int
     """Parameters, trainable or frozen; BatchNorm's running statistics are not counted."""
     forward_flops: int
-    """Multiply-adds of one image's forward pass, each counted as one, as in He et al. 2015 and Aach
-    et al. 2023; a device's peak rate that counts additions and multiplications separately counts
-    two. Includes convolutions, matrix products and attention, but not norms, poolings and
-    element-wise operations."""
+    """Multiply-adds of one image's forward pass, each counted as one operation, as in He et al.
+    2015 and Aach et al. 2023; the peak rate of a device usually counts two. Includes convolutions,
+    matrix products and attention, but not norms, poolings and element-wise operations."""
     activation_bytes: int
     """Bytes that autograd saves of one image's forward pass for the backward pass, the image
     included: each storage once, without weights and without a framework's work space."""
@@ -60,7 +59,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
     parameters = list(model.parameters())
     try:
         few, more = _measured(_without_numbers(model), facts)
-    except Exception as error:  # whatever the user's own forward raises on the meta device
+    except Exception as error:  # the user's own forward may raise anything on the meta device
         if any(parameter.is_meta for parameter in parameters):
             raise _unfit(error, facts) from error
         try:
@@ -107,7 +106,7 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
         try:
             with torch.no_grad():
                 called(empty.train(), inputs)
-        except Exception as error:  # whatever the user's own forward raises on the meta device
+        except Exception as error:  # the user's own forward may raise anything on the meta device
             raise _unfit(error, facts) from error
     return found
 
@@ -160,5 +159,5 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # not earlier: the storage could be reused, and counted as the same
+    del output  # kept until here: if reused, its storage would be counted only once
     return int(flops.get_total_flops()), sum(saved.values())

@@ -18,7 +18,7 @@ from raysuite.records.batch_trials import NEAR, BatchFound, BatchTried, Goal, St
 from raysuite.spec.batches import AutoBatch
 
 ROUNDS = 3
-"""How many times each size is timed in a search for the fastest."""
+"""How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
 """A size with less than this share of the highest throughput in round 1 is not timed again."""
 
@@ -38,8 +38,8 @@ class Sizes:
 def sizes_of(plan: RunPlan) -> Sizes:
     """The candidates for a plan whose batch size is undecided.
 
-    If the batch is given, they are the divisors of each replica's part of it; else the powers of
-    two, up to the size at which a step takes the whole training set.
+    If the batch is given, these are the divisors of each replica's share; else the powers of two,
+    up to the size at which a step takes the whole training set.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the number of micro-batches that trials have to find."""
+    """The key of the number of micro-batches, which trials determine."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -82,8 +82,8 @@ class Search:
     Sizes are first tried on single ranks ("alone") and then in full steps ("together"), unless each
     rank has a stage of the network (`together_only`). From two samples on, sizes are doubled until
     one does not fit; then the interval between the last two is bisected. The largest that fits on
-    single ranks is then tried in full steps, and if need be the next smaller. A size that does not
-    fit rules out all larger ones.
+    single ranks is then tried in full steps, and if it does not fit there, the next smaller size. A
+    size that does not fit rules out all larger ones.
     """
 
     sizes: tuple[int, ...]
@@ -129,7 +129,7 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """The sizes that fit. With `together_only`, untried ones below the ceiling count as
+        """The sizes that fit. With `together_only`, untried sizes below the ceiling count as
         fitting."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
@@ -168,7 +168,8 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean is within 5 % of the highest, whatever the intervals."""
+        """The smallest size whose mean throughput is within 5 % of the highest; confidence
+        intervals are not used."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)
@@ -213,7 +214,7 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
     """The plan with `auto: fastest` as its batch size, even if its spec gives a number.
 
-    The global batch stays if the spec has `accumulate: auto`, and under a pipeline.
+    The global batch stays unchanged if the spec has `accumulate: auto` or a pipeline.
     """
     given = plan.spec.auto or AutoBatch()
     wish = AutoBatch(

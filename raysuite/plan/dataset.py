@@ -1,4 +1,4 @@
-"""What a plan needs of a data set, from the table of named data sets or from the files."""
+"""Facts of a data set for a plan, from the table of named data sets or from the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk, each of which is listed only once: a large one takes seconds.
+    """Data sets on disk, each listed only once, as listing a large one takes seconds.
 
     `elsewhere`: the runs are for another machine, and a named data set without a folder here has
     its official counts.
@@ -108,7 +108,7 @@ def check_unchanged(plans: Iterable[RunPlan]) -> None:
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, without mistakes by `dataset_mistakes`."""
+    """Counts and shapes of the spec's data set, for which `dataset_mistakes` found no mistakes."""
     data = spec.data
     known = KNOWN.get(data.name, _OTHERS)
     facts = replace(

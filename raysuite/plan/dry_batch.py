@@ -19,7 +19,8 @@ def unknown_model(plan: RunPlan) -> list[Mistake]:
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """Why `check`, which imports a name, refuses it; "" if it does not. Tried once per process."""
+    """The UserError of `check`, which imports a name, as text; "" without an error. Called once per
+    process."""
     try:
         check(name)
     except UserError as error:

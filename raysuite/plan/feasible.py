@@ -22,7 +22,7 @@ def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
     option.
 
-    1 if trials have to find the number: any number that they find divides the same batch.
+    1 if trials are to find the number, which does not change the batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -31,7 +31,8 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the smallest number if still to be found."""
+    """Samples of one optimiser step over all workers; the smallest candidate if trials are to find
+    it."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers
@@ -66,7 +67,7 @@ _OF_CLASSES = {
     "sampler": "shuffled",
     "target_accuracy": None,
 }
-"""Keys of `training` that are for classification alone, with their defaults."""
+"""Keys of `training` that are only for classification, with their defaults."""
 
 
 def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -103,8 +103,8 @@ def _variant(
 
 
 Where = Callable[[str], KeyPath | None]
-"""Dotted key -> the place in a document with a run's value of the key; None if the run has no value
-that differs from the document's."""
+"""Dotted key -> the place in a document with a run's value of the key; None if the run has the
+document's value."""
 
 
 def spec_with(

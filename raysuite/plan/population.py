@@ -1,9 +1,9 @@
-"""Population-based training as pure data: which trial takes which trial's weights, and the values
-with which it continues.
+"""Population-based training as pure data: which trials take the weights of which others, and the
+values with which they continue.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
 truncation selection, explore by perturbation or resampling. All trials are compared after the same
-epoch. Unlike in the paper, a trial never takes the weights of one that is no better.
+epoch. Unlike in the paper, a trial takes weights only from a better one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def judge(
 ) -> list[Turn]:
     """How each trial of a population continues after `epochs` epochs, best first.
 
-    The result depends only on the search's seed and on the standings, in any order. `can_be`
+    The result depends only on the search's seed and on the standings, not on their order. `can_be`
     returns whether values are valid together.
     """
     scheduler = search.scheduler

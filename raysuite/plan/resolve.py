@@ -30,7 +30,7 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 NO_FACTS = DatasetFacts(train_samples=1, val_samples=0, classes=1, channels=1, image_size=1)
-"""Facts for a script's data, which is unknown: a single step stands for all."""
+"""Facts for a script's data, which is unknown: each epoch has a single step."""
 
 
 def make_plans(
@@ -82,9 +82,9 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The order of a round, such that no variant always runs after the same one. It is rotated by
-    one after every second round, and reversed in the rounds between. Runs that share workers (a
-    block) stay adjacent."""
+    """The order of a round: rotated by one after every second round, and reversed in the rounds
+    between, so that no variant always follows the same one. Runs that share workers (a block) stay
+    adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
@@ -127,7 +127,7 @@ def resolve(
 ) -> RunPlan:
     """The numbers of one run, whose spec has its own seed and no matrix.
 
-    If the batch size is still to be found, they hold for the smallest.
+    If trials are to find the batch size, the numbers are for the smallest one.
     """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
@@ -209,8 +209,8 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
     """Neighbouring runs that share workers, as many as the largest run has.
 
     A smaller run uses the first ranks, and the others wait. On several nodes only runs of equal
-    size share workers: the first ranks of a large world are not placed as those of a small one
-    would be.
+    size share workers: the first ranks of a large world are placed differently from the ranks of a
+    small one.
     """
     result: list[list[RunPlan]] = []
     last: Any = None
@@ -268,7 +268,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for this number of workers; None if it does not divide the batch."""
+    """The spec for this number of workers; None if this number does not divide the batch."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

@@ -18,10 +18,11 @@ class Reached(NamedTuple):
     """The share of ideal scaling that a published system reaches."""
 
     efficiency: float
-    """Throughput per worker / that on the smallest published number of workers."""
+    """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers for which it holds; less than requested if the system published fewer."""
+    """Number of workers for this efficiency; less than requested if only smaller ones are
+    published."""
 
 
 @cache
@@ -49,8 +50,8 @@ def others() -> dict[str, list[Point]]:
 
 def reached(workers: int) -> tuple[Reached, Reached]:
     """The worst published system on `workers` workers or fewer, and the best one on `workers`
-    workers, or on the most that are published. Between two sizes the efficiency is interpolated
-    over the logarithm of the workers."""
+    workers, or else on the largest published number. Between two sizes the efficiency is
+    interpolated over the logarithm of the workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

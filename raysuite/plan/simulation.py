@@ -84,7 +84,7 @@ def step_of(
     throughput of a single worker.
 
     `storage`: images, samples or tokens per second that storage delivers to all workers together;
-    it limits data parallelism, as it delivers the next batch during the step.
+    this limits data parallelism, as the next batch is delivered during the step.
     """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
@@ -139,7 +139,7 @@ def step_of(
             "and with one copy, and pipeline"
         )
     if calibration is not None and plan.device == "cpu" and network.source == "calibration":
-        # the measured costs are those that remain after overlap with the passes
+        # the measured costs do not include the part that overlapped with the passes
         reductions = replace(reductions, overlap=False)
     read = plan.units(plan.global_batch) / storage if storage else 0.0
     return Step.of(
@@ -151,7 +151,7 @@ def step_of(
 
 def _pace(processors: int, near: float, workers: int) -> float:
     """Relative speed of each of `workers` workers that compute at once. They share the processors,
-    and those that compute at the same time slow each other by `near` (n - 1) / n."""
+    and n of them that compute at the same time slow each other by `near` (n - 1) / n."""
     busy = min(workers, processors)
     return busy / workers / (1 + near * (busy - 1) / busy)
 
@@ -160,8 +160,9 @@ _COUNTED: dict[str, _Counted] = {}
 
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
-    """The network's layers, or a pipeline's stages, with a pass's time divided by their FLOPs.
-    Stages use the times of their blocks instead if a pipeline of the calibration measured them."""
+    """The network's layers, or a pipeline's stages, which share a pass's time in proportion to
+    their FLOPs. Stages use the times of their blocks instead if a pipeline of the calibration
+    measured them."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -201,7 +202,7 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
     options = plan.spec.strategy
     assert isinstance(options, PipelineOptions)
     stages = _joined(joined, list(accumulate(stage_sizes(options, counted.blocks, costs))))
-    # a worker ahead of its backward passes repeats each forward pass before its backward pass
+    # with recompute, a worker with a delay repeats a forward pass before its backward pass
     again = [
         options.recompute and plan.schedule.delay(plan.schedule.worker(stage, 0)) > 0
         for stage in range(len(stages))
@@ -213,7 +214,7 @@ def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> l
 
 
 def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
-    """Layers joined up to each of `ends`."""
+    """Merge consecutive layers into groups; `ends` has the end index of each group."""
     return [
         Layer(
             f"stage {number}",

@@ -91,7 +91,8 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` on the same side of `value`; `value` if there is none."""
+    """The one of `steps` nearest to `wanted`, on the same side of `value`; `value` if there is
+    none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 

@@ -53,8 +53,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """Specs with each end of a range and each listed value once, other keys at one value, so that
-    every possible block is in one. Raises SpecError if one is invalid."""
+    """Specs with each end of a range and each listed value once, with other keys at one value, so
+    that every possible block is in a spec. Raises SpecError if one is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
@@ -131,8 +131,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Values to check, each with the key that they test; None for the first values, which the
-    others share."""
+    """Sets of values to check, each with the key that it tests; None for the first set, from which
+    the others are made."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -156,7 +156,7 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """The places of a trial's values: they are in the space."""
+    """The places of a trial's values in the searched space."""
     return lambda key: ("search", "space", key) if key in values else None
 
 
@@ -227,11 +227,11 @@ def set_more_trials(document: Document, wanted: Document) -> None:
 
 
 def write_more_trials(document: Document, results: Results) -> None:
-    """Write the document's number of trials into the results, with which the sweep continues."""
+    """Write the document's number of trials into the results, for the continued sweep."""
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # first: harmless without the next
+        results.write_decided(decided._replace(is_all=False))  # written first: harmless alone
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )

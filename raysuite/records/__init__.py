@@ -1,4 +1,4 @@
-"""Records: what was measured, written before anything else uses it."""
+"""Records: measurements, written before anything else uses them."""
 
 from typing import TYPE_CHECKING
 

@@ -32,7 +32,7 @@ class BatchTried(BaseModel):
     micro_batch: int
     """Samples of one forward pass on one worker."""
     fits: bool
-    """Whether it fits on every worker."""
+    """Whether this size fits on every worker."""
     peak_bytes: list[int] = []
     """Peak memory: torch's on a device; on a CPU the growth of the process during the trial."""
     limit_bytes: list[int] = []
@@ -83,7 +83,7 @@ class TriedFile:
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """The trials that have ended, and the one that has begun only."""
+        """The trials that have ended, and the trial that has begun but not ended, if any."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):
@@ -114,13 +114,13 @@ class BatchFound(RecordBase):
 
     kind: Literal["batch_found"] = "batch_found"
     key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
-    """The key that the spec left open. `batch_per_worker` changes the work itself."""
+    """The key that the spec left open. `batch_per_worker` changes the training itself."""
     goal: Goal
     micro_batch: int
     accumulate: int
     global_batch: int
     bound: Literal["memory", "at_most", "samples", "batch"]
-    """Why nothing larger was taken: memory, the spec's `at_most`, or the number of samples in the
+    """Why no larger size was chosen: memory, the spec's `at_most`, or the number of samples in the
     data set or in the batch."""
     memory_share: float
     tried: list[BatchTried]

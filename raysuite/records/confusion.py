@@ -22,7 +22,7 @@ class ClassFigures(BaseModel):
     predicted: tuple[int, ...]
     """Number of samples, of any class, that were predicted as this class."""
     correct: tuple[int, ...]
-    """Number of samples of each class that were predicted as it."""
+    """Number of samples of each class that were predicted correctly."""
     confusion: tuple[tuple[int, ...], ...] | None = None
     """[classes][classes] samples by true class (row) and predicted class (column); None if there
     are more than 100 classes."""

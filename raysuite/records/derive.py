@@ -94,7 +94,8 @@ class Shares:
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication; that of others includes waiting for it."""
+    """The rank with the least exposed communication; the communication of other ranks includes
+    waiting for this one."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -383,7 +384,7 @@ def _gate(
         if int(plan["workers"]) == 1:
             return "not needed"
         return "not checked" if measured is None else "not decidable"
-    # a single process has nothing to be equal to: it is the reference of the others
+    # a single process needs no gate: others are compared with it
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"
 

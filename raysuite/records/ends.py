@@ -79,7 +79,7 @@ class RunFinished(RecordBase):
     first_step_seconds: float
     """From the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
-    """Wall clock time at the end of that step, in seconds since 1970."""
+    """Wall clock time at the end of the first optimiser step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
     """Phases of `seconds` on rank 0: joining the group, gate, data, training, validation,
     checkpoints, and the rest."""
@@ -127,7 +127,7 @@ class RunPruned(RecordBase):
     epoch: int
     """The last epoch that the run finished, counted from 0."""
     value: float | None
-    """The value of the goal at that time, by which the run was compared; None if there was none."""
+    """The value of the goal by which the run was compared; None if there was none."""
     message: str = ""
     settled: bool = False
     """Whether the driver wrote this, maybe much later, because the workers had been lost."""

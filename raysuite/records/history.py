@@ -33,7 +33,7 @@ class Point:
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Throughput from this folder on relative to that before; None if it did not change here."""
+    """Throughput from this folder on relative to earlier folders; None without a change here."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def _without_names(run: RunFigures) -> str:
     from raysuite.spec import ExperimentSpec  # imported here, as it imports records
 
     plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}
-    with contextlib.suppress(ValidationError):  # a version whose options were removed since
+    # options of an earlier version may have been removed
+    with contextlib.suppress(ValidationError):
         plan["spec"] = ExperimentSpec.model_validate(plan["spec"]).model_dump(mode="json")
     return variant_key(plan)
 

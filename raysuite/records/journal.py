@@ -116,7 +116,8 @@ def _damage(found: Sequence[Record | None]) -> str:
 
 
 def recorded_epochs(records: Iterable[Record]) -> int:
-    """The number of epochs that a run has finished; a later checkpoint does not belong to them."""
+    """The number of epochs that a run has finished; a checkpoint after more epochs does not belong
+    to these Records."""
     epochs = 0
     for record in records:
         match record:
@@ -211,8 +212,8 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """Open a results folder. `folder` is the folder itself, an experiment's, or one level
-        above; of several results folders in it, the newest is opened.
+        """Open a results folder. `folder` is the results folder itself, an experiment's folder, or
+        the folder above that; of several results folders, the newest is opened.
 
         In earlier versions, `python -m raysuite.train` wrote into the experiment's folder itself.
         Raises UserError if there is no results folder.
@@ -263,8 +264,7 @@ class Results:
 
     def search(self) -> dict[str, Any] | None:
         """A sweep's `search` section, `name`, initial `spec`, and `settings`: keys that are set in
-        every block that is drawn there. All are plain data; None if these are not the results of a
-        sweep."""
+        every drawn block. All are plain data; None if these are not the results of a sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

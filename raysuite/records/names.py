@@ -96,10 +96,10 @@ def variant_key(plan: Plan) -> str:
 
 
 def series_key(plan: Plan, found: str | None = None) -> str:
-    """A key that is equal for variants that differ in their number of workers alone.
+    """A key that is equal for variants that differ only in their number of workers.
 
-    The device is left out if the spec leaves it open (`auto`). So is the value of `found`, the key
-    found by a batch search, such as `training.accumulate`: it depends on the workers.
+    The device is left out if the spec leaves it open (`auto`). The value of `found`, the key found
+    by a batch search, such as `training.accumulate`, is also left out: it depends on the workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
@@ -111,8 +111,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 
 def work_key(plan: Plan) -> str:
-    """A key that is equal for runs whose images per second compare: the same model on the same
-    images.
+    """A key that is equal for runs whose images per second are comparable: the same model on the
+    same images.
 
     For a data set known by name, path and format on disk are left out: they belong to what is
     compared. The number of images is included, as other images may have the same name.

@@ -109,9 +109,9 @@ _TO_SIGMA = 1.4826
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """Figures whose logarithm is below all nodes' median by more than 0.2, five robust standard
-    deviations (two for fewer than eight nodes) and three of a node's own tries, whichever is most;
-    needs three nodes.
+    """Figures whose logarithm is below all nodes' median by more than the largest of three bounds:
+    0.2, five robust standard deviations (two for fewer than eight nodes), and three standard
+    deviations of a node's own tries. Empty for fewer than three nodes.
 
     Logarithms compare factors, as other programs slow a node by a factor. In a plain difference,
     the fastest of three nodes can be as far from the median as the slow one.

@@ -68,7 +68,7 @@ def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
     """The sum over distinct names: a counter that several workers share counts once.
 
     Readings of one counter differ by when each worker took them; the largest counts. None if any of
-    them is unknown: a part of the energy is not the energy.
+    them is unknown: a partial sum would be too small.
     """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):

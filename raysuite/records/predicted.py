@@ -1,4 +1,5 @@
-"""Predictions for a run, which are never part of a journal, so as not to pass for measurements."""
+"""Predictions for a run, which are never part of a journal, so that they are not taken for
+measurements."""
 
 from __future__ import annotations
 
@@ -52,7 +53,6 @@ class RunPredicted(RecordBase):
     outside: tuple[str, ...] = ()
     """Quantities in which the run is outside of the calibrated range: intervals do not hold."""
     validated: str = ""
-    """How far predictions of this kind were from measurements, or that none has been compared with
-    any."""
+    """How far predictions of this kind were from measurements, or that none has been compared."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -58,7 +58,7 @@ class Row:
     strategy: str
     loader: str
     work: str
-    """Names of model and data; throughputs compare within one `work_key`."""
+    """Names of model and data; throughputs are comparable within one `work_key`."""
     workers: int
     device: str
     global_batch: int
@@ -84,7 +84,7 @@ class Row:
     is_best: bool = False
     """Whether the row has that highest throughput, and other rows do the same work."""
     beside: str | None = None
-    """Name of the row without torch.compile, or with the bare strategy instead of a wrapper."""
+    """Name of the row without torch.compile, or with the strategy without its wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
@@ -143,7 +143,7 @@ class Row:
 
     @cached_property
     def work_key(self) -> str:
-        """A key that is equal for rows whose throughputs compare."""
+        """A key that is equal for rows whose throughputs are comparable."""
         key = work_key(self.runs[0].plan)
         return key + json.dumps(self.unnamed, sort_keys=True) if self.unnamed else key
 
@@ -158,7 +158,8 @@ class Row:
     @property
     def scaling(self) -> str:
         """`strong` if the global batch is fixed, `weak` if the batch per worker is. For a script,
-        as measured: also `own` if neither is fixed, and `unknown` if the samples of a step are."""
+        as measured: also `own` if neither is fixed, and `unknown` if the samples per step are
+        unknown."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -358,8 +359,8 @@ def _global_batch(runs: Sequence[RunFigures]) -> int:
 
 
 def _scaling(row: Row, rows: Sequence[Row]) -> str:
-    """Scaling of a script's series: strong if all global batches are equal, weak if all batches per
-    worker are, else own; unknown if the samples of a step are."""
+    """Scaling of a script's series: `strong` if all global batches are equal, `weak` if all batches
+    per worker are equal, else `own`; `unknown` if the samples per step are unknown."""
     if not script_name(row.runs[0].plan):
         return ""
     series = [each for each in rows if each.series_key == row.series_key and each.throughput]
@@ -378,7 +379,7 @@ def _unequal_work(row: Row, base: Row) -> bool:
 
 def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """For each row, the row of its series whose number of workers is nearest to `workers` (the
-    smaller of two), whether or not it has a throughput.
+    smaller of two equally near), whether or not it has a throughput.
 
     A baseline that failed is not replaced by another row: its rows have no ratios.
     """

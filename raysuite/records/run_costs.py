@@ -102,8 +102,8 @@ def run_costs(
 def _bus_bandwidth(
     traffic: Traffic | None, workers: int, shares: TimeShares | None
 ) -> float | None:
-    """Bytes per second of the profiled steps, for the worker with the least communication time:
-    that of the others includes waiting for it."""
+    """Bytes per second of the profiled steps, for the worker with the least communication time: the
+    time of the others includes waiting for this one."""
     if traffic is None or shares is None or not traffic.total:
         return None
     seconds = min(shares.communication_seconds, default=0.0)

@@ -46,14 +46,14 @@ class RunStarted(RecordBase):
 
     @property
     def words(self) -> str:
-        """The epoch, counted from 1, at which the run is resumed, and why not at a later one."""
+        """The epoch, counted from 1, at which the run is resumed, and why not at a later epoch."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
         return f"{what}; a newer checkpoint was left out: {self.unread}" if self.unread else what
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. If NCCL is in use, it carries them."""
+        """Whether gradients pass between hosts by TCP. NCCL, if in use, carries the gradients."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
@@ -89,7 +89,7 @@ class GateVerdict(RecordBase):
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """Duration of that comparison; for a cached result, that of the original one."""
+    """Duration of that comparison; for a cached result, the duration of the original comparison."""
     tolerance: float | None
     """Largest error that passes, uncompiled; None if the strategy is lossy throughout: single
     gradients then have bounds (see `rule`), and trained weights have none."""
@@ -97,7 +97,8 @@ class GateVerdict(RecordBase):
     """What was checked, as text."""
     steps: int
     cached: bool = False
-    """Whether it is of an earlier check on this machine, with the same versions and options."""
+    """Whether the verdict is from an earlier check on this machine, with the same versions and
+    options."""
     message: str = ""
 
 
@@ -114,15 +115,15 @@ class SamplesSkipped(RecordBase):
     """The first few of these samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
     """Data that is not even counted: classes without an image, and records after damaged bytes if
-    no index has their number."""
+    no index states their number."""
     known: int
     """Samples that an earlier run had checked, and that have not changed since."""
     seconds: float
-    """Duration of the check; in no epoch's time."""
+    """Duration of the check; not included in any epoch's time."""
 
     @property
     def words(self) -> str:
-        """What is left out and what is lacking, in one line; empty if nothing is."""
+        """The samples left out and the missing data, in one line; empty if there are none."""
         first = f"; the first: {self.places[0]}" if self.places else ""
         out = f"leaves out {self.skipped:,} of {self.samples:,} {self.split} samples{first}"
         lacks = f"{self.split} lacks {self.lacking[0]}" if self.lacking else ""
@@ -276,7 +277,7 @@ class TimeShares(RecordBase):
     """Where the time of some steps went, by a profiler, after the timed training.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
-    overlap: the rest of the window is what they leave.
+    overlap: the rest of the window is other time.
     """
 
     kind: Literal["time_shares"] = "time_shares"
@@ -303,13 +304,15 @@ class TimeShares(RecordBase):
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
-    """Duration of the profile on the slowest worker, with warm-up and writing; in no other time."""
+    """Duration of the profile on the slowest worker, with warm-up and writing; not included in any
+    other time."""
     message: str = ""
     """Why there are no shares, if the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
-        """Means over workers and the message, in one line; the message alone without means."""
+        """Means over workers and the message, in one line; only the message if there are no
+        means."""
         if not self.window_seconds:
             return self.message
         parts = {
@@ -334,7 +337,7 @@ class Slot(NamedTuple):
     micro_batch: int
     stage: int
     begin: float
-    """Time at which the operation's input was there."""
+    """Time at which the operation's input was available."""
     end: float
 
 

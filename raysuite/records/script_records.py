@@ -1,4 +1,4 @@
-"""What the ranks of a training script measured -> the Records of its run.
+"""Measurements by the ranks of a training script -> the Records of its run.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is the interval between the
 ends of two steps, on the slowest rank of that step. Steps after the warm-up are left out if another
@@ -438,8 +438,8 @@ def verdict(
     """The verdict from the first steps' parameters, batches and losses, with notes.
 
     `given`: samples in a step, from the user. `alone`: the runs with one worker so far. The notes
-    hold what is allowed but should be known. The verdict is None if nothing could be compared; the
-    notes then give the reasons.
+    name unusual but allowed findings. The verdict is None if nothing could be compared; the notes
+    then give the reasons.
     """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
@@ -503,7 +503,8 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Ranks that train on the same samples, as they do without a sampler that divides them."""
+    """Ranks that train on the same samples, as happens without a sampler that divides the
+    samples."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))

@@ -202,8 +202,9 @@ def ratio_of_logs(value: float, reach: float) -> Ratio:
 
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:
-    """The ratio of the means of two figures that were measured in the same rounds. Its upper end is
-    infinite if `below` is not shown to be above 0; None if the mean of `below` is not above 0.
+    """The ratio of the means of two figures that were measured in the same rounds. The upper end of
+    its interval is infinite if `below` is not shown to be above 0; None if the mean of `below` is
+    not above 0.
 
     Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval holds the ratios R
     for which the mean of `above - R * below` is within t(0.975, n - 1) standard errors of 0. Values
@@ -303,8 +304,8 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that in reports of
-    pure noise 5 % have a caveat of either kind (Bonferroni)."""
+    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that 5 % of reports
+    of pure noise have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 

@@ -1,4 +1,4 @@
-"""Tasks: the loss, the metrics and the unit of what a network is trained for."""
+"""Tasks: the loss and the metrics of a training, and the unit of its throughput."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Task: the loss, the metrics and the unit of what a network is trained for.
+"""Task: the loss and the metrics of a training, and the unit of its throughput.
 
 A task is one class in one file. Everything else (the training loop, the gate, records, tables,
 MLflow, plots) reads its declarations:
 
     loss(output, targets)    the summed loss of a batch
-    weight(targets)          what that sum is divided by, once both are summed over the global batch
+    weight(targets)          the divisor of that sum; both are first summed over the global batch
     metrics                  each with the sums that it is computed from
-    unit                     what the throughput counts
+    unit                     the unit that the throughput counts
 
 The loss of a step is sum / weight over the *global* batch. So it does not depend on how the samples
 and the counted tokens are split over ranks, micro-batches and a smaller last batch.
@@ -53,7 +53,8 @@ class Metric:
     value: Callable[[Sequence[float], Total], float]
     """(sums [k] over the validation set, its totals) -> the value."""
     sums: Sums | None = None
-    """What is summed over the batches; None if the value follows from the mean loss."""
+    """Function of a batch whose results are summed over batches; None if the value follows from the
+    mean loss."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; otherwise empty."""
     higher_is_better: bool = True
@@ -65,14 +66,14 @@ class Metric:
 
 
 class Task(ABC):
-    """What a network is trained for, made from a data set's facts and `task.options`.
+    """The loss and the metrics of a training, made from a data set's facts and `task.options`.
 
     `output` is whatever the network returns, with tensors in fp32; `targets` are the batch's,
     without its padding.
     """
 
     unit: ClassVar[Unit] = "samples"
-    """What the throughput counts. For `tokens` the weight is counted, otherwise the samples."""
+    """The unit of the throughput. For `tokens`, the weight is counted; otherwise the samples."""
     metrics: tuple[Metric, ...] = ()
     """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
@@ -88,12 +89,12 @@ class Task(ABC):
         """The sum of the samples' losses, a scalar."""
 
     def weight(self, targets: Any) -> Tensor | int:
-        """What the summed loss is divided by: the number of samples, unless `weighted`."""
+        """The divisor of the summed loss: the number of samples, unless `weighted`."""
         return samples_in(targets)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
-        """Random inputs and targets of `count` samples on the generator's device, of every kind
-        that occurs, with padding and ignored values. None: samples of the data set are taken
+        """Random inputs and targets of `count` samples on the generator's device, including padding
+        and ignored values if a data set can have these. None: samples of the data set are used
         instead."""
         return None
 
@@ -131,7 +132,7 @@ class Task(ABC):
 
 
 def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
-    """What a batch adds to each metric that has sums, in fp64."""
+    """A batch's sums for each metric that has sums, in fp64."""
     return [each.sums(output, targets).double() for each in task.metrics if each.sums]
 
 

@@ -20,7 +20,7 @@ def _correct(output: Tensor, targets: Tensor) -> Tensor:
 
 class LanguageModel(Task):
     """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the next tokens, or
-    IGNORED_TOKEN where a sequence has no next token.
+    IGNORED_TOKEN if there is no next token.
 
     The loss of a step is the mean over the counted tokens of the global batch.
     """

@@ -2,8 +2,8 @@
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
 `to_check(target, decode, write_index)`. All modules but `own` also have `detect(path, names)`: the
-format of the folder `path`, if the module reads it. `names` are those of the entries in and below
-it.
+format of the folder `path`, if the module reads it. `names`: the names of the entries in and below
+this folder.
 """
 
 from __future__ import annotations

@@ -68,8 +68,9 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """The files with these names, or these names plus the suffix `packed`, in whichever of
-    `folders` below the set's folder has most of them. Raises DataError with the missing names."""
+    """The files with these names, or these names plus the suffix `packed`, from the one of
+    `folders`, below the set's folder, that has most of them. Raises DataError with the missing
+    names."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -157,7 +158,7 @@ class Source(ABC):
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
-        """The sample's file, or None without a file whose modification time shows changes."""
+        """The sample's file, or None if no file's modification time shows changes."""
         return None
 
     def close(self) -> None:  # noqa: B027 - some have no files
@@ -185,7 +186,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as in an epoch of training, or without `draw` as in validation."""
+        """The samples as in a training epoch; if `draw` is None, as in validation."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:

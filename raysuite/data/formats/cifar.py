@@ -182,7 +182,7 @@ def _check_binary(part: Part, path: Path) -> None:
         whole = path.stat().st_size // RECORD * RECORD
         place = f"{path} at byte {whole}"
         part.wrong("record", str(path), reason(error, place), whole)
-        if path.stat().st_size > whole:  # counts the record that is cut short
+        if path.stat().st_size > whole:  # also count the image that is cut short
             part.images += 1
             part.unreadable += 1
     values = np.fromfile(path, np.uint8)[::RECORD][: path.stat().st_size // RECORD]

@@ -106,9 +106,9 @@ _CHUNK = 1 << 20
 
 
 def unpack(path: Path, dimensions: int, target: Path) -> None:
-    """Write the IDX file of unsigned bytes `path`, plain or .gz, to `target` as a plain file.
+    """Write `path`, an IDX file of unsigned bytes, plain or .gz, to `target` as a plain file.
 
-    Never writes more than the file's header announces. Raises DataError if the file is damaged.
+    Never writes more than the file's header states. Raises DataError if the file is damaged.
     """
     if path.suffix != ".gz":
         shutil.copyfile(path, target)

@@ -121,10 +121,10 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
 
 
 def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """The images below `root`, with what is missing or wrong in `wrong`.
+    """The images below `root`; errors in its folders are in `wrong`.
 
-    Both splits need all classes; with `val_may_lack` only train. With `skip`, neither split needs
-    all classes, and a class needs no training image.
+    Both splits need all classes; with `val_may_lack`, only train does. With `skip`, neither split
+    needs all classes, and a class needs no training image.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}

@@ -118,7 +118,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """The numbered shards that other shards' names imply and that do not exist."""
+    """Missing shards: their numbers follow from the names of other shards."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -219,8 +219,8 @@ def cut_short(place: str, present: int, size: int) -> DataError:
 
 
 def _crc(data: bytes) -> bytes:
-    """The CRC-32C of `data`, masked as in records: the CRC of data that contains CRCs is weak
-    otherwise (TensorFlow's crc32c.h)."""
+    """The CRC-32C of `data`, masked as in records: otherwise, the CRC of data that contains CRCs is
+    weak (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -582,7 +582,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if not rest:
         message += f"; no record in the last {path.stat().st_size - end} bytes can be read"
     part.wrong("record", str(path), message, end)
-    # otherwise only surplus bytes follow, without a record
+    # without a later record in the index, the damaged record is counted here
     if not indexed or indexed[-1][0] >= end:
         part.images += 1
         part.unreadable += 1
@@ -590,7 +590,8 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
-    """Add the error of an index, or `write` the index anew from the places that were `found`."""
+    """Add the error of an index; if `write`, write the index anew instead, from the places
+    `found`."""
     if not write:
         part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
         return
@@ -603,8 +604,8 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
 
 
 def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
-    """(first label, findings), from all `labels` in the records; the first label is None if these
-    do not match the class names."""
+    """(first label, findings), from all `labels` in the records; the first label is None if the
+    labels do not match the class names."""
     present = sorted(labels)
     many = len(target.names)
     if not present or not many:

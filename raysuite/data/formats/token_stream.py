@@ -7,8 +7,8 @@ dtype and the position of each sequence. The stream consists of these sequences 
 Megatron-LM, samples cross the borders of documents.
 
 Sample i has the inputs tokens[i T : (i + 1) T], and as targets the token after each of them, so
-that an epoch predicts every token but the first once. The last sample can have fewer tokens: the
-rest of its targets are IGNORED_TOKEN.
+that an epoch predicts every token once, except the first. The last sample can have fewer tokens:
+the rest of its targets are IGNORED_TOKEN.
 """
 
 from __future__ import annotations

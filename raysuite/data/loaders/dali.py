@@ -113,7 +113,7 @@ class DaliLoader:
                 self._drop()
                 raise self._explained(slice_, error) from error
             labels = torch.from_numpy(self._labels.popleft())
-            # not copied: the tensor owns its memory, and the pipeline uses other memory next
+            # not copied: the tensor owns its memory, and the next batch gets other memory
             written = from_dlpack(images.as_tensor())
             yield Batch(
                 images=written.permute(0, 3, 1, 2) if self._channels_last else written,

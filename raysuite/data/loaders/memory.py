@@ -211,8 +211,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Views with the size of images [b, H, W, C], shifted by whole pixels and mirrored, with zeros
-    from outside. Does the same as `cut_out`, for all images at once."""
+    """Views of the same size as the images [b, H, W, C], shifted by whole pixels and mirrored, with
+    zeros outside the image. Does the same as `cut_out`, for all images at once."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

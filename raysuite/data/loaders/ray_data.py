@@ -73,7 +73,7 @@ class RayDataLoader:
             else Normalise(Rendering(prepared, "exact"), device, channels_last)
         )
         self._rows: _Rows | None = None
-        # else a line or two per epoch and worker, which are also in Ray Data's log file
+        # avoids a line or two per epoch and worker, which are also in Ray Data's log file
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
@@ -167,7 +167,7 @@ class RayDataLoader:
             # The workers hold their CPUs while they wait for these tasks. A task that requires a
             # CPU would wait for the workers, on a full cluster for ever.
             num_cpus=0,
-            # the node that has the files
+            # run on this node, which has the files
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
         return decoded, ahead

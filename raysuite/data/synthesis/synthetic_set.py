@@ -22,7 +22,8 @@ SIZES: dict[str, Size] = {
     "imagenet": (500, 375),
     "highres": (512, 512),
 }
-"""Width and height in pixels. For ImageNet the most common size; all other sizes are exact."""
+"""Width and height in pixels. For ImageNet the most common size; the sizes of all other sets are
+exact."""
 
 _SIDES = (8, 2048)
 _QUALITY = {"natural": 88, "noise": 75}
@@ -92,7 +93,7 @@ class SyntheticSet:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names by label, in sorted order; ImageNet's look like synsets, but are not."""
+        """Names by label, in sorted order; ImageNet's look like names of synsets."""
         if self.name == "cifar10":
             return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
