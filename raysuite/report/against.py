@@ -552,8 +552,8 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Throughput / that of the row with the native loader that is otherwise equal, or else equal
-    except for the image format."""
+    """Throughput / throughput of the otherwise equal row with the native loader, or else of one
+    that also differs in the image format."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]

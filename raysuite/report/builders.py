@@ -52,7 +52,7 @@ class Drawing:
 
     @property
     def goal(self) -> str:
-        """The target that times are measured to: `accuracy`, or `target`."""
+        """The word after "Time to" in titles: `accuracy`, or `target`."""
         return goal(self.rows)
 
     def shown(self, *names: str, axis: str = "") -> Shown:
@@ -230,7 +230,7 @@ def lines(
     is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
-    # one line per strategy, even if the number of workers implies it
+    # keep the strategy, even if the number of workers determines it
     names = telling(rows, over.value, ("strategy", *WORK))
     series: dict[tuple[str, str | None], list[Row]] = {}
     for row in rows:

@@ -299,7 +299,7 @@ def rate_title(rows: Sequence[Row]) -> str:
 
 
 def goal(rows: Sequence[Row]) -> str:
-    """The target that times are measured to: `accuracy`, or `target`."""
+    """The word after "Time to" in titles: `accuracy`, or `target`."""
     return metric_named("time_to_accuracy", rows).title.removeprefix("Time to ")
 
 

@@ -15,7 +15,8 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 MOST_RUNS = 10_000
 """Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of pydantic's tags for a value that is a number or a block; they are no keys of a spec."""
+"""Prefix of pydantic's tags for a value that is a number or a block; the tags are no keys of a
+spec."""
 
 
 class Options(BaseModel):
@@ -24,13 +25,14 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Key of an earlier version -> the value with which its records can still be read."""
+    """Key that only earlier versions have -> the value with which it is ignored in their
+    Records."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """Turn a boolean given for a number into text, which is refused, as `epochs: true` would be
-        1."""
+        """Turn a boolean given for a number into text, which is refused: else `epochs: true` would
+        be 1."""
         if not isinstance(data, dict):
             return data
         return {
@@ -47,8 +49,8 @@ class Options(BaseModel):
 
 
 def later(default: Any, **rules: Any) -> Any:
-    """A field that was added in a later version. It is left out of dumps unless set, so that runs
-    keep the ids that they had without it."""
+    """A field that was added in a later version. It is left out of dumps unless set, so that ids of
+    earlier runs do not change."""
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
 
 

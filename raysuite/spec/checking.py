@@ -36,7 +36,8 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """The dotted key of each field, over all options that blocks can be: `training.epochs`."""
+    """The dotted key of each field, such as `training.epochs`, of every options class that a block
+    allows."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -101,7 +102,7 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # the key may be of another block
+    near = [each for each in dotted_keys(root) if each != key]  # it may be another block's key
     others = _others_with(root, path, models)
     message = _message(finding, models, key, path, near, others)
     return Mistake(message, key=key, file=file, line=line)

@@ -28,7 +28,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".ti
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What a plan needs of a data set: counts, classes and the shape of an image."""
+    """The facts about a data set that a plan needs: counts, classes and the shape of an image."""
 
     train_samples: int
     val_samples: int
@@ -44,7 +44,7 @@ class DatasetFacts:
     """Tokens in a sample, with `classes` as the vocabulary size; 0: samples are not tokens."""
     inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
     """Description of samples that are passed to the network unchanged: `"float32[3]"` for one
-    tensor, for several a list or an object of these, as JSON. Empty for images and tokens."""
+    tensor, or a JSON list or object of such types for several. Empty for images and tokens."""
 
     @property
     def samples_words(self) -> str:
@@ -184,8 +184,7 @@ them."""
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class has another name in `found`; None if all are equal.
 
-    Unknown names differ from none: an empty list, or bare class numbers compared with as many real
-    names.
+    Unknown names count as equal: an empty list, or class numbers compared with as many real names.
     """
     if not known or not found:
         return None

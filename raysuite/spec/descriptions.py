@@ -1,7 +1,7 @@
-"""The text beneath each field of a model, read from the source when asked for.
+"""The text beneath each field of a model, read from the source on request.
 
-Pydantic would read it when a class is created (`use_attribute_docstrings`), which takes 0.2 s in
-each process.
+Pydantic would read the source whenever a class is created (`use_attribute_docstrings`), which takes
+0.2 s in each process.
 """
 
 from __future__ import annotations

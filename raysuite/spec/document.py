@@ -67,12 +67,13 @@ class Document:
     scaled: dict[str, Any] = field(default_factory=dict)
     """Dotted keys that the chosen scale set."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """Dotted keys whose sweep in the matrix was ended by the command line, and the number of values
-    it had."""
+    """Dotted keys whose sweep in the matrix the command line ended, each with its number of
+    values."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that were set after the spec was read; they hold for each swept block."""
+        """Dotted keys that were set after the spec was read; they also apply to blocks in the
+        matrix."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
@@ -163,7 +164,7 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def set_key(document: Document, key: str, value: Any) -> None:
-    """Set `key`. This ends its sweep in the matrix, and its search in a sweep's space.
+    """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches it.
 
     `matrix.KEY` sets a sweep instead, and `search.space.KEY` a distribution to search; null ends
     the search.
@@ -207,8 +208,7 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """The matrix without sweeps of `keys`.
 
-    A key that was swept together with one of them stays. Values that are then equal are listed
-    once.
+    Other keys of the same matrix lines stay, with each of their remaining values once.
     """
     ended = set(keys)
     left: dict[str, Any] = {}
@@ -223,7 +223,7 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The values at the places `kept` of each row, without repeats; for one place, bare values."""
+    """The columns `kept` of the rows, without repeats; a single column as a plain list."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:
@@ -254,7 +254,7 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 def end_dimension(search: Any, key: str, value: Any) -> Any:
     """The section with `key` fixed at `value`.
 
-    That decides conditions on the key: dimensions whose condition fails are left out, and
+    Conditions on the key are then known: dimensions whose condition fails are left out, and
     conditions that hold are removed.
     """
     space = search.get("space") if isinstance(search, dict) else None
@@ -314,7 +314,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
-    """Give the keys at `target` the lines of those at `source`."""
+    """Copy the line numbers of the keys at `source` to those at `target`."""
     _drop_lines(document, target)
     for path, line in list(document.lines.items()):
         if path[: len(source)] == source:
@@ -346,7 +346,8 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Apply `key=value` overrides. Raises SpecError with all that are not of that form."""
+    """Apply `key=value` overrides. Raises SpecError with a mistake for each argument of another
+    form."""
     mistakes = []
     for each in overrides:
         key, separator, value = each.partition("=")

@@ -102,7 +102,7 @@ class ModelOptions(Options):
 
 
 class MeasureOptions(Options):
-    """What is measured, and from when."""
+    """The measurements of a run."""
 
     warmup_steps: int = Field(default=10, ge=0)
     """Optimiser steps that the throughput leaves out, at the start of the run and of each retry."""
@@ -160,7 +160,7 @@ class ExperimentSpec(Options):
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
     """The data set, and its format on disk."""
     task: Annotated[TaskOptions, BeforeValidator(expand_shorthand)] = later(TaskOptions())
-    """What the network is trained for: its loss, its metrics, and what its throughput counts."""
+    """The task of the network: its loss, its metrics, and the unit of its throughput."""
     loader: LoaderOptions = NativeOptions()
     """How samples reach a worker."""
     strategy: StrategyOptions = SingleOptions()
@@ -170,11 +170,11 @@ class ExperimentSpec(Options):
     schedule: ScheduleOptions = ConstantOptions()
     """The learning rate over time, relative to its full value."""
     training: TrainingOptions
-    """The recipe: the same work whatever the strategy."""
+    """The training recipe, which is the same for all strategies."""
     resources: ResourceOptions = ResourceOptions()
     """The resources of a run."""
     measure: MeasureOptions = MeasureOptions()
-    """What is measured, and from when."""
+    """The measurements of a run."""
     track: Annotated[tuple[Logger, ...], BeforeValidator(_several)] = later(_TRACK)
     """Where the records are shown in addition to the report: any of `mlflow`, `tensorboard` (event
     files) and `wandb` (Weights & Biases, offline), or none."""
@@ -184,7 +184,7 @@ class ExperimentSpec(Options):
     script: ScriptOptions | None = later(None)
     """Your own training script, instead of `model`, `data`, `training` and a strategy."""
     search: SearchOptions | None = later(None)
-    """A sweep: what `raysuite sweep SPEC` varies, and its goal."""
+    """A sweep: the keys that `raysuite sweep SPEC` varies, and the goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
     version. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
@@ -198,8 +198,8 @@ class ExperimentSpec(Options):
     @model_validator(mode="before")
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
-        """Fill the blocks that a script replaces. They may not be given, except as a plan's own
-        spec has them."""
+        """Fill the blocks that a script replaces. A spec may give these blocks only with the values
+        that a plan writes."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [
@@ -219,5 +219,5 @@ class ExperimentSpec(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What trials have to find before the run; None if all numbers are given."""
+        """How a number is found by trials before the run; None if all numbers are given."""
         return self.strategy.auto or self.training.auto

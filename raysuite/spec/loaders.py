@@ -30,14 +30,14 @@ class _LoaderOptions(Options):
     widths: ClassVar[tuple[str, ...]] = ()
     """The options that set how many threads, processes or tasks load at the same time."""
     loads: ClassVar[bool] = True
-    """Whether it reads the data set."""
+    """Whether the loader reads the data set."""
     transforms: ClassVar[bool] = True
-    """Whether it can apply the user's own transform to each image."""
+    """Whether the loader can apply the user's own transform to each image."""
     tensors: ClassVar[str] = ""
     """`module:attribute` of its implementation for samples other than images, which are passed to
     the network unchanged; empty if it loads only images."""
     needs_ray: ClassVar[bool] = False
-    """Whether it loads in Ray's processes."""
+    """Whether the loader runs in Ray's processes."""
     holds_decoded: ClassVar[bool] = False
     """Whether the whole decoded data set has to fit into memory."""
 
@@ -47,7 +47,7 @@ class _LoaderOptions(Options):
         return False
 
     def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
-        """These options, or the ones that they mean for this data set."""
+        """These options; for `auto`, those of the loader chosen for this data set."""
         chosen: LoaderOptions = self  # type: ignore[assignment]
         return chosen
 
@@ -115,8 +115,8 @@ class MemoryOptions(_LoaderOptions):
 
     name: Literal["memory"] = "memory"
     threads: int = Field(default=1, ge=0)
-    """Threads per worker that crop and resize; 0: the worker itself does, when it needs a batch. At
-    the start, all cores decode the data set."""
+    """Threads per worker that crop and resize; 0: the worker itself crops and resizes, when it
+    needs a batch. At the start, all cores decode the data set."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker keeps ready."""
 
@@ -145,8 +145,9 @@ class AutoOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Random tensors made once on the device, or, of your own samples other than images, the first
-    ones. Shows the limit without any loading. Metrics and losses are meaningless."""
+    """Random tensors made once on the device; for your own samples other than images, the first
+    ones of the data set. Shows the throughput limit without loading. Metrics and losses are
+    meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation
@@ -170,7 +171,7 @@ class RayDataOptions(_LoaderOptions):
     """Ray tasks per worker that decode at the same time, each on one core."""
     images_per_task: int = Field(default=128, ge=1)
     """A task loads whole batches until it has this many images or other samples. Each task has an
-    overhead of some 10 ms in Ray."""
+    overhead of about 10 ms in Ray."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker keeps ready."""
 

@@ -17,11 +17,13 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """Why it cannot update weights that a framework flattens and shards: `NAME needs ...`."""
+    """Why the optimiser cannot update weights that a framework flattens and shards: `NAME needs
+    ...`."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
-    """Whether it averages the weights itself: validation uses other weights than training."""
+    """Whether the optimiser averages the weights, so that validation uses other weights than
+    training."""
 
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before scaling."""
@@ -178,8 +180,8 @@ class MuonOptions(_Optimizer):
     nesterov: bool = True
     """Nesterov's momentum."""
     adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
-    """Factor of a matrix's rate by its shape. `match_rms_adamw` makes updates as large as AdamW's,
-    so that both can have one rate; `original` is that of Muon's authors."""
+    """How a matrix's learning rate depends on its shape. `match_rms_adamw` makes updates as large
+    as AdamW's, so that both can have one rate; `original` is the factor of Muon's authors."""
     adamw: tuple[str, ...] = OUTER
     """Name patterns of matrices that AdamW updates too, as is usual for embeddings and the last
     layer."""

@@ -37,6 +37,6 @@ class ResourceOptions(Options):
     """If the lost node does not return, run instead with as many workers as still fit: a separate
     run from its first epoch, with the same global batch and a separate row in the report."""
     min_workers: int = Field(default=1, ge=1)
-    """Smallest number of workers of such a run."""
+    """Smallest number of workers of an elastic run."""
     elastic_of: int | None = Field(default=None, ge=2)
     """Number of workers of the run that this one replaces; raysuite sets it."""

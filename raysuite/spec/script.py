@@ -120,7 +120,7 @@ class ScriptOptions(Options):
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
     computed for each run, from numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments for a matrix, appended as `--KEY VALUE`; true gives `--KEY` alone, null and
+    """Further arguments for a matrix, appended as `--KEY VALUE`; true gives only `--KEY`, null and
     false omit it."""
     environment: dict[str, Any] = Field(default_factory=dict)
     """Environment variables of the script's processes."""
@@ -128,9 +128,10 @@ class ScriptOptions(Options):
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
     default: counted in the batches that the script takes from its DataLoader."""
     check: int = later(0, ge=0)
-    """Number of first steps after each of which all ranks' parameters are compared; 0: no check."""
+    """Number of steps at the start after each of which all ranks' parameters are compared; 0: no
+    check."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """Seconds without a step on any rank after which a run is ended, as a rank hangs."""
+    """Seconds without a step on any rank after which a run is ended, as it hangs."""
 
     @field_validator("command", mode="before")
     @classmethod
@@ -187,6 +188,6 @@ STANDS_FOR: dict[str, dict[str, Any]] = {
     "data": {"name": "script:main", "image_size": 1},
     "training": {"epochs": 1, "batch_per_worker": 1, "checkpoint_every": 0},
 }
-"""Block of a spec that a script replaces -> what the plan has there for its readers."""
+"""Block of a spec that a script replaces -> its placeholder values in the plan."""
 EXCLUDED = ("loader", "strategy", "optimizer", "schedule", "search", "synthetic_data")
 """Blocks that cannot be combined with a script."""

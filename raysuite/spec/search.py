@@ -81,8 +81,8 @@ class Dimension(Options):
     """Each drawn trial runs with every one of these values, or whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Key of another `choice` or `grid` -> the value that it must have; a block by its name.
-    Otherwise this key keeps the spec's value."""
+    """Key of another `choice` or `grid` -> its value, or the name of its block, for which this key
+    is drawn. Otherwise this key keeps the spec's value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -151,8 +151,8 @@ class Dimension(Options):
         return float(f"{round(value / step) * step:.12g}")
 
     def edges(self) -> list[Any]:
-        """Values that represent the distribution: all of a list; the ends of a range, and without
-        steps a value between them; the mean of a normal distribution."""
+        """Values that represent the distribution: all values of a list; the ends of a range, with a
+        value between them if it has no steps; the mean of a normal distribution."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:
@@ -256,10 +256,10 @@ class PbtScheduler(Options):
     interval_epochs: int = Field(ge=1)
     """Epochs between comparisons, at which all trials wait for each other."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials, rounded up but at most half, that takes the weights of as many of the
-    best (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    """Share of the trials, rounded up but at most half, that take the weights of as many best
+    trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
-    """Probability that a value is drawn anew instead of derived from that of the other trial
+    """Probability that a value is drawn anew instead of derived from the better trial's value
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these, with equal probability, and kept within its range; in
@@ -283,13 +283,13 @@ class SearchOptions(Options):
     """A sweep: trials of this spec, each of them a whole run with other values."""
 
     trials: int | None = Field(default=None, ge=1)
-    """Number of trials that are drawn; with `grid` in the space, each of them runs with every value
-    of it. The searcher `grid` runs every combination and takes no number."""
+    """Number of trials that are drawn; with `grid` in the space, each drawn trial runs with every
+    value of the grid. Not valid for the searcher `grid`, which runs every combination."""
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> the distribution of its values."""
     goal: Goal | None = None
-    """What is optimised; default: the first valid one. `accuracy`: the best on the validation set,
-    in classification. `metric`: the best value of another task's primary metric, maximised or
+    """What is optimised; default: the first valid one. `accuracy`: the best validation accuracy, in
+    classification. `metric`: the best value of another task's primary metric, maximised or
     minimised as the task declares. `time_to_accuracy`: seconds to `training.target_accuracy`;
     `time_to_target`: to `training.target`. `throughput`: images, or another unit of the task, per
     second."""
@@ -323,7 +323,7 @@ class SearchOptions(Options):
 
 
 def name_of(value: Any) -> Any:
-    """A value of a choice as written in a condition: a block by its name."""
+    """A value of a choice as a condition names it: a block by its name."""
     return value.get("name") if isinstance(value, dict) else value
 
 

@@ -27,7 +27,7 @@ from raysuite.spec.search import (
 from raysuite.spec.tasks import CLASSIFICATION
 
 _ANY = {"seed": {"uniform": [0, 1]}}
-"""A valid space."""
+"""A valid search space, in place of the given one."""
 
 Finding = tuple[KeyPath, str]
 """(key below `search`, message)."""
@@ -105,7 +105,7 @@ def _findings(
 
 
 def _read(model: type[Model], value: Any) -> Model | None:
-    """The options if they are valid, else None; `_shape` reports what is wrong."""
+    """The options if they are valid, else None; `_shape` reports the mistakes."""
     try:
         return model.model_validate(value)
     except ValidationError:
@@ -204,7 +204,7 @@ CHANGED = (
 )
 """Keys that may change from one step to the next; keys below them may too."""
 KEPT = ("seed",)
-"""Keys in which trials may differ and that a trial keeps when it takes other weights."""
+"""Keys in which trials may differ and that a trial keeps when it takes another trial's weights."""
 
 
 def can_change(key: str) -> bool:

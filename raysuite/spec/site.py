@@ -43,7 +43,7 @@ class MlflowOptions(Options):
     """`sqlite`: a file on the head's local disk, which is copied back when the cluster ends;
     `postgresql`: a server at the site."""
     url_file: AbsolutePath | None = None
-    """For `postgresql`: a file with the URL and password, readable by its owner alone."""
+    """For `postgresql`: a file with the URL and password, readable only by its owner."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> MlflowOptions:
@@ -73,12 +73,12 @@ class _Site(Options):
     engine: EngineName = "apptainer"
     """Runs the image; `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
-    """Instead of an engine: the command line that runs a command on a node. It contains {command};
-    {image}; and arguments with {binds}, which are repeated for each bind, or {mounts}, all binds
+    """Instead of an engine: the command line that runs a command on a node. It contains {command}
+    and {image}. Arguments with {binds} are repeated for each bind; {mounts} becomes all binds,
     separated by commas."""
     image: Image | None = None
-    """The image in which the cluster runs, as its engine names it (for apptainer the path of a
-    SIF); none: the machine's own software."""
+    """The image in which the cluster runs, in its engine's notation (for apptainer the path of a
+    SIF); default: the machine's own software."""
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
@@ -192,12 +192,12 @@ class SlurmSite(_Site):
     gpus_per_node: int = Field(default=0, ge=0)
     """GPUs requested on each node."""
     gpu_type: Line | None = None
-    """The GPUs' type in SLURM (a100, ...), if there are several."""
+    """The GPUs' type in SLURM (a100, ...), if the cluster has several types."""
     memory_per_node: Memory | None = None
     """Memory requested on each node: 0 for all of it, or a size such as 480G; without a letter,
     megabytes."""
     exclusive: bool = False
-    """Whether the nodes are reserved for this job alone."""
+    """Whether the nodes are reserved only for this job."""
     prologue: tuple[Line, ...] = ()
     """Lines of bash that run on the first node before the modules are loaded: `module purge`,
     `module use FOLDER`, `source FILE`. Variables that they export reach all nodes."""
@@ -220,7 +220,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # sbatch takes --wra too
+                if any(ours.startswith(option) for ours in known):  # sbatch also accepts --wra
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )

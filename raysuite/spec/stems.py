@@ -62,7 +62,8 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Beginning of a model's name -> smallest side in pixels. A test finds it by running the models."""
+"""Beginning of a model's name -> smallest side in pixels. A test measures the sizes by running the
+models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
     "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding
@@ -115,8 +116,8 @@ def misfit(
 ) -> tuple[str, str] | None:
     """Why a named model does not accept such images: the key of the spec to change, and a message.
 
-    None if it does, or if that is unknown here (your own models, timm's, and arguments that are
-    None). Tokens have 0 `channels`.
+    None if the model accepts them, or if this is unknown (your own models, timm's, and arguments
+    that are None). Tokens have 0 `channels`.
     """
     if ":" in name:
         return None

@@ -116,7 +116,7 @@ class Lossy:
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
     projected: bool = False
-    """Whether each matrix of the gradient, plus what earlier steps left out, is projected on a
+    """Whether each matrix of the gradient, plus the error of earlier steps, is projected on a
     subspace, as by PowerSGD with error feedback."""
     within: float = 0.0
     """Any other error of one parameter's gradient, relative to the mean of the ranks' absolute
@@ -163,15 +163,16 @@ class _StrategyOptions(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     gated: ClassVar[bool] = True
-    """Whether its throughput is reported only if the gate passes."""
+    """Whether the throughput is reported only if the gate passes."""
     distributed: ClassVar[bool] = True
-    """Whether it can have several workers, and communicates between them in each step."""
+    """Whether the strategy can have several workers, which communicate in each step."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
-    """Whether its framework is not torch: it builds the network anew, and the gate checks that."""
+    """Whether its framework is not torch: the framework builds the network anew, and the gate
+    checks the new network."""
     wraps: ClassVar[str] = ""
-    """The strategy that it wraps, whose options it has under the same names."""
+    """The strategy that this one wraps, with the same names of options."""
     has_timeline: ClassVar[bool] = False
     """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
@@ -231,7 +232,7 @@ class _StrategyOptions(Options):
 
         `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of
         the trained ones, `small` the number of parameters in tensors of at most `SMALL`. None if
-        these do not determine it.
+        these numbers do not determine the traffic.
         """
         return None
 
@@ -262,8 +263,8 @@ class _StrategyOptions(Options):
 
     def several_reductions(self) -> tuple[Self, float] | None:
         """Options with which the gradients of the gate's small network are reduced in several
-        parts, and the pause in seconds between layers that this needs. None if raysuite cannot do
-        it."""
+        parts, and the pause in seconds between layers that this needs. None if no options of the
+        strategy do this."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
@@ -429,7 +430,7 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def fused_bytes(self) -> float:
-        # 0 reduces each gradient alone; the measured costs of such runs include that
+        # with 0, no fusion; the calibrated costs of such runs include this
         return (self.fusion_threshold_mb or 128.0) * _MIB
 
     def reductions(self) -> Reductions:
@@ -528,15 +529,15 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with offloading, and in ZeRO-3 with 10^9 parameters or more, or if small ones are
-        not counted.
+        """None with offloading, and in ZeRO-3 with 10^9 parameters or more, or if `small` is needed
+        but None.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
         3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19
         all-reduces the gradients, although a reduce-scatter would be enough, and then gathers the
         weights: 3 Ψ. In stage 3 it gathers the weights once instead of twice, except in very large
-        models: 2 Ψ. With several micro-batches it gathers them for each one, as it also reduces
-        gradients for each one in stages 2 and 3; small weights stay gathered for the step.
+        models: 2 Ψ. In stage 3, weights are gathered for each micro-batch, except small ones, which
+        stay gathered for the step. In stages 2 and 3, gradients are reduced for each micro-batch.
         """
         if self.offload != "none":
             return None
@@ -638,7 +639,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        return True  # its runtime takes the list of workers only once per process
+        return True  # its runtime reads the list of workers only once per process
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -686,8 +687,8 @@ class FsdpOptions(_StrategyOptions):
 
     name: Literal["fsdp"] = "fsdp"
     units: Literal["blocks", "layers"] = "blocks"
-    """What is gathered and reduced together: `blocks`, such as residual blocks and transformer
-    layers, or each of the `layers` separately."""
+    """The unit of gathering and reducing: `blocks`, such as residual blocks and transformer layers,
+    or each of the `layers` separately."""
     reshard_after_forward: bool = True
     """Free a block's gathered weights after its forward pass and gather them again for its backward
     pass; without it they stay gathered in between, as in ZeRO-2."""

@@ -23,7 +23,7 @@ Unit = Literal["images", "samples", "tokens"]
 
 
 class TaskOptions(Options):
-    """What the network is trained for: its loss and its metrics."""
+    """The task of the network: its loss and its metrics."""
 
     name: str = "classification"
     """`classification`, `language_model`, `multi_label`, `regression`, `segmentation`, or your own

@@ -23,7 +23,7 @@ class EarlyStoppingOptions(Options):
 
 
 class TrainingOptions(Options):
-    """The recipe: the same work whatever the strategy."""
+    """The training recipe, which is the same for all strategies."""
 
     epochs: int = Field(ge=1)
     """Passes over the training set."""
@@ -43,13 +43,14 @@ class TrainingOptions(Options):
     """Strides of images and convolutions. `auto`: channels_last for 16-bit precision on GPUs, whose
     tensor cores use it, else contiguous."""
     cudnn_benchmark: bool = later(False)
-    """Let cuDNN time its algorithms for each new shape and use the fastest. Two runs may then use
-    different ones and round differently, and so may a run and its own continuation."""
+    """Let cuDNN time its algorithms for each new shape and use the fastest. Two runs, or a run and
+    its resumed part, may then use different algorithms and round differently."""
     compile: Annotated[
         Literal["off", "default", "reduce-overhead", "max-autotune"], BeforeValidator(off)
     ] = later("off")
-    """torch.compile's mode, for the network under any strategy. The last two record CUDA graphs on
-    GPUs; `max-autotune` also times variants of kernels. Compilation is timed separately."""
+    """torch.compile's mode, for the network under any strategy. `reduce-overhead` and
+    `max-autotune` record CUDA graphs on GPUs; `max-autotune` also times variants of kernels.
+    Compilation is timed separately."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
     class_weights: Literal["auto"] | tuple[Annotated[float, Field(ge=0)], ...] | None = later(None)
@@ -65,7 +66,8 @@ class TrainingOptions(Options):
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy for which the time to accuracy is reported."""
     target: float | None = later(None)
-    """The same for a task other than classification: a value of its primary metric."""
+    """For other tasks than classification: value of the primary metric for which the time is
+    reported."""
     early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch when validation no longer improves. The learning-rate
     schedule stays that of all `epochs`; model.pt has the last weights."""
@@ -107,7 +109,7 @@ class TrainingOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What trials have to find before the run; None if both numbers are given."""
+        """How a number is found by trials before the run; None if both numbers are given."""
         for value in (self.batch_per_worker, self.accumulate):
             if isinstance(value, AutoBatch):
                 return value

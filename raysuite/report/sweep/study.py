@@ -178,7 +178,7 @@ def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`: appended to a time to the target, whose resolution is one epoch."""
+    """`, 3 epochs`: added to a time to target, which is exact to an epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 

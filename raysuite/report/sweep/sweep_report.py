@@ -157,8 +157,8 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
     """The spec that the sweep started from, with this trial's values and seed and without the
     search.
 
-    If a trial changed its values during training, the spec has the last ones from the start, and a
-    comment at its head says so. If the result differs from the trial's own spec, because the
+    If a trial changed its values during training, the spec uses the last ones in all epochs, and a
+    comment at its head states this. If the result differs from the trial's own spec, because the
     command line set other keys, the trial's spec with every default is returned instead.
     """
     plan = _last_plan(trial)
