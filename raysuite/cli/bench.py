@@ -50,7 +50,7 @@ Out = Annotated[
     typer.Option(
         metavar="FOLDER",
         callback=folder_to_write,
-        help="Default: results/loaders-NAME/DATE-TIME, or batches-NAME.",
+        help="Folder to write; default: results/loaders-NAME/DATE-TIME, or batches-NAME.",
     ),
 ]
 
@@ -114,7 +114,7 @@ def measure_and_print(
 
         error = log_loaders(measured, folder, tracking_uri)
         if error:
-            print_text(f"{error}\nNothing is lost: {folder} holds all figures.", error=True)
+            print_text(f"{error}\nNothing is lost: all figures are in {folder}.", error=True)
     return measured
 
 
@@ -162,28 +162,39 @@ def loaders(
         list[str] | None,
         typer.Option(
             metavar="NAME|BLOCK",
-            help="Only these: native, dali, memory, ray_data, synthetic, or a block such as "
-            "'{name: native, decode: scaled}'. Can be given several times.",
+            help="Time this loader: native, dali, memory, ray_data, synthetic, or a block such "
+            "as '{name: native, decode: scaled}'. May be repeated.",
         ),
     ] = None,
     threads: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Threads (Ray tasks); default: up to all CPUs."),
+        typer.Option(
+            metavar="N,N", help="Numbers of threads (or Ray tasks) to try; default: up to all CPUs."
+        ),
     ] = None,
     processes: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="native's loading processes; default: all CPUs. 0: none."),
+        typer.Option(
+            metavar="N,N",
+            help="Numbers of native's loading processes to try; 0: none. Default: all CPUs.",
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one timing.")] = 3.0,
-    images: Annotated[int | None, typer.Option(min=1, help="Or: images of one timing.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 64,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Length of one timing, in seconds.")
+    ] = 3.0,
+    images: Annotated[
+        int | None, typer.Option(min=1, help="Instead of --seconds: images per timing.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds over all loaders.")] = 5,
-    split: Annotated[Literal["train", "val"], typer.Option(help="What is loaded.")] = "train",
+    split: Annotated[Literal["train", "val"], typer.Option(help="The split to load.")] = "train",
     augment: Annotated[
-        str | None, typer.Option(help="none, pad_crop_flip, resized_crop_flip; default: the set's.")
+        str | None,
+        typer.Option(help="none, pad_crop_flip or resized_crop_flip; default: the data set's."),
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option("--image-size", min=1, help="Pixels that the network sees.")
+        int | None,
+        typer.Option("--image-size", min=1, help="Side of the network's input images, in pixels."),
     ] = None,
     path: Annotated[str | None, typer.Option(help="The data set's path.")] = None,
     form: Annotated[
@@ -294,7 +305,9 @@ def batch(
     ] = None,
     memory_share: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1.0, help="Share of the free memory that may be used; 0.9."),
+        typer.Option(
+            min=0.01, max=1.0, help="Share of the free memory that may be used; default: 0.9."
+        ),
     ] = None,
     address: Address = None,
     out: Out = None,

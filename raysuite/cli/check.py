@@ -55,13 +55,13 @@ def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
 
 def check(
     site: Annotated[str, typer.Argument(metavar="SITE", help="A site's name, or its file.")],
-    nodes: Annotated[str | None, typer.Option(help="Nodes; default: the site's.")] = None,
+    nodes: Annotated[str | None, typer.Option(help="Number of nodes; default: the site's.")] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=1, help="Share below the reference that is still right.")
+        float, typer.Option(min=0, max=1, help="Relative loss of throughput that is accepted.")
     ] = 0.1,
     expected: Annotated[
         float | None,
-        typer.Option(help="Throughput of each worker that is known from elsewhere, in images/s."),
+        typer.Option(help="Throughput of each worker to compare with, in images/s."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

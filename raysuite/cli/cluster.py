@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from raysuite.cluster.state_files import Cluster, Head
 
 ClusterName = Annotated[
-    str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
+    str | None,
+    typer.Argument(help="Name of the cluster; default: the only one.", show_default=False),
 ]
 
 # Clusters as text and as JSON.
@@ -208,19 +209,19 @@ def _hints() -> dict[str, str]:
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="What the site shall be called.")],
+    name: Annotated[str, typer.Argument(help="Name of the new site.")],
     start: Annotated[
-        str, typer.Option("--from", metavar="NAME|FILE", help="The site to begin with.")
+        str, typer.Option("--from", metavar="NAME|FILE", help="The site to copy and change.")
     ] = "slurm-generic",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a site; again for others."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the site; may be repeated."),
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="SLURM's partition.")] = None,
-    account: Annotated[str | None, typer.Option(help="The account that pays.")] = None,
-    image: Annotated[str | None, typer.Option(help="An Apptainer image, as a path.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    force: Annotated[bool, typer.Option(help="Replace a site of your own.")] = False,
+    partition: Annotated[str | None, typer.Option(help="SLURM partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="SLURM account.")] = None,
+    image: Annotated[str | None, typer.Option(help="Path of an Apptainer image.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for values.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite your own site of that name.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
@@ -242,7 +243,7 @@ def new(
 
     file = own_sites() / f"{name}.yaml"
     if file.exists() and not force:
-        raise UserError(f"{file} is there already; edit it, take another name, or give --force")
+        raise UserError(f"{file} already exists; edit it, use another name, or give --force")
     document = read_document(site_file(start), settings or [])
     document.overrides["name"] = name
     options = {"partition": partition, "account": account, "image": image}
@@ -347,7 +348,11 @@ def doctor(
 
         lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings]
         stdout().print(table(("what", "state", "note", "fix"), lines, title=f"site {found.name}"))
-        print_text(f"To fix: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
+        print_text(
+            f"To fix: {', '.join(bad)}."
+            if bad
+            else "No problems found; the cluster can be started."
+        )
     if bad:
         raise typer.Exit(1)
 
@@ -360,9 +365,9 @@ def check(
     results: Annotated[
         Path | None, typer.Option(help="The file to write; default: a new one in RAYSUITE_HOME.")
     ] = None,
-    disk: Annotated[Path, typer.Option(help="A folder on the disk whose reading is timed.")] = Path(
-        "."
-    ),
+    disk: Annotated[
+        Path, typer.Option(help="Folder on the disk whose read speed is measured.")
+    ] = Path("."),
     as_json: AsJson = False,
 ) -> None:
     """Measure every node of a cluster for some seconds, and name those that are slow.
@@ -425,17 +430,19 @@ def up(
         str, typer.Option(help="A site's name, or the path of its YAML file.")
     ] = "local",
     nodes: Annotated[
-        str | None, typer.Option(help="Nodes, as 4 or 2-4; default: the site's.")
+        str | None, typer.Option(help="Number of nodes, such as 4 or 2-4; default: the site's.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The cluster's name; default: the site's.")
+        str | None, typer.Option(help="Name of the cluster; default: the site's name.")
     ] = None,
     hosts: Annotated[
         str | None,
-        typer.Option(metavar="FILE|A,B", help="Hosts of a site of kind hosts, or their file."),
+        typer.Option(
+            metavar="FILE|A,B", help="Hosts of a site of kind hosts, or a file that lists them."
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Resume the suites that the last one of that name left.")
+        bool, typer.Option(help="Resume the unfinished suites of the last cluster of that name.")
     ] = False,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
@@ -510,9 +517,11 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
     except ValueError as error:
         raise UserError(f"--nodes: {error}") from error
     if isinstance(site, LocalSite) and most > 1:
-        raise UserError(f"given were {nodes} nodes; the site {site.name!r} is this machine alone")
+        raise UserError(
+            f"got {nodes} nodes; the site {site.name!r} has only this machine; leave --nodes out"
+        )
     if found and most > len(found):
-        raise UserError(f"given were {nodes} nodes; there are {len(found)}: {', '.join(found)}")
+        raise UserError(f"got {nodes} nodes; there are {len(found)}: {', '.join(found)}")
     return Cluster(
         name=name or site.name,
         site=site,
@@ -707,7 +716,9 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
 
 
 def list_clusters(
-    everything: Annotated[bool, typer.Option("--all", help="Those that have ended too.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also list clusters that have ended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List your clusters, the newest first.
@@ -730,7 +741,7 @@ def list_clusters(
         print_json([as_data(status) for status in found])
         return
     if not found:
-        print_text("no cluster is there; `raysuite cluster up` starts one", error=True)
+        print_text("no cluster is running; `raysuite cluster up` starts one", error=True)
         return
     rows = [
         (
@@ -755,10 +766,14 @@ def logs(
         typer.Argument(help="A host, or mlflow, slurm or agent; default: all.", show_default=False),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="The cluster; default: the only one.")
+        str | None, typer.Option("--cluster", help="Name of the cluster; default: the only one.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines too.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Number of last lines of each log to print.")
+    ] = 100,
 ) -> None:
     """Show the logs of a cluster.
 
@@ -788,12 +803,12 @@ def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
 
 def down(
     name: ClusterName = None,
-    everything: Annotated[bool, typer.Option("--all", help="All clusters that live.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="End all running clusters.")] = False,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop.")
+        float, typer.Option(min=0, help="Seconds for runs to write a checkpoint and stop.")
     ] = 30.0,
     remove: Annotated[
-        bool, typer.Option(help="Remove its folder too: its logs and its MLflow database.")
+        bool, typer.Option(help="Also remove its folder: its logs and its MLflow database.")
     ] = False,
 ) -> None:
     """End a cluster: its jobs, its processes, its temporary folders.
@@ -811,7 +826,7 @@ def down(
     from raysuite.cluster.client import down as take_down
 
     if everything and name:
-        raise UserError(f"given were {name!r} and --all; give one of them")
+        raise UserError(f"got {name!r} and --all; give one of them")
     names = (
         [each.cluster.name for each in all_status() if each.lives or each.state == "stale"]
         if everything
@@ -830,7 +845,7 @@ def down(
         if not lines:
             print_text(f"{each} is down")
     if everything and not names:
-        print_text("no cluster is there")
+        print_text("no cluster is running")
     if left:
         print_text("\n".join(left), error=True)
         raise typer.Exit(1)

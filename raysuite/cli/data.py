@@ -115,7 +115,7 @@ def make(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec: its `synthetic_data`."
+            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec with `synthetic_data`."
         ),
     ],
     form: Annotated[
@@ -123,39 +123,45 @@ def make(
         typer.Option(
             "--format",
             help="folder, tfrecord, idx (MNIST), binary or pickle (CIFAR-10); default: the "
-            "set's own.",
+            "data set's own.",
         ),
     ] = None,
     fraction: Annotated[
-        float | None, typer.Option(help="Of the paper's images; classes are kept if possible.")
+        float | None,
+        typer.Option(help="Share of the paper's images to make; classes are kept if possible."),
     ] = None,
     images: Annotated[
-        int | None, typer.Option(help="Or: training images; validation keeps its proportion.")
+        int | None,
+        typer.Option(help="Training images, instead of --fraction; validation in proportion."),
     ] = None,
-    classes: Annotated[int | None, typer.Option(help="Default: the paper's, or fewer.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes; default: the paper's, or fewer.")
+    ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="PX|WxH", help="Pixels; default: the paper's.")
+        str | None,
+        typer.Option(metavar="PX|WxH", help="Image size in pixels; default: the paper's."),
     ] = None,
     content: Annotated[
-        str, typer.Option(help="natural (1/f spectrum, classes learnable) or noise (DDLBench's).")
+        str,
+        typer.Option(help="natural (1/f spectrum, learnable classes) or noise (as in DDLBench)."),
     ] = "natural",
-    seed: Annotated[int, typer.Option(help="Equal seeds make equal bytes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; equal seeds give identical bytes.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Default: $RAYSUITE_DATA/NAME-FORMAT, where a spec looks for it."),
+        typer.Option(help="Folder to write; default: $RAYSUITE_DATA/NAME-FORMAT, which specs use."),
     ] = None,
     scale: Scale = None,
     workers: Workers = None,
     address: Annotated[
         str | None,
         typer.Option(
-            envvar="RAY_ADDRESS", help="Make it on every node of this Ray cluster, on its own disk."
+            envvar="RAY_ADDRESS", help="Make it on every node of this Ray cluster, on local disk."
         ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a data set that was made or begun before.")
+        bool, typer.Option("--force", help="Replace an existing or unfinished synthetic data set.")
     ] = False,
 ) -> None:
     """Make a synthetic version of a named data set, with its counts, sizes and layout.
@@ -183,9 +189,11 @@ def make(
             )
         wanted = [*synthetic_sets_of(Path(name), scale)]
         if not wanted and not as_json:
-            print_text(f"{name} asks for no synthetic data sets; nothing was made")
+            print_text(f"{name} has no `synthetic_data`; nothing was made")
     elif scale is not None:
-        raise UserError(f"--scale {scale} is for a spec, and {name!r} is none; leave it out")
+        raise UserError(
+            f"--scale {scale} is only for a spec, and {name!r} is not one; leave it out"
+        )
     else:
         synthetic = plan_synthetic_set(
             name,
@@ -317,30 +325,32 @@ def check(
         str,
         typer.Argument(
             metavar="PATH|SPEC|NAME|MODULE:ATTRIBUTE",
-            help="A folder, a spec's YAML file, a named set where `make` writes it, or your own.",
+            help="A folder, a spec's YAML file, a named data set in its default folder, or yours.",
         ),
     ],
     name: Annotated[
         str | None,
         typer.Option(
-            help=f"The data set in PATH, where its files do not show it: {', '.join(NAMED)}, "
+            help=f"The data set in PATH, if its files do not identify it: {', '.join(NAMED)}, "
             "image_folder or tfrecord."
         ),
     ] = None,
     form: Annotated[
         Literal["folder", "tfrecord", "idx", "binary", "pickle"] | None,
-        typer.Option("--format", help="And in what form."),
+        typer.Option("--format", help="Its format, if its files do not identify it."),
     ] = None,
     decode: Annotated[
-        bool, typer.Option(help="Decode every pixel, or only look at headers and checksums.")
+        bool, typer.Option(help="Decode all pixels, or check only headers and checksums.")
     ] = True,
     write_index: Annotated[
         bool,
-        typer.Option("--write-index", help="Write missing and wrong indices of whole TFRecords."),
+        typer.Option(
+            "--write-index", help="Write missing or wrong indices of intact TFRecord files."
+        ),
     ] = False,
     workers: Workers = None,
     limit_shown: Annotated[
-        int, typer.Option(min=0, help="Things that are wrong, and notes, to print of each.")
+        int, typer.Option(min=0, help="Largest number of errors, and of notes, to print.")
     ] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -388,11 +398,17 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     path = Path(what)
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
         if name or form:
-            raise UserError(f"--name and --format are for folders; {what} is your own data set")
+            raise UserError(
+                f"--name and --format are only for folders; {what} is your own data set: "
+                "leave them out"
+            )
         return [target_of(DataOptions(name=what, image_size=1))]  # the size is not used
     if path.suffix in SPEC_SUFFIXES:
         if name or form:
-            raise UserError(f"--name and --format are for folders; {what} names its data set")
+            raise UserError(
+                f"--name and --format are only for folders; {what} names its data set: "
+                "leave them out"
+            )
         blocks = [spec.data for _, spec in expand(read_document(path))]
         unique = {block.model_dump_json(): block for block in blocks}
         return _with_files(unique.values())
@@ -418,7 +434,7 @@ def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
     found = []
     for data in blocks:
         if data.without_files:
-            print_text(f"{data.name}: {data.without_files}; nothing to check", error=True)
+            print_text(f"{data.name}: {data.without_files}; there is nothing to check", error=True)
         else:
             found.append(target_of(data))
     return found
@@ -443,7 +459,7 @@ def _print_report(report: Report, limit: int) -> None:
         if count > limit:
             print_text(f"  and {count - limit} more; --limit-shown or --json shows them")
     if report.ok:
-        print_text("nothing is wrong")
+        print_text("no errors found")
 
 
 def _table(report: Report) -> Table:
@@ -505,17 +521,21 @@ def convert(
     shards: Annotated[
         int | None,
         typer.Option(
-            min=1, max=99_999, help="For training; validation gets its share; default: 150 MB each."
+            min=1,
+            max=99_999,
+            help="Shards for training, and in proportion for validation; default: 150 MB each.",
         ),
     ] = None,
     shorter_side: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="PX", help="Shrink larger images to this; all others keep their bytes."
+            min=1,
+            metavar="PX",
+            help="Shrink larger images to this shorter side; others stay as they are.",
         ),
     ] = None,
     bad: Annotated[
-        Literal["error", "skip"], typer.Option(help="What to do about unreadable images.")
+        Literal["error", "skip"], typer.Option(help="Stop at an unreadable image, or skip it.")
     ] = "error",
     workers: Workers = None,
     dry_run: DryRun = False,
@@ -566,7 +586,7 @@ def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
 def _print_passed_over(conversion: Conversion) -> None:
     if conversion.passed_over:
         print_text(
-            f"passed over, as they are no images: {conversion.passed_over} files or folders; "
+            f"skipped, because they are not images: {conversion.passed_over} files or folders; "
             f"`raysuite data check {shlex.quote(str(conversion.source))}` names them"
         )
 
@@ -584,7 +604,7 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
         f"{summary.bytes / 1e6:,.1f} MB"
     )
     if summary.skipped:
-        print_text(f"left out, as they cannot be read: {len(summary.skipped)}")
+        print_text(f"skipped, because they cannot be read: {len(summary.skipped)}")
         for one in summary.skipped[:shown]:
             print_text(f"  {one.path}: {one.reason}")
         if len(summary.skipped) > shown:

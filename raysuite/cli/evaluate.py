@@ -33,13 +33,16 @@ def evaluate(
     results: RunResults,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Other data, such as data.path=FOLDER."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Evaluate on other data, such as data.path=FOLDER."
+        ),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(metavar="RUN_ID", help="Which run; default: the only one.")
+        str | None,
+        typer.Option(metavar="RUN_ID", help="The run to evaluate; default: the only one."),
     ] = None,
     best: BestRun = False,
-    split: Annotated[Literal["val", "train"], typer.Option(help="Which samples.")] = "val",
+    split: Annotated[Literal["val", "train"], typer.Option(help="The split to evaluate.")] = "val",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -105,7 +108,9 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
         return plan
     wrong = [each for each in overrides if not each.startswith("data.")]
     if wrong:
-        raise UserError(f"{', '.join(wrong)}: only keys of data, such as data.path=FOLDER")
+        raise UserError(
+            f"{', '.join(wrong)}: only keys of data can be set here, such as data.path=FOLDER"
+        )
     document = Document(plan.spec.model_dump(mode="json"), "the run's spec")
     override(document, overrides)
     [other] = make_plans(document, plan.workers if plan.device == "gpu" else 0)

@@ -22,7 +22,9 @@ def explain(
     results: RunResults,
     calibration: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A calibration; it separates more terms."),
+        typer.Option(
+            metavar="FILE", help="File written by `raysuite calibrate`, which separates more terms."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

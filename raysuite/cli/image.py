@@ -24,7 +24,7 @@ VariantOption = Annotated[
     ),
 ]
 Extras = Annotated[
-    str | None, typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
+    str | None, typer.Option(help=f"Any of {','.join(EXTRAS)}, or `none`; default: all.")
 ]
 
 
@@ -34,7 +34,12 @@ def _choice(variant: Variant, extras: str | None) -> Choice:
 
 
 def docker(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where it is missing.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="The folder to write to; created if it does not exist."
+        ),
+    ],
     variant: VariantOption = Variant.CPU,
     extras: Extras = None,
 ) -> None:
@@ -59,15 +64,19 @@ def build(
     variant: VariantOption = Variant.CPU,
     extras: Extras = None,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="Debian's mirror; default: this machine's.")
+        str | None,
+        typer.Option(metavar="URL", help="Debian mirror; default: the one that this machine uses."),
     ] = None,
     scratch: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Needs 20 GB free; default: /tmp.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Temporary folder with 20 GB of free space; default: /tmp."
+        ),
     ] = None,
     sign: Annotated[
-        Path | None, typer.Option(metavar="KEY.pem", help="Sign it with this private key.")
+        Path | None, typer.Option(metavar="KEY.pem", help="Sign the image with this private key.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT.sif.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.sif if it exists.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -99,7 +108,7 @@ def build(
     if out.exists() and not force:
         raise UserError(f"{out} exists; name another file, or replace it with --force")
     if sign is not None and not sign.is_file():
-        raise UserError(f"the key {sign} is not there")
+        raise UserError(f"there is no key {sign}; give a private key, as PEM")
     with stderr().status("starting") as status:
 
         def say(line: str) -> None:
@@ -134,12 +143,12 @@ def verify(
     image: Image,
     key: Annotated[
         Path | None,
-        typer.Option(metavar="KEY.pem", help="The public key that it must be signed by."),
+        typer.Option(metavar="KEY.pem", help="Public key with which the signature is verified."),
     ] = None,
     signature: Annotated[
-        bool, typer.Option("--signature", help="Ask for a signature by a key of the keyring.")
+        bool, typer.Option("--signature", help="Require a signature by a key in the keyring.")
     ] = False,
-    test: Annotated[bool, typer.Option(help="Run the image's own test too.")] = True,
+    test: Annotated[bool, typer.Option(help="Also run the image's own test.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Check an image: its recipe is that of this checkout, it works, and its signature is valid.

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", "-c", metavar="NAME", help="The cluster; needed where several are."),
+    typer.Option(
+        "--cluster", "-c", metavar="NAME", help="Name of the cluster, if there are several."
+    ),
 ]
 ViaOption = Annotated[
     str | None,
     typer.Option(
         metavar="LOGIN",
-        help="The cluster is of another machine: reach it by `ssh LOGIN`, as in me@login.site.org.",
+        help="Reach a cluster on another machine by `ssh LOGIN`, such as me@login.site.org.",
     ),
 ]
 JobArgument = Annotated[
@@ -103,12 +105,12 @@ def ending(job: Job) -> str:
 def submit(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="What to run.", show_default=False),
+        typer.Argument(metavar="-- COMMAND...", help="The command to run.", show_default=False),
     ],
     cluster: ClusterOption = None,
     via: ViaOption = None,
     follow: Annotated[
-        bool, typer.Option(help="Print what the job prints, and end as it does.")
+        bool, typer.Option(help="Print the job's output, and exit with its code.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -168,7 +170,8 @@ def cancel(
     cluster: ClusterOption = None,
     via: ViaOption = None,
     patience_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for its end.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the job to end."),
     ] = 90.0,
 ) -> None:
     """Request a job to end, and wait until it has ended.
@@ -188,7 +191,10 @@ def cancel(
 
 def forward(
     login: Annotated[
-        str, typer.Argument(metavar="LOGIN", help="For `ssh LOGIN`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="LOGIN", help="Login as for ssh, such as me@login.site.org.", show_default=False
+        ),
     ],
     cluster: ClusterOption = None,
 ) -> None:

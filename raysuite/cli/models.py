@@ -23,14 +23,17 @@ activations: what one image's forward pass keeps for the backward pass. Both in 
 def models(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Models as a spec names them; default: the papers'."),
+        typer.Argument(
+            metavar="NAME",
+            help="Model names as in a spec; default: the models of the reproduced papers.",
+        ),
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="Side of the square images, in pixels.")] = 224,
-    channels: Annotated[int, typer.Option(min=1, help="1 grey, 3 RGB.")] = 3,
+    channels: Annotated[int, typer.Option(min=1, help="1 for grey images, 3 for RGB.")] = 3,
     classes: Annotated[int, typer.Option(min=1, help="Number of classes.")] = 1000,
     stem: Annotated[
         str | None,
-        typer.Option(help="small or large, where models have both; default: by the size."),
+        typer.Option(help="small or large, for models that have both; default: chosen by --size."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +50,7 @@ def models(
     from raysuite.spec.stems import PAPERS_MODELS, STEMS
 
     if stem is not None and stem not in STEMS:
-        raise UserError(f"--stem: given was {stem!r}; it should be small or large")
+        raise UserError(f"--stem: got {stem!r}; it should be small or large")
     facts = DatasetFacts(0, 0, classes, channels, size)
     rows = [_costs(name, facts, stem) for name in names or PAPERS_MODELS]
     if as_json:

@@ -25,11 +25,11 @@ def plan(
     deep: Annotated[
         bool,
         typer.Option(
-            help="Also pass one batch through each network, and read an image of each split."
+            help="Also run one batch through each network, and read an image of each split."
         ),
     ] = False,
     schedule: Annotated[
-        bool, typer.Option("--schedule", help="Draw each pipeline's schedule, and its bubble.")
+        bool, typer.Option("--schedule", help="Draw each pipeline's schedule and print its bubble.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +74,7 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
         print_json([_data(each) for each in plans])
         return
     if not plans:
-        print_text("no run is left: all have ended")
+        print_text("nothing is left to run: all runs have ended")
         return
     rows = [
         _row(each, number, warm) if each.spec.script is None else _script_row(each)

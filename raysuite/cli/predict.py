@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CalibrationFile = Annotated[
     Path,
-    typer.Option("--calibration", metavar="FILE", help="What `raysuite calibrate` wrote."),
+    typer.Option("--calibration", metavar="FILE", help="File written by `raysuite calibrate`."),
 ]
 DEFAULT = Path("calibration.yaml")
 PREDICTIONS = Path("predictions")
@@ -35,24 +35,29 @@ PREDICTIONS = Path("predictions")
 def calibrate(
     results: SeveralResults,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", callback=file_to_write, help="Where the costs go.")
+        Path,
+        typer.Option(
+            metavar="FILE", callback=file_to_write, help="File to which the costs are written."
+        ),
     ] = DEFAULT,
     workers_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),
+        typer.Option(
+            min=1, help="Workers per node in the results. Default: all workers on one node."
+        ),
     ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Instead: predict the throughput on so many workers from that on the results' "
-            "numbers of workers.",
+            help="Instead of fitting costs: predict the throughput on these numbers of workers "
+            "from the results.",
         ),
     ] = None,
     most_other_cores: Annotated[
         float,
         typer.Option(
-            min=0, help="Leave out epochs beside which other programs kept more cores busy."
+            min=0, help="Leave out epochs during which other programs used more CPU cores."
         ),
     ] = 0.5,
     as_json: AsJson = False,
@@ -183,7 +188,7 @@ def predict(
     spec: Annotated[
         Path,
         typer.Argument(
-            metavar="SPEC|RESULTS", help="An experiment's YAML file, or measured results."
+            metavar="SPEC|RESULTS", help="An experiment's YAML file, or a results folder."
         ),
     ],
     overrides: Overrides = None,
@@ -191,7 +196,7 @@ def predict(
     scale: Scale = None,
     gpus: CalibratedGpus = None,
     root: Annotated[
-        Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
+        Path, typer.Option("--results", help="Folder in which NAME/DATE-TIME is created.")
     ] = PREDICTIONS,
     as_json: AsJson = False,
 ) -> None:

@@ -34,42 +34,45 @@ def recommend(
     spec: SpecFile,
     overrides: Overrides = None,
     workers: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of workers that may be used.")
+        str, typer.Option(metavar="N,N", help="Numbers of workers to consider.")
     ] = "1,2",
     batches: Annotated[
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Global batches that may be used. Default: the spec's, as another one changes "
+            help="Global batches to consider. Default: the spec's, because another batch changes "
             "the training.",
         ),
     ] = None,
     accumulate: Annotated[
-        str, typer.Option(metavar="N,N", help="Micro-batches of a step that may be used.")
+        str, typer.Option(metavar="N,N", help="Numbers of micro-batches per step to consider.")
     ] = "1",
     calibration: CalibrationFile = DEFAULT,
     least_efficiency: Annotated[
-        float, typer.Option(min=0, help="Leave out what has a lower parallel efficiency.")
+        float, typer.Option(min=0, help="Leave out candidates with a lower parallel efficiency.")
     ] = 0.0,
     memory_gib: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Leave out what may need more memory per worker, and pipelines, whose memory is "
-            "not predicted.",
+            help="Leave out candidates that may need more memory per worker, and pipelines, whose "
+            "memory is not predicted.",
         ),
     ] = None,
     goal: Annotated[
         Literal["time", "energy"],
-        typer.Option(help="What to minimise: an epoch's time, or its energy."),
+        typer.Option(help="Minimise the time or the energy of an epoch."),
     ] = "time",
     node_hours: Annotated[
-        float | None, typer.Option(min=0, help="Leave out runs that may take more of them.")
+        float | None,
+        typer.Option(min=0, help="Leave out candidates that may need more node-hours."),
     ] = None,
     out: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", callback=file_to_write, help="The file for the best one's spec."
+            metavar="FILE",
+            callback=file_to_write,
+            help="File to which the best candidate's spec is written.",
         ),
     ] = Path("recommended.yaml"),
     probe: Annotated[
@@ -77,10 +80,10 @@ def recommend(
         typer.Option(
             metavar="FILE",
             callback=file_to_write,
-            help="Also write a spec that measures those that are tied, five times.",
+            help="Also write a spec that measures the tied candidates five times.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Lines to print.")] = 15,
+    top: Annotated[int, typer.Option(min=1, help="Number of candidates to print.")] = 15,
     scale: Scale = None,
     gpus: CalibratedGpus = None,
     as_json: AsJson = False,
@@ -112,7 +115,7 @@ def recommend(
     counts = numbers("--workers", workers)
     if least_efficiency and 1 not in counts:
         raise UserError(
-            f"--workers: given was {workers}; --least-efficiency compares with one worker, as in "
+            f"--workers: got {workers}; --least-efficiency compares with one worker, as in "
             f"--workers 1,{workers}"
         )
     made: list[tuple[dict[str, Any], RunPlan]] = []

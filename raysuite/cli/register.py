@@ -27,12 +27,16 @@ def register(
     results: RunResults,
     run: Annotated[
         str | None,
-        typer.Option(metavar="RUN_ID", help="Which run; default: the only one, or a sweep's best."),
+        typer.Option(
+            metavar="RUN_ID", help="The run to register; default: the only one, or a sweep's best."
+        ),
     ] = None,
     best: BestRun = False,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The registered model; default: the spec's name."),
+        typer.Option(
+            metavar="NAME", help="Name of the registered model; default: the spec's name."
+        ),
     ] = None,
     tracking_uri: TrackingUri = None,
     experiment: StoreExperiment = None,
@@ -73,7 +77,10 @@ def sync(
     experiment: StoreExperiment = None,
     to: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="mlflow, tensorboard or wandb; default: the spec's."),
+        typer.Option(
+            metavar="NAME",
+            help="mlflow, tensorboard or wandb; default: those in the spec's `track`.",
+        ),
     ] = None,
 ) -> None:
     """Write the journals of a results folder into MLflow, or for another logger.
@@ -95,7 +102,7 @@ def sync(
 
     valid = ("mlflow", *LOGGERS)
     if unknown := [name for name in to or () if name not in valid]:
-        raise UserError(f"--to: given was {', '.join(unknown)}; valid are {', '.join(valid)}")
+        raise UserError(f"--to: got {', '.join(unknown)}; valid are {', '.join(valid)}")
     failed = False
     for folder in results:
         opened = Results.open(folder)

@@ -26,9 +26,9 @@ def report(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A row to measure all others against, or a part of its name; or workers=4: the "
-            "row of each series nearest to 4 workers. Default: for each row, its own variant with "
-            "the fewest workers.",
+            help="The row with which all others are compared, or a part of its name; or workers=4: "
+            "the row of each series nearest to 4 workers. Default: for each row, the same variant "
+            "with the fewest workers.",
         ),
     ] = None,
     against: Annotated[
@@ -50,7 +50,7 @@ def report(
     ] = None,
     pictures: Annotated[
         bool,
-        typer.Option("--pictures/--no-pictures", help="Draw each plot as SVG, PDF and PNG too."),
+        typer.Option("--pictures/--no-pictures", help="Also save each plot as SVG, PDF and PNG."),
     ] = True,
     as_json: AsJson = False,
 ) -> None:

@@ -71,7 +71,7 @@ class Request:
         if again and self.overrides:
             self._check_changes()
         if self.retry_failed and not again:
-            raise UserError("--retry-failed goes with --resume or --resume-from")
+            raise UserError("--retry-failed needs --resume or --resume-from")
         if self.address and self.address.startswith(("http://", "https://")):
             raise UserError(
                 f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
@@ -132,7 +132,7 @@ class RunRequest(Request):
     def check(self) -> None:
         super().check()
         if self.again and self.budget_s is not None:
-            raise UserError("--budget is for runs that begin now; leave it out when resuming")
+            raise UserError("--budget is only for new runs; leave it out when resuming")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ Overrides = Annotated[
 ]
 Scale = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A form under the spec's `scales`, such as laptop."),
+    typer.Option(metavar="NAME", help="Use a version in the spec's `scales`, such as laptop."),
 ]
 Address = Annotated[
     str | None,
@@ -122,7 +122,7 @@ Address = Annotated[
 ]
 Root = Annotated[
     Path,
-    typer.Option("--results", metavar="FOLDER", help="Folder under which NAME/DATE-TIME is made."),
+    typer.Option("--results", metavar="FOLDER", help="Folder in which NAME/DATE-TIME is created."),
 ]
 Resume = Annotated[bool, typer.Option(help="Resume the newest results of this experiment.")]
 ResumeFrom = Annotated[
@@ -132,40 +132,41 @@ ResumeFrom = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="When resuming: repeat the runs that failed.")
 ]
-DryRun = Annotated[bool, typer.Option(help="Print what would be made, and stop.")]
+DryRun = Annotated[bool, typer.Option(help="Print what would be done, and exit.")]
 Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(
         metavar="URI",
         envvar="MLFLOW_TRACKING_URI",
-        help="MLflow's store; default: sqlite:///mlflow.db.",
+        help="MLflow tracking URI; default: sqlite:///mlflow.db.",
     ),
 ]
 StoreExperiment = Annotated[
     str | None,
     typer.Option(
-        "--experiment", metavar="NAME", help="MLflow's experiment; default: the spec's name."
+        "--experiment", metavar="NAME", help="MLflow experiment; default: the spec's name."
     ),
 ]
 RunResults = Annotated[
-    Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
+    Path, typer.Argument(metavar="RESULTS", help="Results folder, as `raysuite run` printed it.")
 ]
 SeveralResults = Annotated[
-    list[Path], typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed.")
+    list[Path],
+    typer.Argument(metavar="RESULTS...", help="Results folders, as `raysuite run` printed them."),
 ]
 NewestResults = Annotated[
     Path,
     typer.Argument(
         metavar="RESULTS",
-        help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
+        help="Results folder, or a folder above it, of which the newest results are used.",
     ),
 ]
 BestRun = Annotated[
     bool,
     typer.Option(
         "--best",
-        help="The best run: of a sweep by its first goal, else by its primary metric at the end.",
+        help="Use the best run: by a sweep's first goal, otherwise by the final primary metric.",
     ),
 ]
 StopWithin = Annotated[
@@ -174,31 +175,31 @@ StopWithin = Annotated[
         "--stop-within",
         metavar="SECONDS",
         min=0,
-        help="Time for a checkpoint after SIGTERM or SIGUSR1.",
+        help="Seconds to write a checkpoint after SIGTERM or SIGUSR1.",
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print failures, and at the end the results folder.")
+    bool, typer.Option("--quiet", "-q", help="Print only failures and the results folder.")
 ]
 RecordsAsJson = Annotated[
     bool, typer.Option("--json", help="Print every record as a line of JSON.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Processes on a machine; default: all of its CPUs.")
+    int | None, typer.Option(min=1, help="Number of processes per machine; default: one per CPU.")
 ]
 Gpus = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="GPUs of a cluster elsewhere: named data sets that are not here count as official. "
-        "Default: this machine.",
+        help="Plan for a cluster with N GPUs; a named data set that is not on this machine is "
+        "assumed to have its official size. Default: this machine.",
     ),
 ]
 CalibratedGpus = Annotated[
     int | None,
     typer.Option(
-        min=0, help="GPUs of the cluster; default: any number, if the calibration has any."
+        min=0, help="GPUs of the cluster; default: no limit if the calibration was made on GPUs."
     ),
 ]
 ShowTimings = Annotated[
@@ -211,8 +212,8 @@ Budget = Annotated[
         "--budget",
         metavar="TIME",
         parser=lambda text: budget_seconds(text),
-        help="Such as 90s, 5m or 1h: repeat runs, at most 30 times, until that is over or their "
-        "intervals are within 5 %.",
+        help="Repeat runs, at most 30 times, until this time (such as 90s, 5m or 1h) is over or "
+        "the confidence intervals are within 5 %.",
     ),
 ]
 
@@ -221,7 +222,7 @@ def budget_seconds(text: str) -> float:
     """Seconds of `90s`, `5m`, `1.5h`. Raises UserError for anything else."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
-        raise UserError(f"--budget: given was {text!r}; valid are such as 90s, 5m and 1h")
+        raise UserError(f"--budget: got {text!r}; valid are such as 90s, 5m and 1h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -230,7 +231,7 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
     words = [word.strip() for word in given.split(",")]
     if not all(word.isdecimal() and int(word) >= least for word in words):
         raise UserError(
-            f"{option}: given was {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
+            f"{option}: got {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
         )
     return [int(word) for word in words]
 

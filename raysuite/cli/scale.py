@@ -16,7 +16,7 @@ def scale(
         list[str] | None,
         typer.Argument(
             metavar="SCRIPT [ARGS]...",
-            help="The script and its arguments, behind `--`; or -m MODULE.",
+            help="The script, or -m MODULE, and its arguments, after `--`.",
             show_default=False,
         ),
     ] = None,
@@ -24,20 +24,22 @@ def scale(
         str, typer.Option(metavar="N,...", help="Numbers of workers; the fewest are the baseline.")
     ] = "1,2",
     repeats: Annotated[
-        int, typer.Option(min=1, help="Repeats of each, in interleaved rounds.")
+        int, typer.Option(min=1, help="Repeats per number of workers, in interleaved rounds.")
     ] = 3,
     name: Annotated[
-        str | None, typer.Option(help="Of the experiment; default: the script's own.")
+        str | None, typer.Option(help="Name of the experiment; default: the script's name.")
     ] = None,
     samples_per_step: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="Samples of an optimiser step over all workers, such as 256 or '32 * workers'; "
-            "default: those of the batches that the script takes from its DataLoader.",
+            help="Samples per optimiser step over all workers, such as 256 or '32 * workers'; "
+            "default: counted in the batches that the script takes from its DataLoader.",
         ),
     ] = None,
-    warmup_steps: Annotated[int, typer.Option(min=0, help="First steps that do not count.")] = 10,
+    warmup_steps: Annotated[
+        int, typer.Option(min=0, help="First steps, which are left out of the throughput.")
+    ] = 10,
     check: Annotated[
         bool,
         typer.Option(
@@ -51,11 +53,13 @@ def scale(
             help="Profile 20 steps after the warm-up: where the time goes, and a trace.",
         ),
     ] = False,
-    cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs, and threads, of each.")] = 1,
+    cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs and threads per worker.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     stall_s: Annotated[
         float,
-        typer.Option("--stall", metavar="SECONDS", help="End a run after so long without a step."),
+        typer.Option(
+            "--stall", metavar="SECONDS", help="End a run after this long without a step."
+        ),
     ] = 1800.0,
     placement: Annotated[
         str,
@@ -119,7 +123,7 @@ def scale(
         )
     elif resume_from is None:
         raise UserError(
-            "no SCRIPT was given; give it behind --, such as `raysuite scale --workers 1,2 -- "
+            "no SCRIPT was given; give it after --, such as `raysuite scale --workers 1,2 -- "
             "train.py`"
         )
     request = RunRequest(

@@ -11,7 +11,10 @@ from raysuite.cli.console import print_json
 
 def schema(
     records: Annotated[
-        bool, typer.Option("--records", help="Of a line of a journal and of --json instead.")
+        bool,
+        typer.Option(
+            "--records", help="Print the schema of a journal line (and of --json) instead."
+        ),
     ] = False,
 ) -> None:
     """Print the JSON Schema of a spec, with which an editor completes and checks it.

@@ -26,7 +26,7 @@ def simulate(
     overrides: Overrides = None,
     workers: Annotated[
         str | None,
-        typer.Option(metavar="N,N", help="Numbers of workers. Default: the spec's."),
+        typer.Option(metavar="N,N", help="Numbers of workers to simulate. Default: the spec's."),
     ] = None,
     network: Annotated[
         str | None,
@@ -37,7 +37,7 @@ def simulate(
         ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What `raysuite calibrate` wrote.")
+        Path | None, typer.Option(metavar="FILE", help="File written by `raysuite calibrate`.")
     ] = None,
     rate: Annotated[
         float | None,
@@ -45,7 +45,7 @@ def simulate(
             "--per-second",
             "--images-per-second",
             min=1e-9,
-            help="Or: how many images, samples or tokens one worker alone trains in a second.",
+            help="Instead of --calibration: images, samples or tokens/s of one worker on its own.",
         ),
     ] = None,
     storage: Annotated[
@@ -53,18 +53,21 @@ def simulate(
         typer.Option(
             "--storage-per-second",
             min=1e-9,
-            help="How many images, samples or tokens storage delivers in a second to all workers.",
+            help="Images, samples or tokens/s that storage delivers to all workers together.",
         ),
     ] = None,
     jitter: Annotated[
-        float, typer.Option(min=0, help="Relative standard deviation of a worker's computation.")
+        float, typer.Option(min=0, help="Relative standard deviation of a worker's compute time.")
     ] = 0.0,
     straggler: Annotated[
-        float, typer.Option(min=1, help="How many times as long one of the workers computes.")
+        float, typer.Option(min=1, help="Factor by which one worker is slower than the others.")
     ] = 1.0,
     mtbf_hours: Annotated[
         float | None,
-        typer.Option(min=1e-9, help="Mean time between failures of one node, for a whole run."),
+        typer.Option(
+            min=1e-9,
+            help="Also estimate a whole run with failures: a node's mean time between failures.",
+        ),
     ] = None,
     checkpoint_s: Annotated[
         float, typer.Option(min=0.001, help="Seconds that a checkpoint takes.")
@@ -75,10 +78,12 @@ def simulate(
         typer.Option(
             metavar="FILE",
             callback=file_to_write,
-            help="Chrome's trace of the first run's step; see Perfetto.",
+            help="Write a trace of the first run's step, for Perfetto or chrome://tracing.",
         ),
     ] = None,
-    gantt: Annotated[bool, typer.Option("--gantt", help="Draw each step in text.")] = False,
+    gantt: Annotated[
+        bool, typer.Option("--gantt", help="Draw each step as a Gantt chart of text.")
+    ] = False,
     scale: Scale = None,
     as_json: AsJson = False,
 ) -> None:

@@ -34,23 +34,25 @@ def verify(
         str | None,
         typer.Option(
             metavar="NAME|YAML",
-            help="Also train this network for two steps: module:Net, or any other model of a spec.",
+            help="Also train this network for two steps: module:Net, or a model as in a spec.",
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|YAML",
-            help="The data set whose image shape and classes it gets. Default: digits.",
+            help="Data set whose image shape and classes --model is built for. Default: digits.",
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes on this machine.")] = 2,
     accumulate: Annotated[int, typer.Option(min=1, help="Micro-batches per step.")] = 2,
     clip_norm: Annotated[
-        float | None, typer.Option(help="Also check clipping by the gradient's norm.")
+        float | None, typer.Option(help="Also check clipping to this gradient norm.")
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one strategy.")] = 180,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Time limit per strategy, in seconds.")
+    ] = 180,
     as_json: AsJson = False,
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
@@ -75,7 +77,7 @@ def verify(
 
     training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
     if data is not None and model is None:
-        raise UserError("--data was given, and it is for --model; give both, or leave it out")
+        raise UserError("--data is only used with --model; give both, or leave --data out")
     plans = _validated(strategy or _installed(), workers, training, model, data)
     options = [plan.spec.strategy for plan in plans]
     names = [block_name(plan.label["strategy"]) for plan in plans]

@@ -24,7 +24,7 @@ _SILENT_S = 30.0
 
 def watch(
     results: NewestResults = Path("results"),
-    once: Annotated[bool, typer.Option("--once", help="Print where it stands, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
 ) -> None:
     """Show the progress of runs or trials that are made elsewhere, until they have ended.
 

@@ -61,9 +61,11 @@ def _bound(address: str, library: Path) -> dict[str, str]:
     try:
         ipaddress.IPv4Address(address)
     except ValueError:
-        raise LibraryError(f"{address!r} is no IPv4 address") from None
+        raise LibraryError(f"{address!r} is not an IPv4 address") from None
     if set(str(library)) & set(" :"):
-        raise LibraryError(f"LD_PRELOAD cannot name {str(library)!r}, for its spaces or colons")
+        raise LibraryError(
+            f"LD_PRELOAD cannot contain {str(library)!r}, because of its spaces or colons"
+        )
     others = os.environ.get("LD_PRELOAD", "")
     words = [str(library), *(word for word in others.split() if word != str(library))]
     made = {"LD_PRELOAD": " ".join(words), "RAYSUITE_BIND": address}

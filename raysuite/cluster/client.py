@@ -149,7 +149,7 @@ def start(
             check_here(status)
             if status.lives:
                 raise UserError(
-                    f"a cluster called {cluster.name!r} is there already ({status.state}); take "
+                    f"a cluster called {cluster.name!r} already exists ({status.state}); take "
                     f"it down with `raysuite cluster down {cluster.name}`, or name another with "
                     "--name"
                 )
@@ -408,8 +408,8 @@ def find_folder(name: str | None) -> ClusterFolder:
     if len(living) == 1:
         return known[living[0]]
     if living:
-        raise UserError(f"{len(living)} clusters are there; name one of {', '.join(living)}")
-    raise UserError("no cluster is there; `raysuite cluster up` starts one")
+        raise UserError(f"{len(living)} clusters are running; name one of {', '.join(living)}")
+    raise UserError("no cluster is running; `raysuite cluster up` starts one")
 
 
 def _judge(

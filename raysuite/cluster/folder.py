@@ -106,7 +106,7 @@ class ClusterFolder:
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(
-                f"{self.path} holds no cluster (no cluster.json that can be read); "
+                f"{self.path} contains no cluster (no readable cluster.json); "
                 "`raysuite cluster list` names those that there are"
             )
         return found
@@ -209,7 +209,7 @@ def folder_of(name: str) -> ClusterFolder:
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"a cluster cannot be called {name!r}; take up to 60 letters, digits, '.', '_' "
+            f"a cluster cannot be called {name!r}; use up to 60 letters, digits, '.', '_' "
             "and '-', a letter or a digit first"
         )
     return ClusterFolder(clusters_home() / name)

@@ -58,7 +58,7 @@ class Connection:
         done = self._ssh("-O", "forward", *words, "--", self.login)
         if done.returncode != 0:
             said = last_line(done.stderr)
-            raise UserError(f"`ssh {self.login}` forwards no ports: {said}")
+            raise UserError(f"`ssh {self.login}` cannot forward ports: {said}")
 
     def wait(self) -> NoReturn:
         """Wait until the connection has ended; then raise RunError with ssh's last line."""
@@ -210,7 +210,7 @@ def _fetched(connection: Connection, name: str | None) -> tuple[str, dict[str, s
     _, mark, rest = done.stdout.partition(_MARK)
     line, _, archive = rest.partition(b"\n")
     if not mark:
-        raise UserError(f"`ssh {login}` ended well, but gave no cluster; try `ssh {login} true`")
+        raise UserError(f"`ssh {login}` succeeded but returned no cluster; try `ssh {login} true`")
     return folder_of(line.decode()).name, _unpacked(archive)
 
 

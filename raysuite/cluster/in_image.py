@@ -58,6 +58,9 @@ def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []
     for folder in folders:
         if ":" in folder:
-            raise UserError(f"the folder {folder!r} holds a colon, and no image can see it")
+            raise UserError(
+                f"the folder {folder!r} has a colon in its name and cannot be mounted into an "
+                "image; rename it"
+            )
         if not any(Path(folder).is_relative_to(each) for each in there):
             yield f"{folder}:{folder}"

@@ -132,7 +132,9 @@ def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
         guards = _guards(block)
         if guards is not None:
             return block, guards
-    raise NoPortsError(f"no {size} ports in a row are free on this host; is it full of clusters?")
+    raise NoPortsError(
+        f"no {size} consecutive ports are free on this host; end other clusters on it"
+    )
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:

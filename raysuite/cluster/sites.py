@@ -174,7 +174,7 @@ def _image(file: Path) -> Finding:
             "`raysuite image build` makes one; or correct `image`",
         )
     if header[_SIF_MAGIC] != b"SIF_MAGIC":
-        return wrong("image", f"{file} is no SIF image", "`raysuite image build` makes one")
+        return wrong("image", f"{file} is not a SIF image", "`raysuite image build` makes one")
     built_for = _ARCHITECTURES.get(header[_SIF_ARCH], "an unknown processor")
     if built_for != platform.machine():
         return unsure(

@@ -147,7 +147,9 @@ def taken_up(cluster: ClusterFolder, results: Path) -> None:
 def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
     if suite.in_vain < _MOST_IN_VAIN or _reached(suite.results) != suite.reached:
         return False
-    log.warning("%s came no further, %d times: forgotten", suite.results, _MOST_IN_VAIN)
+    log.warning(
+        "%s made no progress in %d attempts and is not resumed again", suite.results, _MOST_IN_VAIN
+    )
     unregister(cluster, suite.results)
     return True
 

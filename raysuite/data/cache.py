@@ -53,7 +53,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
             "set RAYSUITE_CACHE to a writable folder with free space"
         ) from error
     if not (folder / _MANIFEST).is_file():
-        raise DataError(f"{folder} is in the way and is not a complete data set; delete it")
+        raise DataError(f"{folder} exists but is not a complete data set; delete it")
 
 
 def converted(

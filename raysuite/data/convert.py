@@ -154,11 +154,11 @@ def _begun(target: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((target / PLAN).read_text("utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
         return found
     except FileNotFoundError as error:
         raise DataError(
-            f"{target} holds files, and no conversion ({PLAN}); give a new or an empty folder"
+            f"{target} contains files but no conversion (no {PLAN}); give a new or an empty folder"
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(

@@ -98,7 +98,8 @@ def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Any], count: Count) 
                     raise value
     except (EOFError, ConnectionError) as error:
         raise RunError(
-            "a process was killed while it worked (by hand, or for want of memory); run the same "
+            "a process was killed while it worked (by a user, or because memory ran out); run the "
+            "same "
             "command again, with fewer --workers if memory was short"
         ) from error
 

@@ -66,7 +66,7 @@ def check(
     if (reference is None) != (reference_step is None):
         raise UserError("reference and reference_step go together; give both, or neither")
     if steps < 1:
-        raise UserError(f"steps: given was {steps}; it should be at least 1")
+        raise UserError(f"steps: got {steps}; it should be at least 1")
     _refuse_other_shards(model)
     before: dict[str, torch.Tensor] = {}
     if reference is not None:
@@ -150,7 +150,7 @@ def _refuse_other_shards(model: nn.Module) -> None:
     if wrapped or empty:
         given = "FullyShardedDataParallel" if wrapped else f"{some(empty, 3)} without elements"
         raise UserError(
-            f"given was {given}: a rank has shards that cannot be compared; those of "
+            f"got {given}: a rank has shards that cannot be compared; those of "
             "torch.distributed.fsdp.fully_shard, which are DTensors, can"
         )
 

@@ -56,7 +56,7 @@ def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str
     """
     if mirror := given or os.environ.get(MIRROR_VARIABLE):
         if not _DEBIAN.fullmatch(mirror) and "://" not in mirror:
-            raise UserError(f"given was the mirror {mirror!r}; it should be an address (a URL)")
+            raise UserError(f"got the mirror {mirror!r}; it should be an address (a URL)")
         return mirror
     folder = apt / "sources.list.d"
     more = sorted([*folder.glob("*.list"), *folder.glob("*.sources")])
@@ -166,7 +166,7 @@ def checkout() -> Path:
     root = Path(raysuite.__file__).resolve().parents[1]
     if not all((root / name).exists() for name in ("containers/requirements", "pyproject.toml")):
         raise UserError(
-            f"raysuite runs from {root}, which is no checkout of its sources; an image is built "
+            f"raysuite runs from {root}, which is not a source checkout; an image is built "
             "from one: git clone it, make setup, and use its .venv/bin/raysuite"
         )
     return root
@@ -176,11 +176,11 @@ def check(order: Order) -> None:
     """Raise UserError for what would make the build fail after minutes."""
     if order.choice.arch != this_architecture():
         raise UserError(
-            f"given was {order.choice.arch} and this machine is {this_architecture()}; an image is "
+            f"got {order.choice.arch} and this machine is {this_architecture()}; an image is "
             "built on a machine of its own architecture"
         )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
-        raise UserError(f"given was {order.out}; it should be NAME.sif in a folder that exists")
+        raise UserError(f"got {order.out}; it should be NAME.sif in a folder that exists")
     if order.debootstraps and not shutil.which("debootstrap", path=_path()):
         raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
 

@@ -28,7 +28,7 @@ class Description:
 def image_path(image: Path) -> str:
     """The image's absolute path. Raises UserError if it is missing, or its path has a colon."""
     if not image.exists():
-        raise UserError(f"the image {image} is not there; build one: raysuite image build {image}")
+        raise UserError(f"there is no image {image}; build one: raysuite image build {image}")
     return checked_image(str(image.absolute()))
 
 
@@ -37,11 +37,13 @@ def describe(image: Path) -> Description:
     path = image_path(image)
     labels = asked("inspect", "--json", "--labels", path)
     if labels.returncode:
-        raise UserError(f"{image} is no image that Apptainer reads: {labels.stderr.strip()[-300:]}")
+        raise UserError(
+            f"{image} is not an image that Apptainer can read: {labels.stderr.strip()[-300:]}"
+        )
     inside = asked("--quiet", "exec", "--no-eval", path, "cat", FACTS)
     if inside.returncode:
         raise UserError(
-            f"{image} holds no {FACTS}: it was not built by `raysuite image build` "
+            f"{image} has no {FACTS}: it was not built by `raysuite image build` "
             f"({inside.stderr.strip()[-300:]})"
         )
     attributes = json.loads(labels.stdout)["data"]["attributes"]
@@ -72,7 +74,7 @@ def sign_image(image: Path, key: Path) -> None:
 def signature(image: Path, key: Path | None) -> Check:
     """Whether the image is unchanged since it was signed by `key` (PEM), or by a known PGP key."""
     if key is not None and not key.is_file():
-        raise UserError(f"the key {key} is not there; give the public half, as PEM")
+        raise UserError(f"there is no key {key}; give the public key, as PEM")
     how = ["--local"] if key is None else ["--key", str(key.absolute())]
     done = asked("verify", *how, image_path(image))
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]

@@ -65,10 +65,10 @@ class Choice:
     def __post_init__(self) -> None:
         unknown = [name for name in self.extras if name not in EXTRAS]
         if unknown:
-            raise UserError(f"given was the extra {unknown[0]!r}; valid are {', '.join(EXTRAS)}")
+            raise UserError(f"got the extra {unknown[0]!r}; valid are {', '.join(EXTRAS)}")
         if self.arch not in ARCHITECTURES.values():
             known = " and ".join(ARCHITECTURES.values())
-            raise UserError(f"given was the architecture {self.arch!r}; valid are {known}")
+            raise UserError(f"got the architecture {self.arch!r}; valid are {known}")
         object.__setattr__(self, "extras", tuple(name for name in EXTRAS if name in self.extras))
 
 

@@ -159,7 +159,9 @@ def _constructor(name: str, facts: DatasetFacts) -> Constructor:
         return torchvision_constructor(name, facts)
     own = lazy.load(name)
     if not callable(own):
-        raise UserError(f"model {name!r} is {type(own).__name__}; it should be something to call")
+        raise UserError(
+            f"model {name!r} is {type(own).__name__}; it should be a callable, such as a class"
+        )
     return own, {key: value for key, value in sized.items() if key in _named(own)}
 
 

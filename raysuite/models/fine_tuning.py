@@ -106,7 +106,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             found = found[key]
     if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
         raise UserError(
-            f"model.weights: {file} holds no state_dict, a dictionary of tensors by name; write "
+            f"model.weights: {file} is not a state_dict, a dictionary of tensors by name; write "
             "one with torch.save(model.state_dict(), FILE)"
         )
     return dict(found)

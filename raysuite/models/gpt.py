@@ -29,7 +29,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] > (most := self.place.num_embeddings):
             raise UserError(
-                f"given were {tokens.shape[1]} tokens, and it has places for {most}; leave "
+                f"got {tokens.shape[1]} tokens, but the model has {most} positions; leave "
                 "model.options.sequence out, or lower data.sequence"
             )
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -88,7 +88,9 @@ class Gpt(nn.Module):
         super().__init__()
         if width % heads:
             near = max(1, round(width / heads)) * heads
-            raise UserError(f"width {width} is not divided by {heads} heads; {near} would do")
+            raise UserError(
+                f"width {width} is not a multiple of {heads} heads; {near} would be valid"
+            )
         self.embedding = Embedding(num_classes, sequence, width, dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)

@@ -127,7 +127,7 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
     if not weights.is_file():
         raise UserError(
             f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
-            "run finishes; take one that did"
+            "run finishes; choose one that did"
         )
     plan = RunPlan.model_validate(plans[run_id])
     names = class_names(results.journal_file(run_id)) or plan.dataset.class_names
@@ -174,5 +174,5 @@ def chosen_run(results: Results, run: str | None, best: bool) -> tuple[str, str]
     Raises UserError if both are given, and for the reasons of `best_run` and `only_run`.
     """
     if run is not None and best:
-        raise UserError("--run and --best name a run each; give one of them")
+        raise UserError("--run and --best both choose a run; give one of them")
     return best_run(results) if best else (run or only_run(results), "")

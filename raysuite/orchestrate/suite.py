@@ -85,7 +85,7 @@ def latest(name: str, root: Path) -> Results:
         return Results.open((root / name).absolute())
     except UserError as error:
         raise UserError(
-            f"nothing to resume: {root / name} holds no results; leave --resume out"
+            f"nothing to resume: {root / name} contains no results; leave --resume out"
         ) from error
 
 

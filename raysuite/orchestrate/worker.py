@@ -236,7 +236,7 @@ def _run(
     try:
         # `resume` was sent through a store without authentication
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
-            raise RunError(f"{resume} is no checkpoint of this run")
+            raise RunError(f"{resume} is not a checkpoint of this run")
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:

@@ -78,7 +78,7 @@ class Fsdp(TorchGroupStrategy):
         each = world.size // len(set(hosts))
         if any(len(set(hosts[first : first + each])) > 1 for first in range(0, world.size, each)):
             raise UserError(
-                f"strategy.copies: nodes needs as many workers on each node; given were "
+                f"strategy.copies: nodes needs as many workers on each node; got "
                 f"{sorted(Counter(hosts).values())}; set resources.workers to a multiple of the "
                 "nodes, or copies to a number"
             )

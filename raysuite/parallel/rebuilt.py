@@ -99,7 +99,7 @@ def operations_of(model: nn.Module) -> list[Operation]:
     except Exception as error:  # a forward pass can raise any error with a proxy
         raise UserError(
             f"model.name: {type(model).__name__} cannot be traced by torch.fx ({error}), and only "
-            "a traced network can be built in another framework; take a strategy of PyTorch's"
+            "a traced network can be built in another framework; use a PyTorch strategy"
         ) from error
     modules = dict(model.named_modules())
     return [_operation(node, modules) for node in graph.nodes]
@@ -126,7 +126,9 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
         kind = ""
     if not kind:
         what = f"layer {module}: {modules[module]}" if module else f"operation {node.format_node()}"
-        raise UserError(f"model.name: no other framework builds its {what}; take another strategy")
+        raise UserError(
+            f"model.name: its {what} cannot be built in another framework; use another strategy"
+        )
     return Operation(node.name, kind, inputs, module, numbers)
 
 

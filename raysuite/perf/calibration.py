@@ -324,7 +324,7 @@ class Calibration(_Part):
                 wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
                 why = some(wrong, 3)
             raise UserError(
-                f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS`, "
+                f"{file} is not a calibration: {why}; make one with `raysuite calibrate RESULTS`, "
                 "and give the file that it wrote"
             ) from error
         if found.format < FORMAT and (gathering := found.gathering):
@@ -425,7 +425,11 @@ def calibrate(
         busy = len(observed(runs)) - len(seen)
         raise UserError(
             f"{len(seen)} of {len(runs)} runs finished with a throughput"
-            + (f", and {busy} more beside other programs (--most-other-cores)" if busy else "")
+            + (
+                f", and {busy} more while other programs were running (--most-other-cores)"
+                if busy
+                else ""
+            )
             + f"; at least {_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix "
             "of your own over batches, strategies and workers"
         )

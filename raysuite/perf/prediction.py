@@ -52,7 +52,7 @@ def _run(
 ) -> RunPredicted:
     unseen = calibration.unseen(plan)
     if unseen:
-        message = f"no run of the calibration had {', '.join(unseen)}"
+        message = f"the calibration has no run with {', '.join(unseen)}"
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (

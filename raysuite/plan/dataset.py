@@ -87,7 +87,7 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
         if plan.dataset.passed_over
     }
     return [
-        f"{root}: {count} files or folders are no images and are passed over; "
+        f"{root}: {count} files or folders are not images and are skipped; "
         f"`raysuite data check {shlex.quote(root)}` names them"
         for root, count in counts.items()
     ]
@@ -166,7 +166,7 @@ def _misfits(spec: ExperimentSpec, facts: DatasetFacts) -> list[Mistake]:
     training, mistakes = spec.training, []
     weights, classes = training.class_weights, facts.classes
     if weights is not None and weights != "auto" and len(weights) != classes:
-        message = f"given were {len(weights)} weights; the data set has {classes} classes"
+        message = f"got {len(weights)} weights; the data set has {classes} classes"
         message += "; give one for each, or auto"
         mistakes.append(Mistake(message, key="training.class_weights"))
     batch, samples = global_batch_of(spec), facts.train_samples

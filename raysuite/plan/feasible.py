@@ -79,7 +79,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         if data.own and data.image_size is None:
             wrong("data", f"{data.name} needs `image_size`")
         if spec.training.target is not None:
-            wrong("training.target", "of classification it is called target_accuracy")
+            wrong("training.target", "for classification, set training.target_accuracy instead")
         return
     if data.own:
         for key in data.of_images:
@@ -93,14 +93,14 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if not (data.of_tokens or data.own):
         wrong(
             "data.name",
-            f"given was {data.name}, images with a class each, for the task {task.name}; valid are "
+            f"got {data.name}, images with a class each, for the task {task.name}; valid are "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
     if not spec.loader.tensors:
         able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
-            f"given was {spec.loader.name}, which loads images with a class each; for the task "
+            f"got {spec.loader.name}, which loads images with a class each; for the task "
             f"{task.name} valid are {', '.join(able)}",
         )
     if data.bad_samples != "error":
@@ -132,10 +132,12 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         message = f"the script {file} {why}; give the path of a Python file from here"
         mistakes.append(Mistake(message, key="script.command"))
     if spec.measure.profile == "nsight":
-        message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
+        message = "got nsight, but scripts can be profiled only by torch; valid are off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
     if spec.resources.elastic:
-        message = "given was true, and a script has no batch for fewer workers; leave it out"
+        message = (
+            "got true, but the batch of a script cannot be changed for fewer workers; leave it out"
+        )
         mistakes.append(Mistake(message, key="resources.elastic"))
     _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
@@ -147,21 +149,21 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if passes is not None and training.accumulate not in (1, passes):
         wrong(
             strategy.own_accumulation_key,
-            f"given was {passes}, and training.accumulate is {training.accumulate}: "
-            "they are one thing; give one of them",
+            f"got {passes}, and training.accumulate is {training.accumulate}: "
+            "both set the same thing; give only one of them",
         )
     if workers % strategy.model_workers:
         wrong(
             "resources.workers",
             f"strategy {strategy.name!r} has a copy of the network on {strategy.model_workers} "
-            f"workers; given were {workers}; set workers to {strategy.model_workers} or a "
+            f"workers; got {workers}; set workers to {strategy.model_workers} or a "
             "multiple of it",
         )
     if strategy.model_workers > 1 and training.auto is not None:
         wrong(
             "training.batch_per_worker",
-            f"strategy {strategy.name!r} finds no batch by trial, but the micro-batches of a given "
-            f"one: set {strategy.own_accumulation_key}: auto",
+            f"strategy {strategy.name!r} cannot find a batch by trials, only the micro-batches "
+            f"of a given one: set {strategy.own_accumulation_key}: auto",
         )
     for key, allowed in strategy.only.items():
         given = attrgetter(key)(spec)
@@ -169,7 +171,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             valid = " or ".join(map(str, allowed))
             wrong(
                 key,
-                f"strategy {strategy.name!r} does not support it yet; given was {given}, valid "
+                f"strategy {strategy.name!r} does not support this yet; got {given}; valid "
                 f"there is {valid}",
             )
     for refused in strategy.refusals(spec):
@@ -178,7 +180,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         able = [name for name, each in LOADER_OPTIONS.items() if each.transforms]
         wrong(
             "loader.name",
-            f"given was {spec.loader.name}, which does not call Python for each image, and "
+            f"got {spec.loader.name}, which does not call Python for each image, and "
             f"data.transform is {spec.data.transform}; valid are {', '.join(able)}",
         )
     if not spec.loader.loads:
@@ -203,7 +205,7 @@ def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
         wrong(
             "training.class_weights",
-            "given was auto, and training.sampler is balanced: each alone makes classes of unequal "
+            "got auto, and training.sampler is balanced: each alone makes classes of unequal "
             "size count alike, and both together would favour the rare ones; leave one of them out",
         )
     training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
@@ -215,7 +217,7 @@ def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
         near = max(1, round(training.global_batch / slices)) * slices
         wrong(
             "training.global_batch",
-            f"given was {training.global_batch}, which {shares} x {accumulate} "
+            f"got {training.global_batch}, which {shares} x {accumulate} "
             f"micro-batches do not divide; {near} would do",
         )
     share = training.batch_per_worker
@@ -223,7 +225,7 @@ def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
         near = max(1, round(share / accumulate)) * accumulate
         wrong(
             "training.batch_per_worker",
-            f"given was {share}, which {accumulate} micro-batches do not divide; {near} would do",
+            f"got {share}, which {accumulate} micro-batches do not divide; {near} would do",
         )
 
 
@@ -238,11 +240,11 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
             if spec.resources.device == "cpu"
             else f"there are {gpus} GPUs for {workers} workers"
         )
-        wrong("loader.device", f"gpu needs workers on GPUs, and {reason}; set cpu")
+        wrong("loader.device", f"gpu needs workers on GPUs, but {reason}; set it to cpu")
     if on_cpu and spec.measure.profile == "nsight":
         wrong(
             "measure.profile",
-            "nsight watches GPUs, and this run's workers have none; valid there are off and torch",
+            "nsight profiles GPUs, and this run's workers have none; valid are off and torch",
         )
 
 

@@ -162,7 +162,7 @@ def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
         return Mistake(message, key=key, file=file, line=line)
 
     if not isinstance(matrix, dict):
-        return [mistake(f"given was {matrix!r}; it should map dotted keys to lists of values")]
+        return [mistake(f"got {matrix!r}; it should map dotted keys to lists of values")]
     mistakes = []
     lines: dict[str, str] = {}
     for written, values in matrix.items():
@@ -175,11 +175,11 @@ def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
                 mistakes.append(mistake(message, written))
             lines[key] = str(written)
         if not isinstance(values, list) or not values:
-            message = f"given was {values!r}; it should be a list of at least one value"
+            message = f"got {values!r}; it should be a list of at least one value"
             mistakes.append(mistake(message, written))
         elif len(together) > 1:
             for place, row in enumerate(values):
                 if not isinstance(row, list) or len(row) != len(together):
-                    message = f"given was {row!r}; it should be a list of {len(together)} values"
+                    message = f"got {row!r}; it should be a list of {len(together)} values"
                     mistakes.append(mistake(f"{message}, one for each key", written, place))
     return mistakes

@@ -182,7 +182,7 @@ def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mist
     early, valid = spec.training.early_stopping, ["val_loss", f"val_{task.primary}"]
     if early is None or early.metric in valid:
         return []
-    message = f"given was {early.metric}; valid for the task {task.name} are {' and '.join(valid)}"
+    message = f"got {early.metric}; valid for the task {task.name} are {' and '.join(valid)}"
     return [Mistake(message, key="training.early_stopping.metric")]
 
 

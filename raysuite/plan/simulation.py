@@ -55,7 +55,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
         )
     if plan.workers <= nodes:
         raise UserError(
-            f"no run of the calibration had {kind} with several workers; measure one, or give "
+            f"the calibration has no run with {kind} on several workers; measure one, or give "
             "--network NAME"
         )
     raise UserError(
@@ -95,7 +95,7 @@ def step_of(
             wanted.append(f"step/{kind}")
         if missing := [term.partition("/")[2] for term in wanted if term not in costs]:
             raise UserError(
-                f"no run of the calibration had {', '.join(missing)}; measure it, or give "
+                f"the calibration has no run with {', '.join(missing)}; measure one, or give "
                 "--per-second in place of --calibration"
             )
         alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]

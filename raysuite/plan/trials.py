@@ -106,7 +106,7 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
     if useful < asha.brackets:
         file, line = document.place(("search", "scheduler"))
         yield Mistake(
-            f"given were {asha.brackets} brackets; the first rung of the last one is after "
+            f"got {asha.brackets} brackets; the first rung of the last one is after "
             f"{rungs[-1]:g} epochs, and trials have {epochs}: those dealt to it would never be "
             f"compared; give at most {max(useful, 1)}, or more epochs",
             key="search.scheduler.brackets",
@@ -175,7 +175,7 @@ def latest_sweep(document: Document, root: Path) -> Results:
     parent = root / str(document.data["name"])
     files = list(parent.absolute().glob(f"*/{SEARCH}"))
     if not files:
-        raise UserError(f"nothing to resume: {parent} holds no sweep; leave --resume out")
+        raise UserError(f"nothing to resume: {parent} contains no sweep; leave --resume out")
     return Results(max(files, key=began).parent)
 
 
@@ -195,7 +195,7 @@ def sweep_document(results: Results) -> Document:
     found = results.search()
     if found is None:
         raise UserError(
-            f"{results.folder} holds no sweep (it has no search.json); "
+            f"{results.folder} contains no sweep (no search.json); "
             f"resume it by: raysuite run --resume-from {results.folder}"
         )
     data: dict[str, Any] = {**found["spec"], "search": found["search"]}

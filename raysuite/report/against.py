@@ -600,7 +600,7 @@ def other_sweep(asked: str) -> Study:
     found = study(Results.open(folder)) if folder.is_dir() else None
     if found is None:
         raise UserError(
-            f"{asked} is no results folder of a sweep; a sweep's report takes another sweep's "
+            f"{asked} is not a results folder of a sweep; a sweep's report takes another sweep's "
             "folder after --against"
         )
     return found

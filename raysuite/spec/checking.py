@@ -137,21 +137,21 @@ def _message(
         return f"no {key} is called {tag!r}; {suggest(tag, _names(context['expected_tags']))}"
     if kind == "literal_error":
         valid = _names(context["expected"].replace(" or ", ","))
-        return f"given was {given}; {suggest(str(finding['input']), valid)}"
+        return f"got {given}; {suggest(str(finding['input']), valid)}"
     if kind == "missing":
         return "is missing; it has no default"
     if kind in ("union_tag_not_found", "model_type", "model_attributes_type"):
         names = [str(_tag(block)) for block in _below(models, key) if isinstance(_tag(block), str)]
         block = f"a block with a `name`: {', '.join(names)}" if names else "a block of keys"
-        return f"given was {given}; it should be {block}"
+        return f"got {given}; it should be {block}"
     if kind == "value_error":
         return str(context.get("error", finding["msg"]))
     if kind == "string_pattern_mismatch":
         import_path = context["pattern"] == IMPORT_PATH
         rule = "write it as 'module:attribute'" if import_path else _NAME_RULE
-        return f"given was {given}; {rule}"
+        return f"got {given}; {rule}"
     wish = finding["msg"][0].lower() + finding["msg"][1:]
-    return f"given was {given}; {wish.replace('input should', 'it should')}"
+    return f"got {given}; {wish.replace('input should', 'it should')}"
 
 
 _NAME_RULE = (

@@ -115,7 +115,7 @@ class DataOptions(Options):
         if self.root is not None and (self.name not in NAMED or self.path is not None):
             wrong.append(f"`root` is for {', '.join(NAMED)} without a `path`; leave it out")
         if self.options and not self.own:
-            wrong.append("`options` are for your own 'module:attribute'")
+            wrong.append("`options` is only for your own 'module:attribute'; leave it out")
         if self.classes is not None and self.name not in ("tfrecord", "tokens") and not self.own:
             wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
         if self.of_tokens:

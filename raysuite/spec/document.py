@@ -110,14 +110,12 @@ def parse_document(text: str, file: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
         if isinstance(error, RecursionError):
-            problem = "a block is nested too deep, or holds itself"
+            problem = "a block is nested too deeply, or contains itself"
         line = mark.line + 1 if mark else None
         raise SpecError([Mistake(f"is not valid YAML: {problem}", file=file, line=line)]) from error
     if not isinstance(data, dict):
         given = "nothing" if data is None else type(data).__name__
-        raise SpecError(
-            [Mistake(f"a spec is a mapping of keys to values; given was {given}", file=file)]
-        )
+        raise SpecError([Mistake(f"a spec is a mapping of keys to values; got {given}", file=file)])
     if repeated:
         raise SpecError(repeated)
     return Document(data=data, file=file, text=text, lines=lines)
@@ -289,10 +287,12 @@ def choose_scale(document: Document, scale: str) -> None:
     if not isinstance(chosen, dict):
         file, line = document.place(("scales", scale))
         if scale in names:
-            message = f"given was {chosen!r}; it should map dotted keys to values"
+            message = f"got {chosen!r}; it should map dotted keys to values"
         else:
             valid = f"valid are {', '.join(names)}" if names else "this spec has none"
-            message = f"no scale is called {scale!r}; {valid}; without --scale it is the full form"
+            message = (
+                f"no scale is called {scale!r}; {valid}; leave --scale out for the full version"
+            )
         raise SpecError([Mistake(message, key="scales", file=file, line=line)])
     settings: dict[str, Any] = {str(key): value for key, value in chosen.items()}
     for key in sorted(settings, key=lambda key: (key == "matrix", key.startswith("matrix."))):

@@ -80,7 +80,7 @@ def checked_bind(bind: str) -> str:
     mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
     if not (absolute and mode) or any(char in bind for char in _FORBIDDEN_IN_BINDS):
         raise UserError(
-            f"given was the bind {bind!r}; it should be SRC, SRC:DST or SRC:DST:ro, of absolute "
+            f"got the bind {bind!r}; it should be SRC, SRC:DST or SRC:DST:ro, of absolute "
             "paths without commas, colons, quotes, backslashes and line ends"
         )
     return bind
@@ -90,7 +90,6 @@ def checked_image(image: str) -> str:
     """Return the image's path. Raises UserError if Apptainer would take it for an address."""
     if not image.startswith("/") or ":" in image or "\0" in image:
         raise UserError(
-            f"given was the image {image!r}; it should be the absolute path of a SIF file, "
-            "without colons"
+            f"got the image {image!r}; it should be the absolute path of a SIF file, without colons"
         )
     return image

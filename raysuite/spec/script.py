@@ -85,7 +85,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> float:
         case ast.Name(id=name):
             raise ValueError(
                 f"{{{name}}}: no {name!r} is known; a placeholder is arithmetic on numbers and "
-                f"{' and '.join(names)}, and {{{{ }}}} are braces that stay"
+                f"{' and '.join(names)}; write {{{{ }}}} for literal braces"
             )
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             value: float = _BINARY[type(op)](_value(left, names), _value(right, names))
@@ -145,11 +145,9 @@ class ScriptOptions(Options):
     @classmethod
     def _names_a_script(cls, command: tuple[str, ...]) -> tuple[str, ...]:
         if command[0] == "-m" and len(command) == 1:
-            raise ValueError("given was -m alone; a module's name should follow")
+            raise ValueError("got -m without a module; give its name after -m")
         if command[0].startswith("-") and command[0] != "-m":
-            raise ValueError(
-                f"given was {command[0]!r}; the first word should be a Python script, or -m"
-            )
+            raise ValueError(f"got {command[0]!r}; the first word should be a Python script, or -m")
         return command
 
     def words(self, names: Mapping[str, int]) -> list[str]:
@@ -177,7 +175,7 @@ class ScriptOptions(Options):
             value = 0
         if value < 1 or value != int(value):
             raise ValueError(
-                f"samples_per_step: given was {given!r}; it should be a whole number from 1 on, or "
+                f"samples_per_step: got {given!r}; it should be a whole number from 1 on, or "
                 "arithmetic that gives one, such as 32 * workers"
             )
         return int(value)

@@ -99,7 +99,7 @@ class Dimension(Options):
     def _one_distribution(self) -> Dimension:
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) != 1:
-            said = f"given were {' and '.join(given)}" if given else "given was none"
+            said = f"got {' and '.join(given)}" if given else "got none"
             raise ValueError(f"give exactly one distribution; {said}; valid are {', '.join(KINDS)}")
         wrong = _wrong(given[0], self.arguments)
         if not wrong and "randint" in given[0] and not self.whole():
@@ -313,7 +313,7 @@ class SearchOptions(Options):
         if self.goal is not None and self.goals:
             raise ValueError("goal and goals were both given; give one of them")
         if len(set(self.goals)) < len(self.goals):
-            raise ValueError(f"goals {', '.join(self.goals)}: each counts once")
+            raise ValueError(f"goals {', '.join(self.goals)}: one is listed twice; list each once")
         return self
 
     @property

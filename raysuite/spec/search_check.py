@@ -37,7 +37,7 @@ def read_search(document: Document) -> SearchOptions:
     """The `search` section of a document. Raises SpecError with every mistake in it."""
     given = document.data.get("search")
     if not isinstance(given, dict):
-        said = "is missing: a sweep needs it" if given is None else f"given was {given!r}"
+        said = "is missing: a sweep needs it" if given is None else f"got {given!r}"
         file, line = document.place(("search",))
         message = f"{said}; it should name what is varied: search: {{trials: 10, space: {{...}}}}"
         raise SpecError([Mistake(message, key="search", file=file, line=line)])
@@ -65,7 +65,7 @@ def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any
     for model, content, path in parts:
         if not isinstance(content, dict):
             file, line = document.place(path)
-            message = f"given was {content!r}; it should be a distribution: {{choice: [1, 2]}}"
+            message = f"got {content!r}; it should be a distribution: {{choice: [1, 2]}}"
             mistakes.append(Mistake(message, key=".".join(path), file=file, line=line))
             continue
 
@@ -123,17 +123,17 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]
                 hint = suggest(other, valid) if valid else "this space has none"
-                yield path, f"a condition is on another `choice` or `grid` of the space; {hint}"
+                yield path, f"a condition must name another `choice` or `grid` of the space; {hint}"
             elif name_of(wanted) not in (names := [name_of(v) for v in parent.arguments]):
                 valid_values = ", ".join(map(str, names))
-                yield path, f"{other} never is {wanted!r}; valid are {valid_values}"
+                yield path, f"{other} is never {wanted!r}; valid are {valid_values}"
     try:
         TopologicalSorter({key: [*each.when] for key, each in space.items()}).prepare()
     except CycleError as error:
         circle = error.args[1]
         yield (
             ("search", "space", circle[0], "when"),
-            f"conditions go in a circle: {' -> '.join(circle)}",
+            f"conditions depend on each other in a circle: {' -> '.join(circle)}; remove one",
         )
 
 
@@ -147,10 +147,13 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
             )
         for key, dimension in space.items():
             if dimension.kind not in LISTED:
-                message = f"the searcher grid needs `grid` or `choice`; given was {dimension.kind}"
+                message = f"the searcher grid needs `grid` or `choice`; got {dimension.kind}"
                 yield ("search", "space", key), message
     elif rest.trials is None:
-        yield ("search", "trials"), f"the searcher {searcher} needs to know how many; give trials"
+        yield (
+            ("search", "trials"),
+            f"the searcher {searcher} needs the number of trials; give `trials`",
+        )
     crossed = LISTED if searcher == "grid" else ("grid",)
     trials = math.prod(len(each.arguments) for each in space.values() if each.kind in crossed)
     trials *= rest.trials or 1
@@ -174,9 +177,7 @@ def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -
     _, timed, _ = valid = goals_of(classifies)
     given = rest.goals or filter(None, [rest.goal])
     if wrong := [goal for goal in given if goal not in valid]:
-        message = (
-            f"given was {' and '.join(wrong)}; valid for the task {task} are {', '.join(valid)}"
-        )
+        message = f"got {' and '.join(wrong)}; valid for the task {task} are {', '.join(valid)}"
         yield ("search", where), message
     key, training = "target_accuracy" if classifies else "target", document.data.get("training")
     has = isinstance(training, dict) and training.get(key) is not None
@@ -184,7 +185,7 @@ def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -
         yield ("search", where), f"{timed} needs training.{key}; set it"
     for searched in space:
         if str(searched).partition(".")[0] == "task":
-            message = "trials of different tasks do not compare; leave it out"
+            message = "trials of different tasks cannot be compared; leave it out"
             yield ("search", "space", searched), message
 
 
@@ -228,11 +229,14 @@ def population_findings(
                 f"{', '.join(KEPT)}, which each trial keeps",
             )
     if space and all(key in KEPT for key in space):
-        yield ("search", "space"), f"pbt has nothing to change; give one of {', '.join(CHANGED)}"
+        yield (
+            ("search", "space"),
+            f"pbt needs a key that may change; give one of {', '.join(CHANGED)}",
+        )
     if len(search.wanted) > 1 or search.wanted[0] not in QUALITY:
         where = "goals" if search.goals else "goal"
         said = " and ".join(search.wanted)
-        message = f"pbt compares trials by the primary metric; given was {said}: leave it out"
+        message = f"pbt compares trials by the primary metric; got {said}: leave it out"
         yield ("search", where), message
     if search.searcher.name not in ("random", "grid"):
         yield (

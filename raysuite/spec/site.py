@@ -50,7 +50,7 @@ class MlflowOptions(Options):
         if (self.backend == "postgresql") != (self.url_file is not None):
             raise ValueError(
                 f"backend is {self.backend} and url_file is {self.url_file}; postgresql needs "
-                "url_file, the path of a file that holds its URL, and sqlite takes none"
+                "url_file, the path of a file with its URL; sqlite needs none"
             )
         return self
 
@@ -114,7 +114,7 @@ class _Site(Options):
         plain = info.data.get("engine") == "apptainer" and not info.data.get("launch")
         if image and plain and not image.startswith("/"):
             raise ValueError(
-                f"given was {image!r}; for apptainer it should be the absolute path of a SIF file, "
+                f"got {image!r}; for apptainer it should be the absolute path of a SIF file, "
                 "or begin with ~/; `engine` names another engine"
             )
         return image
@@ -137,7 +137,8 @@ class _Site(Options):
             )
         if self.binds and not engine.binds and not self.launch:
             wrong.append(
-                f"binds are given, and {self.engine} takes none: its environment file has `mounts`"
+                f"binds are given, but {self.engine} does not use them; set `mounts` in its "
+                "environment file"
             )
         if engine.step and not self.launch and not isinstance(self, SlurmSite):
             wrong.append(
@@ -251,7 +252,7 @@ class SlurmSite(_Site):
                     if getattr(self, key) and any(name.startswith(option) for name in names)
                 ]
         if self.gpu_type is not None and not self.gpus_per_node:
-            wrong.append("gpu_type is given without gpus_per_node; give both, or leave it out")
+            wrong.append("gpu_type needs gpus_per_node; give both, or leave gpu_type out")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -308,12 +309,12 @@ class HostsSite(_Site):
     def _starts_a_command(cls, launcher: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if isinstance(launcher, str):
             if launcher not in LAUNCHERS:
-                raise ValueError(f"given was {launcher!r}; {suggest(launcher, LAUNCHERS)}")
+                raise ValueError(f"got {launcher!r}; {suggest(launcher, LAUNCHERS)}")
             return launcher
         text = " ".join(launcher)
         if (COMMAND in launcher) == ("{line}" in text) or not re.search(r"{host}|{index}", text):
             raise ValueError(
-                f"given was {list(launcher)}; one word must be {COMMAND}, or hold {{line}} where a "
+                f"got {list(launcher)}; one word must be {COMMAND}, or hold {{line}} where a "
                 "shell reads it, and {host} or {index} must be in a word"
             )
         return launcher
@@ -382,7 +383,7 @@ def site_of(document: Document, name: str) -> Site:
     kind = document.data.get("kind")
     if not isinstance(kind, str) or kind not in SITES:
         place, line = document.place(("kind",))
-        given = "is missing" if kind is None else f"given was {kind!r}"
+        given = "is missing" if kind is None else f"got {kind!r}"
         message = f"{given}; {suggest(str(kind), SITES)}"
         raise SpecError([Mistake(message, key="kind", file=place, line=line)])
     return validate_as(SITES[kind], {"name": name, **document.data}, document.place)

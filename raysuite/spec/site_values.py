@@ -34,12 +34,11 @@ def one_line(text: str) -> str:
     """Return the text. Raises ValueError if it is empty or has a line break or control
     character."""
     if not text.strip():
-        raise ValueError("given was an empty text; leave the key out, or give it a value")
+        raise ValueError("got an empty text; leave the key out, or give it a value")
     odd = [char for char in text if unicodedata.category(char) in _CONTROL]
     if odd:
         raise ValueError(
-            f"given was {text!r}; it should be one line without control characters, and holds "
-            f"{odd[0]!r}"
+            f"got {text!r}; it should be one line without control characters, and holds {odd[0]!r}"
         )
     return text
 
@@ -48,7 +47,7 @@ def _absolute(text: str) -> str:
     if text == "~" or text.startswith("~/"):
         text = os.path.expanduser(text)
     if not one_line(text).startswith("/"):
-        raise ValueError(f"given was {text!r}; it should be an absolute path, or begin with ~/")
+        raise ValueError(f"got {text!r}; it should be an absolute path, or begin with ~/")
     return text
 
 
@@ -57,7 +56,7 @@ def _matching(pattern: str, wish: str) -> AfterValidator:
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, one_line(text)):
-            raise ValueError(f"given was {text!r}; it should be {wish}")
+            raise ValueError(f"got {text!r}; it should be {wish}")
         return text
 
     return AfterValidator(check)
@@ -81,7 +80,7 @@ def node_range(nodes: int | str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
     if match is None or (match[2] and int(match[2]) < int(match[1])):
         raise ValueError(
-            f"given was {nodes!r}; it should be a number of nodes, or the least and the most as 2-4"
+            f"got {nodes!r}; it should be a number of nodes, or the least and the most as 2-4"
         )
     return int(match[1]), int(match[2] or match[1])
 
@@ -95,9 +94,7 @@ def _bind(text: str) -> str:
     parts = one_line(text).split(":")
     parts[:2] = [_absolute(part) for part in parts[:2]]
     if len(parts) > 3 or "," in text or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
-        raise ValueError(
-            f"given was {text!r}; it should be SRC, SRC:DST or SRC:DST:ro, without commas"
-        )
+        raise ValueError(f"got {text!r}; it should be SRC, SRC:DST or SRC:DST:ro, without commas")
     return ":".join(parts)
 
 
@@ -121,7 +118,7 @@ def slurm_seconds(text: str) -> int:
     total = 3600 * hours + 60 * minutes + seconds
     if not total or total > 10 * 366 * 86400:
         raise ValueError(
-            f"given was {text!r}; it should be a time as SLURM writes it: MINUTES, MM:SS, "
+            f"got {text!r}; it should be a time as SLURM writes it: MINUTES, MM:SS, "
             "HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
         )
     return total
@@ -132,7 +129,7 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
     wrong = []
     for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            wrong.append(f"{name!r} is no variable's name; letters, digits and _ are valid")
+            wrong.append(f"{name!r} is not a valid variable name; use letters, digits and _")
         elif _RESERVED.match(name):
             wrong.append(f"{name} is set by SLURM or by raysuite itself; leave it out")
         elif _SECRET.search(name):

@@ -125,7 +125,7 @@ def misfit(
         given, valid = ("images", "tokens") if channels else ("tokens", "images")
         return (
             "model.name",
-            f"{name} takes {valid}, and the data set has {given}; take another model, or data of "
+            f"{name} takes {valid}, and the data set has {given}; use another model, or data of "
             f"{valid}",
         )
     if name in LANGUAGE_MODELS:
@@ -133,12 +133,12 @@ def misfit(
     stem = options.get("stem")
     if name in ADAPTING:
         if "stem" in options and stem not in STEMS:
-            return "model.options.stem", f"given was {stem!r}; it should be small or large"
+            return "model.options.stem", f"got {stem!r}; it should be small or large"
         least = 2**_VGG_POOLINGS
         if name in VGGS and stem == "large" and image_size is not None and image_size < least:
             return (
                 "model.options.stem",
-                f"{_VGG_POOLINGS} poolings leave nothing of {image_size} pixels; set stem to "
+                f"{_VGG_POOLINGS} poolings reduce {image_size} pixels to nothing; set stem to "
                 f"small, or data.image_size to {least} or more",
             )
         return None
@@ -161,14 +161,13 @@ def _size_misfit(name: str, image_size: int) -> tuple[str, str] | None:
         near = max(1, round(image_size / step)) * step
         return (
             "data.image_size",
-            f"torchvision's {name} takes multiples of {step} pixels; given was {image_size}; "
+            f"torchvision's {name} takes multiples of {step} pixels; got {image_size}; "
             f"{near} would do",
         )
     for beginning, least in _AT_LEAST.items():
         if name.startswith(beginning) and image_size < least:
             return (
                 "data.image_size",
-                f"torchvision's {name} takes images of {least} pixels or more; "
-                f"given was {image_size}",
+                f"torchvision's {name} takes images of {least} pixels or more; got {image_size}",
             )
     return None

@@ -305,7 +305,7 @@ class SingleOptions(_StrategyOptions):
         if (workers := spec.resources.workers) != 1:
             yield (
                 "resources.workers",
-                f"strategy 'single' is one process; given were {workers} workers; "
+                f"strategy 'single' is one process; got {workers} workers; "
                 "set strategy to ddp, or workers to 1",
             )
 
@@ -349,8 +349,8 @@ class DdpOptions(_StrategyOptions):
         if without and not self.find_unused_parameters:
             yield (
                 "strategy.find_unused_parameters",
-                f"{listed(without)}: no gradient in a training step, for which ddp would wait; set "
-                "it to true, or remove or freeze what the output does not depend on",
+                f"{listed(without)}: no gradient in a training step, and ddp would wait for it; "
+                "set it to true, or remove or freeze what the output does not depend on",
             )
 
     def traffic(
@@ -487,7 +487,7 @@ class DeepSpeedOptions(_StrategyOptions):
             yield (
                 "strategy.offload",
                 f"offloading the {self.offload} needs zero_stage {needed} or more; "
-                f"given was {self.zero_stage}",
+                f"got {self.zero_stage}",
             )
         if spec.optimizer.whole and self.zero_stage >= 1:
             yield (
@@ -587,8 +587,8 @@ class _WrappedDdpOptions(_StrategyOptions):
         if without := [*network.unused, *network.sometimes]:
             yield (
                 "strategy.name",
-                f"{listed(without)}: no gradient in a training step, for which DDP would wait; "
-                "take ddp with find_unused_parameters: true, or remove or freeze what the output "
+                f"{listed(without)}: no gradient in a training step, and DDP would wait for it; "
+                "use ddp with find_unused_parameters: true, or remove or freeze what the output "
                 "does not depend on",
             )
 
@@ -707,7 +707,7 @@ class FsdpOptions(_StrategyOptions):
         if self.copies != "nodes" and workers % self.copies:
             yield (
                 "strategy.copies",
-                f"given was {self.copies}, which does not divide the {workers} workers; set it to "
+                f"got {self.copies}, which does not divide the {workers} workers; set it to "
                 "a divisor, or to nodes",
             )
 
@@ -715,9 +715,9 @@ class FsdpOptions(_StrategyOptions):
         if network.sometimes:
             yield (
                 "strategy.name",
-                f"{listed(network.sometimes)}: a gradient in some steps only; where ranks use other"
+                f"{listed(network.sometimes)}: a gradient in some steps only; if ranks use other"
                 " layers in a step, fsdp takes the weights of one for the other's, or waits for "
-                "ever; take ddp with find_unused_parameters: true",
+                "ever; use ddp with find_unused_parameters: true",
             )
         if network.scalar:
             yield (
@@ -880,7 +880,7 @@ class PipelineOptions(_StrategyOptions):
                     f"turn, so it should be a multiple of {lcm(*self.replicas)}"
                 )
         if self.recompute and late:
-            yield f"recompute is true, and {self.schedule} would need older weights; set it false"
+            yield f"recompute is true, but {self.schedule} needs older weights; set it to false"
         if self.schedule == "pipedream_2bw" and self._count < self.stages:
             yield (
                 f"micro_batches is {self._count}; with two versions of weights there should "
@@ -903,7 +903,7 @@ class PipelineOptions(_StrategyOptions):
         if self.balance != "parameters" and not spec.task.classifies:
             yield (
                 "strategy.balance",
-                f"given was {self.balance}, which is measured with images; of the task "
+                f"got {self.balance}, which is measured with images; of the task "
                 f"{spec.task.name} it is parameters",
             )
         refused = {
@@ -915,8 +915,8 @@ class PipelineOptions(_StrategyOptions):
             if given is not None and self.schedule in ASYNCHRONOUS:
                 yield (
                     key,
-                    f"given was {given}; it needs all stages after the same step, and "
-                    f"{self.schedule} updates them at different times; leave it out, or take "
+                    f"got {given}; it needs all stages after the same step, and "
+                    f"{self.schedule} updates them at different times; leave it out, or use "
                     "strategy.schedule 1f1b",
                 )
 
@@ -986,15 +986,15 @@ def _zero_gradients(name: str, network: Network) -> Refusals:
     if network.sometimes:
         yield (
             "strategy.name",
-            f"{listed(network.sometimes)}: a gradient in some steps only; {name} takes it as zero "
-            "in the others, so that momentum and weight decay change the weights, which other "
-            "strategies leave; take ddp with find_unused_parameters: true",
+            f"{listed(network.sometimes)}: a gradient in some steps only; {name} treats it as zero "
+            "in the others, so that momentum and weight decay change the weights, unlike "
+            "in other strategies; use ddp with find_unused_parameters: true",
         )
     if network.unused and network.decays:
         yield (
             "model.freeze",
-            f"{listed(network.unused)}: no gradient in any step; {name} takes it as zero, so that "
-            "weight decay changes the weights, which other strategies leave; name them there, or "
+            f"{listed(network.unused)}: no gradient in any step; {name} treats it as zero, so that "
+            "weight decay changes the weights, unlike in other strategies; freeze them, or "
             "set optimizer.weight_decay to 0",
         )
 
@@ -1004,7 +1004,7 @@ def _unsynchronised(name: str, network: Network) -> Refusals:
         yield (
             "model.name",
             f"layers {some(network.synced, 5)}: SyncBatchNorm, which synchronises all ranks of "
-            f"torch's group, and those of {name} are not the ranks that share a layer; take "
+            f"torch's group, and those of {name} are not the ranks that share a layer; use "
             "BatchNorm, or strategy ddp",
         )
 

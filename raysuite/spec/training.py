@@ -79,7 +79,7 @@ class TrainingOptions(Options):
     def _not_auto(cls, value: Any) -> Any:
         if value == AUTO or isinstance(value, dict):
             raise ValueError(
-                f"given was {value!r}; it should be a whole number. What is found by trial is "
+                f"got {value!r}; it should be a whole number. What is found by trial is "
                 "batch_per_worker: auto, or, with the global batch as it is, accumulate: auto"
             )
         return value

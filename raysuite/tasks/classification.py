@@ -87,7 +87,7 @@ class Classification(Task):
                 parts = f" of {len(output)}"
             raise UserError(
                 f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits "
-                "alone, or name a function that returns a module which picks them"
+                "alone, or give a function that returns a module which selects them"
             )
         if output.shape != (count, classes):
             hint = "its last layer must have as many outputs as the data set has classes: take "

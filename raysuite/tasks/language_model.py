@@ -80,8 +80,8 @@ class LanguageModel(Task):
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"its output is {kind}; {wanted}; return them alone, or name a function that "
-                "returns a module which picks them"
+                f"its output is {kind}; {wanted}; return only them, or give a function that "
+                "returns a module which selects them"
             )
         known = self.dataset.classes or output.shape[-1]
         if output.shape != (*targets.shape, known):

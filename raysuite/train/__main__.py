@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_intermixed_args(arguments)
     try:
         if given.retry_failed and not given.resume:
-            raise UserError("--retry-failed goes with --resume")
+            raise UserError("--retry-failed needs --resume")
         document = read_document(given.spec, given.overrides, given.scale)
         plans = make_plans(document)
         size = world_from_environment("cpu").size

@@ -116,13 +116,13 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
         if found.running and plan.spec.optimizer.averages:
             wrong["optimizer.name"] = (
                 f"layers {some(found.running, 5)} have running statistics of the weights in "
-                f"training, and {plan.spec.optimizer.name} validates their average; take adamw, or "
+                f"training, and {plan.spec.optimizer.name} validates their average; use adamw, or "
                 "a network with GroupNorm or LayerNorm"
             )
         # a single process does not synchronise BatchNorm
         if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
             wrong["model.name"] = (
-                f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has for GPUs alone; "
+                f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has only for GPUs; "
                 "take BatchNorm, or set resources.device to gpu"
             )
         wrong = wrong or _untrained(plan)

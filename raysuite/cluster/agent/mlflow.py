@@ -126,7 +126,7 @@ def _read_url(file: Path) -> str:
         dialect = make_url(url).get_dialect()
     except (SQLAlchemyError, ValueError):
         raise UserError(
-            f"{named} holds no database's URL; valid is one line such as "
+            f"{named} contains no database URL; valid is one line such as "
             "postgresql://USER:PASSWORD@HOST/DATABASE"
         ) from None
     try:

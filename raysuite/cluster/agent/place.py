@@ -141,7 +141,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
         if candidate in ours and not is_loopback(candidate):
             return candidate
     raise UserError(
-        f"no address of this node is found by which others reach it; it has "
+        f"found no address of this node that other nodes can reach; it has "
         f"{', '.join(sorted(ours)) or 'no IPv4 address, and raysuite needs one'}: name the "
         "interface between the nodes in the site's `interface`, as `ip -br address` lists them"
     )

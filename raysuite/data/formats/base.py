@@ -197,7 +197,7 @@ class TensorSource(Source):
         return inputs, targets
 
     def read(self, sample: int) -> tuple[Sample, int]:
-        raise DataError(f"{self.place(sample)}: its samples are no images")
+        raise DataError(f"{self.place(sample)}: its samples are not images")
 
 
 class OpenFile:

@@ -254,7 +254,7 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     if file is None:
         raise DataError(
             "the images lie in one folder, and no file has their classes; put "
-            f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+            f"{LABEL_FILES[2]} (with meta.mat next to it, both from ILSVRC2012_devkit_t12.tar.gz), "
             f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
         )
     try:

@@ -157,7 +157,8 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
         raise DataError(
-            f"no index of {some(bare, SHOWN)}; expected is NAME.idx beside it or in idx_files; run "
+            f"no index of {some(bare, SHOWN)}; expected is NAME.idx next to it or in idx_files; "
+            f"run "
             f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
             "data.bad_samples to skip to find the records anew in each run"
         )

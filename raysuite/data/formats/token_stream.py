@@ -118,7 +118,7 @@ def _stream(data: DataOptions, split: str) -> _Stream:
         size = file.stat().st_size
         if size % dtype.itemsize:
             raise DataError(
-                f"{file}: its {size} bytes are no whole number of tokens of {dtype.itemsize} "
+                f"{file}: its {size} bytes are not a whole number of tokens of {dtype.itemsize} "
                 f"bytes; tokens of a vocabulary of up to {_SHORT:,} have 2, of larger ones 4"
             )
         stretches.append(_Stretch(_mapped(file, dtype), str(file), 0, size // dtype.itemsize))
@@ -145,7 +145,7 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     content = index.read_bytes()
     remedy = "write both files again, or take the index away if the tokens are plain numbers"
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-        raise DataError(f"{index} is no index of Megatron-LM's tokens; {remedy}")
+        raise DataError(f"{index} is not a Megatron-LM index; {remedy}")
     _, version, kind, sequences, documents = _HEADER.unpack_from(content)
     if version != 1 or kind not in _KINDS:
         raise DataError(
@@ -153,7 +153,7 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
             f"kinds {', '.join(map(str, _KINDS))}, whole numbers; {remedy}"
         )
     if len(content) < _HEADER.size + 12 * sequences + 8 * documents:
-        raise DataError(f"{index}: it ends before its {sequences} sequences do; {remedy}")
+        raise DataError(f"{index}: ends before the last of its {sequences} sequences; {remedy}")
     lengths = np.frombuffer(content, "<i4", sequences, _HEADER.size).astype(np.int64)
     pointers = np.frombuffer(content, "<i8", sequences, _HEADER.size + 4 * sequences)
     tokens = _mapped(file, np.dtype(_KINDS[kind]))
@@ -231,4 +231,4 @@ class Source(TensorSource):
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     """Raises DataError: tokens are not checked before a run."""
-    raise DataError(f"{target.data.name}: `raysuite data check` looks at images alone")
+    raise DataError(f"{target.data.name}: `raysuite data check` can only check images")

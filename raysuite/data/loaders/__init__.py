@@ -32,11 +32,11 @@ def make_loader(
     """
     if prepared.data.transform is not None and not options.transforms:
         raise DataError(
-            f"data.transform: the loader {options.name} does not call Python for each image; take "
+            f"data.transform: the loader {options.name} does not call Python for each image; use "
             "another one"
         )
     if prepared.tensors and not options.tensors:
-        raise DataError(f"loader.name: {options.name} loads images alone; take native")
+        raise DataError(f"loader.name: {options.name} loads only images; use native")
     if options.loads and not images and not prepared.tensors:
         from raysuite.data.loaders.labels import LabelLoader
 

@@ -93,7 +93,7 @@ class Decoding:
             decoded = decode(image, self._prepared.facts.channels, self._source.place(sample))
             size_fits = size_of(decoded, "") == tuple(self._sizes[sample].tolist())
             if not size_fits or not 0 <= label < self._prepared.facts.classes:
-                raise DataError("its size or its class is not the set's")
+                raise DataError("its size or class differs from the data set's")
             start = int(offsets[sample])
             pixels[start : start + decoded.size] = decoded.ravel()
             self._labels[sample] = label

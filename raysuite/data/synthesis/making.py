@@ -180,13 +180,13 @@ PLAN, JOURNAL = "plan.json", "chunks.jsonl"
 def check_place(folder: Path) -> None:
     """Raise UserError if `folder` cannot become a synthetic set; writes nothing."""
     if os.path.ismount(folder):
-        raise UserError(f"{folder} is where a disk begins; give a folder below it as --out")
+        raise UserError(f"{folder} is a mount point; give a folder below it as --out")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
     if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
         raise UserError(
-            f"{folder} holds files that `raysuite data make` did not write; they are left alone: "
-            "give another --out, or move them away"
+            f"{folder} contains files that `raysuite data make` did not write; they are left "
+            "alone: give another --out, or move them away"
         )
 
 

@@ -48,7 +48,7 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     """
     if count < stages:
         raise UserError(
-            f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
+            f"strategy.stages: got {stages}, and the network has {count} blocks; at most "
             f"{count} stages have a block each"
         )
     # best[n]: (largest cost, sizes) of the first n blocks in the stages so far
@@ -75,7 +75,7 @@ def stage_sizes(
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
             raise UserError(
-                f"strategy.partition: given was {list(options.partition)}, "
+                f"strategy.partition: got {list(options.partition)}, "
                 f"{sum(options.partition)} blocks, and the network has {len(blocks)}; give "
                 f"{schedule.stages} numbers with that sum, or auto"
             )

@@ -57,7 +57,7 @@ def test_a_site_that_is_there_is_kept() -> None:
     assert run("new", "mine", "--yes").exit_code == 0
     result = run("new", "mine", "--yes", "--partition", "other")
     assert result.exit_code == 2
-    assert "is there already" in result.stderr
+    assert "already exists" in result.stderr
     assert run("new", "mine", "--yes", "--partition", "other", "--force").exit_code == 0
     assert "partition: other" in run("show", "mine").stdout
 
@@ -103,4 +103,4 @@ def test_questions_are_asked_again_until_the_answer_is_valid(
         "scratch": "/scratch",
         "image": "/images/a.sif",
     }
-    assert "given was 'soon'" in capfd.readouterr().err
+    assert "got 'soon'" in capfd.readouterr().err

@@ -47,7 +47,7 @@ def test_a_sound_set(shards: Path) -> None:
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
     assert rows["train"][1:4] == ["23", "0", "3"]
     assert rows["val"][1:4] == ["9", "0", "3"]
-    assert result.stdout.endswith("nothing is wrong\n")
+    assert result.stdout.endswith("no errors found\n")
 
 
 def test_what_is_wrong_is_told_with_its_place(shards: Path) -> None:
@@ -241,7 +241,7 @@ def test_bad_images_end_with_2_and_skipped_ones_are_listed(source: Path, tmp_pat
     assert str(bad) in result.stderr
     skipped = run("convert", source, tmp_path / "x", "--bad", "skip", "--workers", 1)
     assert skipped.exit_code == 0
-    assert f"left out, as they cannot be read: 1\n  {bad}: " in skipped.stdout
+    assert f"skipped, because they cannot be read: 1\n  {bad}: " in skipped.stdout
 
 
 def done(*arguments: object, code: int = 0) -> Result:

@@ -235,7 +235,7 @@ def refused(*arguments: str) -> str:
     [
         (("predict", "seen", *BY_C, "training.global_batch=8"), "seen holds results"),
         (("predict", "seen", *BY_C, "--scale", "laptop"), "seen holds results"),
-        (("predict", "spec.yaml", "--calibration", "/bin/true"), "is no calibration"),
+        (("predict", "spec.yaml", "--calibration", "/bin/true"), "is not a calibration"),
         (("simulate", "spec.yaml", "--images-per-second", "9", "--network", "/bin/true"), "read"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),
         (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "had fsdp"),
@@ -276,7 +276,7 @@ def test_a_run_as_those_of_the_calibration_is_predicted() -> None:
 def test_what_changes_an_images_cost_is_not_predicted(different: str) -> None:
     (found,) = json.loads(run(*ASKED, different))
     assert found["throughput"] is None
-    assert "no run of the calibration had" in found["message"]
+    assert "the calibration has no run with" in found["message"]
 
 
 def test_a_device_that_is_left_open_is_the_calibrations(folder: Path) -> None:

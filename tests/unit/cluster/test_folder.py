@@ -145,7 +145,7 @@ def test_a_damaged_file_is_told(own_home: Path) -> None:
     (folder.path / "head.json").write_text("{")
     with pytest.raises(UserError, match=r"head\.json cannot be read"):
         folder.head()
-    with pytest.raises(UserError, match="holds no cluster"):
+    with pytest.raises(UserError, match="contains no cluster"):
         ClusterFolder(own_home / "clusters" / "none").cluster()
 
 

@@ -142,8 +142,8 @@ def test_a_sites_own_database_is_named_in_a_file(folder: ClusterFolder, tmp_path
     ("url", "mode", "said"),
     [
         (URL, 0o640, r"is open to others \(mode 640\); chmod 600 closes it"),
-        ("secret", 0o600, "holds no database's URL; valid is one line such as postgresql://"),
-        ("secret://me@db/x", 0o600, "holds no database's URL"),
+        ("secret", 0o600, "contains no database URL; valid is one line such as postgresql://"),
+        ("secret://me@db/x", 0o600, "contains no database URL"),
     ],
 )
 def test_a_file_that_will_not_do_is_told_without_what_it_holds(

@@ -25,7 +25,7 @@ class Refusing:
         assert [*ends.values()] == ["a:2", "a:3"]
         self.asked.append([*ends])
         if len(self.asked) <= self.times:
-            raise UserError("`ssh site` forwards no ports: Port forwarding failed")
+            raise UserError("`ssh site` cannot forward ports: Port forwarding failed")
 
 
 def test_other_ports_are_taken_where_some_are_gone() -> None:

@@ -283,7 +283,7 @@ def test_missing_nodes_are_named_with_their_logs(
 
 
 def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no cluster is there"):
+    with pytest.raises(UserError, match="no cluster is running"):
         find_folder(None)
     with pytest.raises(UserError, match=r"'x'.*none is known"):
         find_folder("x")

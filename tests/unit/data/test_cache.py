@@ -123,7 +123,7 @@ def test_the_loser_of_a_race_takes_the_winners_folder(tmp_path):
 def test_an_incomplete_folder_in_the_way_is_named(tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "something").touch()
-    with pytest.raises(DataError, match="in the way"):
+    with pytest.raises(DataError, match="is not a complete data set"):
         publish(tmp_path / "set", write_two)
 
 

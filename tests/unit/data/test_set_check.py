@@ -49,7 +49,7 @@ def test_the_form_is_told_by_the_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_no_set_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no data set"):
+    with pytest.raises(DataError, match="contains no data set"):
         detect(tmp_path)
     with pytest.raises(DataError, match="is not there"):
         detect(tmp_path / "x")

@@ -228,7 +228,7 @@ def test_other_shards_are_refused_and_equal_ranks_are_compared() -> None:
             self.module = network()
 
     model = FullyShardedDataParallel()
-    with pytest.raises(UserError, match=r"^given was FullyShardedDataParallel: "):
+    with pytest.raises(UserError, match=r"^got FullyShardedDataParallel: "):
         check(stepper(model), model)
     plain = network()
     assert check(stepper(plain), plain) == Checked(3, 4, 1, ranks_compared=True, error=None)

@@ -191,7 +191,7 @@ def test_stems_that_are_none(name: str) -> None:
 def test_vggs_large_head_needs_pixels() -> None:
     options = {"stem": "large"}
     assert misfit("vgg11", options, 3, 32) is None
-    with pytest.raises(UserError, match=r"model\.options\.stem: 5 poolings leave nothing of 31"):
+    with pytest.raises(UserError, match=r"model\.options\.stem: 5 poolings reduce 31"):
         build(ModelOptions(name="vgg11", options=options), facts(size=31))
 
 

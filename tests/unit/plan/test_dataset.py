@@ -272,9 +272,9 @@ def test_files_that_are_no_images_are_counted_once_for_each_folder(tmp_path: Pat
         )
     ]
     first, second = passed_over(plans)
-    assert first.startswith(f"{folders[0]}: 6 files or folders are no images")
+    assert first.startswith(f"{folders[0]}: 6 files or folders are not images")
     assert f"`raysuite data check '{folders[0]}'`" in first
-    assert second.startswith(f"{folders[1]}: 4 files or folders are no images")
+    assert second.startswith(f"{folders[1]}: 4 files or folders are not images")
 
 
 def test_a_set_that_is_another_than_was_planned_is_not_resumed(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_class_weights_are_one_for_each_class() -> None:
     (found,) = caught.value.mistakes
     assert (found.key, found.message) == (
         "training.class_weights",
-        "given were 2 weights; the data set has 10 classes; give one for each, or auto",
+        "got 2 weights; the data set has 10 classes; give one for each, or auto",
     )
     weights = [1.0 + number for number in range(10)]
     plans_of(DataOptions(name="digits"), training={**training, "class_weights": weights})

@@ -83,7 +83,7 @@ def test_an_override_inside_a_swept_block_holds_for_each_value() -> None:
 def test_a_mistake_in_such_an_override_stands_on_the_command_line() -> None:
     doc = document("matrix: {strategy: [ddp]}")
     doc.overrides["strategy.bucket_mb"] = -1
-    with pytest.raises(SpecError, match=r"command line: strategy.bucket_mb: given was -1"):
+    with pytest.raises(SpecError, match=r"command line: strategy.bucket_mb: got -1"):
         expand(doc)
 
 
@@ -108,7 +108,7 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
         ("{strategy: ddp}", "matrix.strategy", 5, "at least one"),
         ("{strategy: []}", "matrix.strategy", 5, "at least one"),
         ("{strategy: [ddp, dpp]}", "strategy", 5, "'ddp'"),
-        ("\n  seed:\n    - 0\n    - x", "seed", 8, "given was 'x'"),
+        ("\n  seed:\n    - 0\n    - x", "seed", 8, "got 'x'"),
         ("{seed: [3, 3]}", "matrix", 5, "seed=3 is there twice"),
         (TEN_BILLION, "matrix", 5, "10,000,000,000 runs"),
         (
@@ -122,7 +122,7 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
         ),
         (
             "\n  seed, training.epochs:\n    - [0, 1]\n    - [2]",
-            *("matrix.seed, training.epochs", 8, "given was [2]; it should be a list of 2 values"),
+            *("matrix.seed, training.epochs", 8, "got [2]; it should be a list of 2 values"),
         ),
         ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "was 'x'")),
         ("\nsearch: {trials: 2}", "search", 6, "use `raysuite sweep SPEC`"),

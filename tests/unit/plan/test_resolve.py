@@ -157,7 +157,7 @@ def test_a_task_is_made_before_anything_starts_and_states_its_facts() -> None:
     (plan,) = found("regression")
     assert (plan.task.name, plan.task.unit) == ("regression", "samples")
     wrong = "{name: regression, options: {loss: cubic}}"
-    metric = "given was val_accuracy; valid for the task regression are val_loss and val_mae"
+    metric = "got val_accuracy; valid for the task regression are val_loss and val_mae"
     for task, early, key, words in (
         (wrong, "val_loss", "task", "cubic"),
         ("regression", "val_accuracy", "training.early_stopping.metric", metric),

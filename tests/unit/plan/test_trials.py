@@ -111,12 +111,12 @@ def test_what_depends_on_several_values_is_not_told_beforehand() -> None:
     [
         ("training.label_smoothing: {uniform: [0, 1]}", "less than 1"),
         ("optimizer.momentum: {quniform: [-0.1, 0.9, 0.1]}", "equal to 0"),
-        ("training.epochs: {uniform: [1, 2]}", "given was"),
+        ("training.epochs: {uniform: [1, 2]}", "got "),
         ("training.epochs: {randint: [0, 3]}", "equal to 1"),
         ("training.clip_norm: {normal: [-1, 0.1]}", "greater than 0"),
         ("loader: {choice: [native, dalli]}", "'dali'"),
         ("strategy: {grid: [ddp, {name: ddp, zero_stage: 1}]}", "a key of deepspeed"),
-        ("training.precision: {choice: [fp32, fp8]}", "given was 'fp8'"),
+        ("training.precision: {choice: [fp32, fp8]}", "got 'fp8'"),
     ],
 )
 def test_a_value_that_cannot_stand_at_its_key(line: str, words: str) -> None:
@@ -197,7 +197,7 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
 
 
 def test_the_newest_sweep_of_a_name_is_resumed(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nothing to resume: .*/a holds no sweep"):
+    with pytest.raises(UserError, match=r"nothing to resume: .*/a contains no sweep"):
         latest_sweep(document(), tmp_path)
     first, second = create_sweep(document(), tmp_path), create_sweep(document(), tmp_path)
     create_sweep(document(base=BASE.replace("name: a", "name: b")), tmp_path)

@@ -98,9 +98,9 @@ def test_all_bad_overrides_at_once(file: Path) -> None:
         ("a: [1,\nb: 2", "is not valid YAML", 2),
         ("a: b: c", "is not valid YAML", 1),
         ("a: 2001-99-99", "YAML: month", None),
-        ("a: &x [*x]", "holds itself", None),
-        ("", "given was nothing", None),
-        ("- 1", "given was list", None),
+        ("a: &x [*x]", "contains itself", None),
+        ("", "got nothing", None),
+        ("- 1", "got list", None),
         ("name: a\nseed: 1\nname: b", "first in line 1", 3),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_scale_is_a_mapping(file: Path, scale: str | None) -> None:
     file.write_text(TEXT.replace("scales:", "scales:\n  odd: 3"), "utf-8")
     (found,) = mistakes(file, scale=scale)
     assert found.startswith("13: scales")
-    assert "given was 3" in found
+    assert "got 3" in found
 
 
 def test_a_spec_without_scales(file: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_spec_without_scales(file: Path) -> None:
 def test_mistakes_in_a_scale_are_told_with_its_lines(file: Path) -> None:
     found = mistakes(file, scale="wrong")
     assert [line.partition(":")[0] for line in found] == ["25", "28"]
-    assert "training.epochs: given was 0" in found[0]
+    assert "training.epochs: got 0" in found[0]
 
 
 def test_keys_that_go_together(file: Path) -> None:
@@ -153,9 +153,9 @@ def test_one_of_them_set_leaves_the_others(file: Path) -> None:
         ("'seed, x.y': [[1, 2]]", "7: matrix.seed, x.y: unknown key"),
         (
             "'seed, loader': [[1]]",
-            "7: matrix.seed, loader: given was [1]",
+            "7: matrix.seed, loader: got [1]",
         ),
-        ("'seed, loader': [1]", "7: matrix.seed, loader: given was 1"),
+        ("'seed, loader': [1]", "7: matrix.seed, loader: got 1"),
         (
             "'seed, loader': [[1, native]]\n  seed: [1]",
             "by 'seed, loader'",

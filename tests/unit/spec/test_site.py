@@ -73,13 +73,13 @@ nods: 3
     [
         ("nodes: 1", "are local, slurm"),
         ("kind: slrum", "'slurm'"),
-        ("kind: [slurm]", "given was ['slurm']"),
+        ("kind: [slurm]", "got ['slurm']"),
         ("kind: slurm\npartitoin: a", "'partition'"),
         ("kind: local\npartition: a", "unknown key"),
         ("kind: slurm\npartition: 'a\n\n  b'", "control characters"),
         ('kind: slurm\naccount: "a\\0b"', "control characters"),
         ("kind: slurm\nenvironment: {WANDB_API_KEY: x}", "looks like a secret"),
-        ("kind: slurm\nenvironment: {A B: x}", "no variable's name"),
+        ("kind: slurm\nenvironment: {A B: x}", "not a valid variable name"),
         ("kind: slurm\nenvironment: {RAY_ADDRESS: x}", "leave it out"),
         ('kind: slurm\nenvironment: {A: "x\\n#PBS -N y"}', "one line"),
         ("kind: slurm\nsbatch_lines: ['--x']", "such as '#SBATCH --mail-type=END'"),
@@ -88,7 +88,7 @@ nods: 3
         ("kind: slurm\nsbatch_lines: ['#SBATCH --mail-type=END --wrap=x']", "sets --wrap"),
         ("kind: slurm\nsbatch_lines: ['#SBATCH --expor=ALL']", "sets --expor"),
         ("kind: slurm\ntime: 2", "warn_seconds"),
-        ("kind: slurm\ngpu_type: a100", "gpu_type is given without gpus_per_node"),
+        ("kind: slurm\ngpu_type: a100", "gpu_type needs gpus_per_node"),
         (
             "kind: slurm\npartition: a\nsbatch_lines: ['#SBATCH -p b']",
             "partition is a",
@@ -100,7 +100,7 @@ nods: 3
         ("kind: slurm\nscratch: /a/$(id)", "each $ begins a variable"),
         ("kind: slurm\nprologue: ['a\n\n  b']", "control characters"),
         ("kind: slurm\nmemory_per_node: 480GB", "such as 480G"),
-        ("kind: slurm\nmlflow: {url_file: /x}", "sqlite takes none"),
+        ("kind: slurm\nmlflow: {url_file: /x}", "sqlite needs none"),
         ("kind: slurm\nmlflow: {url: 'postgresql://u:p@h/d'}", "unknown key"),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_spec_is_refused_with_its_key(
             "language_model",
             {"model": {"name": "gpt", "options": {"sequence": 8}}},
             "model.name",
-            "given were 16 tokens, and it has places for 8; leave model.options.sequence out",
+            "got 16 tokens, but the model has 8 positions; leave model.options.sequence out",
         ),
         (
             "language_model",
