@@ -45,7 +45,7 @@ GIVEN = {
     "models a:b:c": "'a:b:c'",
     "models no_such_module:Net": "no module named 'no_such_module'",
     "models alexnet --size 32": "63 pixels or more",
-    "models vgg11 --size 8 --stem large": "nothing of 8",
+    "models vgg11 --size 8 --stem large": "8 pixels to nothing",
     "models resnet18 --stem tall": "--stem: got 'tall'",
     "models tests.tiny_model:Tiny --size 16": "images of 3 x 16 x 16",
     "models resnet18 --size 0": "--size",
@@ -99,7 +99,7 @@ GIVEN = {
     "data make mnist --size big": "such as 64, or 500x375",
     "data make mnist --format tfrecords": "folder or tfrecord",
     "data make mnist --address auto": "may",
-    "data make mnist --scale laptop": "'mnist' is none",
+    "data make mnist --scale laptop": "'mnist' is not one",
     "data make EXPERIMENTS/ddlbench.yaml --images 9": "its synthetic data",
     "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid are laptop",
 }

@@ -238,8 +238,8 @@ def refused(*arguments: str) -> str:
         (("predict", "spec.yaml", "--calibration", "/bin/true"), "is not a calibration"),
         (("simulate", "spec.yaml", "--images-per-second", "9", "--network", "/bin/true"), "read"),
         (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),
-        (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "had fsdp"),
-        (("simulate", *ONE, *BY_C, "loader=memory"), "had memory"),
+        (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "no run with fsdp"),
+        (("simulate", *ONE, *BY_C, "loader=memory"), "no run with memory"),
         (
             ("simulate", *ONE, "strategy={name: fsdp, copies: 2}", "--workers", "8", *RATE),
             "cannot be simulated",

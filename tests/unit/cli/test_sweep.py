@@ -63,7 +63,7 @@ def test_there_is_no_sweep_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("change", "override", "words"),
     [
         (("", ""), "search.trials=4", "has 4"),
-        (("", ""), "search.trials=null", "give trials"),
+        (("", ""), "search.trials=null", "give `trials`"),
         (("", ""), "search.trials=0", "equal to 1"),
         (("", ""), "training.epochs=4", "search.trials=NUMBER"),
         (("scheduler: asha", "scheduler: {name: pbt, interval_epochs: 1}"), None, "pbt"),

@@ -77,7 +77,7 @@ def test_another_preloaded_library_stays(
 
 @pytest.mark.parametrize(
     ("address", "folder", "reason"),
-    [("::1", "node", "no IPv4 address"), (ADDRESS, "my node", "spaces or colons")],
+    [("::1", "node", "not an IPv4 address"), (ADDRESS, "my node", "spaces or colons")],
 )
 def test_what_cannot_be_bound_is_told_and_closed_all_the_same(
     address: str, folder: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -37,6 +37,6 @@ def test_other_ports_are_taken_where_some_are_gone() -> None:
 
 def test_who_never_forwards_is_told() -> None:
     connection = Refusing(9)
-    with pytest.raises(UserError, match="forwards no ports"):
+    with pytest.raises(UserError, match="cannot forward ports"):
         _near(cast("Connection", connection), HEAD)
     assert len(connection.asked) == 3

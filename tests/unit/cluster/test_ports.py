@@ -141,5 +141,5 @@ def test_a_full_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as foreign:
         foreign.bind(("127.0.0.1", block.first))
         monkeypatch.setattr(ports, "candidates", lambda *_: iter([block.first]))
-        with pytest.raises(NoPortsError, match="no 128 ports"):
+        with pytest.raises(NoPortsError, match="no 128 consecutive ports"):
             take("x", 128)

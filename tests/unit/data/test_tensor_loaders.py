@@ -98,7 +98,7 @@ def test_samples_that_cannot_be_stacked_are_named(tmp_path: Path) -> None:
 
 
 def test_dali_names_what_it_takes(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="dali loads images alone"):
+    with pytest.raises(DataError, match="dali loads only images"):
         delivered(prepared_of("regression", tmp_path), LOADER_OPTIONS["dali"]())
 
 

@@ -135,7 +135,7 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place_in_its_file(tmp_pat
         ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
         ({"pointers": [0, 5]}, "sequence 1 is not in"),
         ({"cut": 40}, "ends before the last of its 2 sequences"),
-        ({"cut": 8}, "no index of Megatron-LM's tokens"),
+        ({"cut": 8}, "not a Megatron-LM index"),
     ],
 )
 def test_an_index_that_is_not_of_its_file_is_refused(
@@ -174,7 +174,7 @@ def test_a_token_beyond_the_vocabulary_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"abc", "no whole number of tokens"), (b"", "train has 0"), (None, r"train\.bin")],
+    [(b"abc", "not a whole number of tokens"), (b"", "train has 0"), (None, r"train\.bin")],
 )
 def test_files_that_are_no_tokens_are_named(
     content: bytes | None, message: str, tmp_path: Path

@@ -245,7 +245,7 @@ def test_your_options_come_first() -> None:
         ("breaks", {}, r"RuntimeError: no luck"),
         ("takes_nothing", {"depth": 3}, r"raised TypeError"),
         ("gives_none", {}, r"gave NoneType"),
-        ("number", {}, r"something to call"),
+        ("number", {}, r"a callable"),
         ("Nothing", {}, r"has no 'Nothing'"),
     ],
 )

@@ -114,7 +114,7 @@ def texts(tmp_path: Path) -> str:
         (OF_TOKENS, "", "sampler: balanced", "training.sampler", "for classification"),
         (OF_TOKENS, "", "target_accuracy: 0.9", "training.target_accuracy", "for classification"),
         (OF_TOKENS, "", "memory_format: channels_last", "training.memory_format", "for images"),
-        ("", "digits", "target: 0.9", "training.target", "called target_accuracy"),
+        ("", "digits", "target: 0.9", "training.target", "set training.target_accuracy"),
         ("", "'my:Set'", "", "data", "my:Set needs `image_size`"),
         (
             "task: regression",

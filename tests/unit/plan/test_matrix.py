@@ -124,7 +124,7 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
             "\n  seed, training.epochs:\n    - [0, 1]\n    - [2]",
             *("matrix.seed, training.epochs", 8, "got [2]; it should be a list of 2 values"),
         ),
-        ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "was 'x'")),
+        ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "got 'x'")),
         ("\nsearch: {trials: 2}", "search", 6, "use `raysuite sweep SPEC`"),
     ],
 )

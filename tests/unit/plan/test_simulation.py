@@ -247,7 +247,7 @@ def test_transfers_of_a_pipeline_cost_what_gradients_of_any_strategy_do_best_of_
 @pytest.mark.parametrize(
     ("workers", "known", "words"),
     [
-        (2, True, "had horovod with several workers; measure one, or give --network"),
+        (2, True, "no run with horovod on several workers; measure one, or give --network"),
         (4, True, "between 4 workers is not known: the calibration measured up to 2 on one node;"),
         (4, False, "between 4 workers is not known: give --network NAME"),
     ],

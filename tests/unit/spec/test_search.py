@@ -240,7 +240,7 @@ def test_a_grid_needs_lists_and_others_need_a_number() -> None:
     (found,) = mistakes(text)
     assert "got loguniform" in found.message
     (found,) = mistakes(SPACE.replace("  trials: 4\n", ""))
-    assert (found.key, "give trials" in found.message) == ("search.trials", True)
+    assert (found.key, "give `trials`" in found.message) == ("search.trials", True)
     (found,) = mistakes(
         SPACE.replace("[ddp,", "[single, ddp,") + "    seed: {grid: [0, 1]}\n  searcher: optuna\n"
     )
@@ -394,7 +394,7 @@ def test_each_key_that_may_not_change_is_told_with_those_that_may() -> None:
         ("  trials: 4\n", "  trials: 4\n  searcher: optuna\n", "search.searcher", "not optuna"),
         ("global_batch: 8", "batch_per_worker: auto", "training.batch_per_worker", "the same st"),
         ("batch: 8", "batch: 8, accumulate: auto", "training.accumulate", "the same steps"),
-        ("    optimizer.lr: {loguniform: [0.01, 1.0]}\n", "", "search.space", "nothing to change"),
+        ("    optimizer.lr: {loguniform: [0.01, 1.0]}\n", "", "search.space", "may change"),
     ],
 )
 def test_what_a_population_cannot_have(before: str, after: str, key: str, words: str) -> None:

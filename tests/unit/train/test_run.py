@@ -180,7 +180,7 @@ class TestWarmUp:
         for epoch in epochs:
             assert (epoch.steady_seconds > 0) == (epoch.steady_images > 0)
             assert len(epoch.step_seconds) == -(-epoch.steady_images // 240)
-            assert sum(epoch.step_seconds) == pytest.approx(epoch.steady_seconds, rel=0.2, abs=0.02)
+            assert sum(epoch.step_seconds) <= epoch.steady_seconds * (1 + 1e-9)
 
     def test_what_is_taken_up_again_warms_up_again(self, tmp_path: Path) -> None:
         plan = plan_of(measure_warmup_steps=3)
