@@ -135,7 +135,7 @@ def test_all_of_it_listens_on_loopback_behind_ports_of_its_block(user: User) -> 
 
 def test_a_second_one_of_that_name_is_refused(user: User) -> None:
     said = user.types("raysuite cluster up --site ./site.yaml --name mine", code=2)
-    assert "already (up)" in said
+    assert "already exists (up)" in said
 
 
 def test_no_secret_is_in_the_environment_or_on_a_command_line(user: User) -> None:

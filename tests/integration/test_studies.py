@@ -92,7 +92,7 @@ def test_the_paper_s_rates_and_batches() -> None:
 
 def test_data_make_makes_what_a_spec_has_of_synthetic_data() -> None:
     none = CliRunner().invoke(app, ["data", "make", str(spec_file("quickstart"))])
-    assert "no synthetic data" in none.stdout
+    assert "no `synthetic_data`" in none.stdout
     words = ["data", "make", str(spec_file("ddlbench")), "--scale", "laptop", "--dry-run"]
     assert CliRunner().invoke(app, words).stdout.count("as folder") == 4
 
