@@ -92,8 +92,8 @@ def simulate(
     A step's tasks are the passes of a network's layers or stages, the reduction of gradients in the
     strategy's buckets, and transfers between stages. The speed of a worker comes from a calibration
     or from --per-second; the workers' network comes from a calibration or a file. Simulations are
-    not measurements, and have no interval. With --per-second alone, the result for data parallelism
-    is the range of published scaling efficiencies.
+    not measurements, and have no interval. With --per-second and no --network, data parallelism
+    gets only the range of published scaling efficiencies.
 
     \b
     Examples:

@@ -45,7 +45,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        fresh.rename(folder / LOCK)  # other processes must find it only when it is locked
+        fresh.rename(folder / LOCK)  # other processes must not find it before it is locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -47,7 +47,8 @@ def own_age_s() -> float:
 def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
     """The process with this id and birth; None if it has ended, even if its id was reused.
 
-    If either birth is unknown, its start time is compared with `began` (seconds since 1970).
+    If `birth` or the birth of the process with this id is unknown, the start time of that process
+    must equal `began` (seconds since 1970), except for a small difference.
     """
     now = birth_of(pid)
     try:

@@ -31,7 +31,7 @@ _SAMPLES, _RATE = 8, 0.01
 def compare_rebuilt(
     strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
 ) -> Comparison:
-    """Compare one fp32 step by a framework that builds `model` anew with one by torch in one
+    """Compare an fp32 step of a framework that rebuilds `model` with a step of torch in one
     process.
 
     All ranks train on the same samples, so that running statistics are equal too. All weights are

@@ -522,7 +522,7 @@ def _timed_iterator(recorder: Recorder, iterate: Callable[..., Any]) -> Callable
 
 
 def _length(loader: Any) -> int | None:
-    """Batches of a pass; None if the number is not known."""
+    """The number of batches in a pass over the loader; None if unknown."""
     import torch
 
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):

@@ -1,4 +1,4 @@
-"""Which CPUs are next to which GPU and memory, by Linux's sysfs, and the share of each worker.
+"""Which CPUs are next to which GPU and memory, from Linux's sysfs, and each worker's share.
 
 (Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
 does the same for CUDA only, and only in torch's own launcher.)

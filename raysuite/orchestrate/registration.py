@@ -53,11 +53,11 @@ def register_best(
 
 
 def best_run(results: Results) -> tuple[str, str]:
-    """The id of the best run that kept its weights: in a sweep by the first goal, otherwise by the
+    """The id of the best run with stored weights: in a sweep by the first goal, otherwise by the
     primary metric after the last epoch.
 
-    A trial that was ended early keeps no weights. If a sweep's best trial was ended early, the
-    second value is a note about that; otherwise it is empty. Raises UserError if no run kept its
+    A trial that was ended early stores no weights. If a sweep's best trial was ended early, the
+    second value is a note about that; otherwise it is empty. Raises UserError if no run has stored
     weights, if none of these has a value, or if their tasks or data sets differ.
     """
     search = results.search()
@@ -155,7 +155,7 @@ def only_run(results: Results) -> str:
 
 
 def _kept(results: Results) -> list[RunFigures]:
-    """The runs that kept their weights. Raises UserError if there are none."""
+    """The runs with stored weights. Raises UserError if there are none."""
     from raysuite.records import results_figures
     from raysuite.track.model_registry import weights_of
 

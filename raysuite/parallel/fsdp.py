@@ -194,7 +194,7 @@ class FsdpEngine(TorchEngine):
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Read this rank's part, also from a checkpoint of another number of ranks."""
+        """Read this rank's part, also from a checkpoint of more or fewer ranks."""
         own = partial(share_of, ranks=self._shards, rank=self.world.rank % self._shards)
         first = read_state(folder / "engine-0.pt", mapped=True)
         others = range(1, first["shards"])

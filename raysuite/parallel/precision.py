@@ -195,9 +195,9 @@ class Autocast(nn.Module):
         self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides; or the network's
-        output for its inputs: a tuple as positional arguments, a dictionary as keyword
-        arguments."""
+        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides. For other
+        inputs, the network's output; a tuple is passed as positional arguments, a dictionary as
+        keyword arguments."""
         inputs = mapped(images, lambda each: each.contiguous(memory_format=self._memory_format))
         if self._dtype is torch.float32:
             return called(self.model, inputs)

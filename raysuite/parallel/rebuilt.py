@@ -1,7 +1,7 @@
 """torch networks rebuilt in another framework: their operations, and shared parts of the engines.
 
-A network is traced by torch.fx. Supported are the operations of raysuite's CIFAR ResNets and of
-torchvision's ResNets, VGGs and MobileNetV2. `raysuite.parallel.tensorflow` and `.jax` compute each
+A network is traced by torch.fx. The operations of raysuite's CIFAR ResNets and of torchvision's
+ResNets, VGGs and MobileNetV2 are supported. `raysuite.parallel.tensorflow` and `.jax` compute each
 operation on images [b, H, W, C], the layout of both frameworks on CPUs.
 """
 

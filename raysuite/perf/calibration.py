@@ -195,8 +195,8 @@ class Calibration(_Part):
     pass through the whole network, in the mean of all schedules; 0 if the calibration has no
     pipeline."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> the same seconds, if the calibration has enough pipelines with it. Asynchronous
-    schedules update, and copy weights, in more passes than synchronous ones."""
+    """Schedule -> the same seconds, if the calibration has enough pipelines with it. PipeDream
+    updates weights after fewer micro-batches than GPipe, and copies those still needed."""
     pipelines: Simulated | None = None
     """None if the calibration has too few pipelines: these are then not predicted."""
 

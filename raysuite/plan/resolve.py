@@ -251,9 +251,9 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
     """`plan` with the largest number of workers, up to `most`, that its options allow; None if
     there is none.
 
-    The global batch stays, and micro-batches do not grow: a share of the batch that would not fit
-    is accumulated. `index` is the new run's place in the order of execution, `gpus` the number of
-    GPUs of the cluster.
+    The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
+    micro-batch accumulates. `index` is the new run's place in the order of execution, `gpus` the
+    number of GPUs of the cluster.
     """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):

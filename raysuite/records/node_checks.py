@@ -113,8 +113,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
     0.2, five robust standard deviations (two for fewer than eight nodes), and three standard
     deviations of a node's own tries. Empty for fewer than three nodes.
 
-    Logarithms compare factors, as other programs slow a node by a factor. In a plain difference,
-    the fastest of three nodes can be as far from the median as the slow one.
+    Logarithms compare factors, as other programs slow a node by a factor. By plain differences,
+    the fastest of three nodes can be as far from the median as a slow one.
     """
     found = []
     deviations = _DEVIATIONS_OF_FEW if len(rows) < _FEW else _DEVIATIONS

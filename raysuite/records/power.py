@@ -1,4 +1,4 @@
-"""Energy that devices and hosts used while an epoch trained, and utilisation of the devices."""
+"""Energy that devices and hosts used during an epoch's training, and the devices' utilisation."""
 
 from __future__ import annotations
 

@@ -332,9 +332,9 @@ def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
     Returns two arrays [...]: a bool, and the share by which they were slower, in the mean over
     runs.
 
-    One-sided prediction interval of the mean over runs of log(first / mean of the later ones), with
-    the variance of later epochs within runs. If all epochs are alike, a difference is found with
-    probability 1 - level. With fewer than four epochs none is found.
+    One-sided prediction interval of log(first / geometric mean of later epochs), averaged over
+    runs; its variance is from that of later epochs within runs. If all epochs are alike, a
+    difference is found with probability 1 - level. With fewer than four epochs none is found.
     """
     import numpy as np
 

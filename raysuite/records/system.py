@@ -1,6 +1,6 @@
-"""What hosts do while a run uses them: a file of samples for each host, beside the journal.
+"""Load of the hosts during a run: a file of readings for each host, beside the journal.
 
-RESULTS/runs/RUN_ID/system-HOST.jsonl has one sample a line. Samples are no Records: they are
+RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample a line. These are no Records: they are
 shown in MLflow, and no figure is derived from them.
 """
 

@@ -184,7 +184,7 @@ them."""
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class has another name in `found`; None if all are equal.
 
-    Unknown names count as equal: an empty list, or class numbers compared with as many real names.
+    Unknown names count as equal: no names, or class numbers if the other has as many names.
     """
     if not known or not found:
         return None

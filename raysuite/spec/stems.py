@@ -101,7 +101,7 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of a model that adapts: `wanted`, or else chosen by the side in pixels.
+    """The stem of a model that adapts: `wanted`, or else chosen by the images' side in pixels.
 
     None for a model with a single stem.
     """

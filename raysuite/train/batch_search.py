@@ -168,7 +168,7 @@ class _Ranks:
         now(world.device)
 
     def together(self, size: int) -> BatchTried:
-        """Complete steps with micro-batches of `size` samples, timed after a warm-up."""
+        """Run full steps with micro-batches of `size` samples, timed after a warm-up."""
         memory = PeakMemory(self._world.device)
         speed = None
         try:

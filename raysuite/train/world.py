@@ -39,7 +39,7 @@ def torch_device(device: str, local_rank: int) -> torch.device:
     return chosen
 
 
-# Tell a rank's own failure from the loss of another rank during a collective.
+# Distinguish a rank's own failure from the loss of another rank during a collective.
 
 _PEER_LOSS = ("DistError", "HorovodInternalError")
 """torch.distributed's base class of NCCL, network and store errors, and Horovod's only error."""

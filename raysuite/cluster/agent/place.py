@@ -39,7 +39,7 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """This process's place: from SLURM's or its launcher's variables, or that of a local
+    """The node of this process: from variables of SLURM or the launcher, or that of a local
     cluster."""
     if isinstance(site, LocalSite):
         return Place(

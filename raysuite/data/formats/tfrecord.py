@@ -151,7 +151,7 @@ def count(data: DataOptions) -> Counts:
 
 
 def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
-    """The shards of each split. Raises DataError as `find`, and also for shards without an index
+    """The shards of each split. Raises DataError like `find`, and for shards without an index
     unless bad samples are skipped."""
     found = find(data)
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]

@@ -53,8 +53,8 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """The trials waiting at the end of an interval that may continue: all of them, once every
-        trial to be compared with them has arrived. The decision on each is then in its journal.
+        """The trials that wait at the end of an interval and may continue: all, once every trial
+        to be compared with them has arrived. The decision on each is then in its journal.
 
         `plans`: all of the population; `left`: trials whose workers and driver have ended. Only
         journals of `left` are written to, because a driver expects its trial's end as the last

@@ -66,7 +66,7 @@ def importances(study: Study) -> Importances:
 
     If trials were stopped early, all are compared by their best value up to the last epoch that
     every trial finished: the trials that continued are a biased sample. If trials took the weights
-    of others, only epochs before the first such step count.
+    of others (PBT), only the epochs up to PBT's first step count.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
