@@ -67,7 +67,7 @@ def verify(
       raysuite verify
       raysuite verify --workers 4 --strategy ddp --strategy '{name: deepspeed, zero_stage: 3}'
       raysuite verify --model my_module:Net --data '{name: image_folder, path: x, image_size: 64}'
-      raysuite verify --strategy '{name: custom, target: my_strategies:LocalSgd}'
+      raysuite verify --strategy '{name: custom, target: my_strategies:Overlapped}'
     """
     from raysuite.errors import UserError
     from raysuite.orchestrate.preflight import dry_batch
