@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from raysuite import models
-from raysuite.data import Loader, make_loader, permutation, prepare, rank_slices
+from raysuite.data import Loader, Slice, make_loader, permutation, prepare, rank_slices
 from raysuite.plan import RunPlan
 
 
@@ -47,12 +48,7 @@ def main(plan_file: Path, out: Path) -> None:
     )
     images, seconds, step, first_step = 0, 0.0, 0, 0.0
     for epoch in range(plan.spec.training.epochs):
-        order = permutation(plan.dataset.train_samples, plan.seed, epoch)
-        slices = [
-            part
-            for parts in rank_slices(order, plan.global_batch, plan.workers, dist.get_rank())
-            for part in parts
-        ]
+        slices = own_slices(permutation(plan.dataset.train_samples, plan.seed, epoch), plan)
         dist.barrier()
         began = time.perf_counter()
         counted = 0
@@ -81,18 +77,19 @@ def main(plan_file: Path, out: Path) -> None:
     os._exit(0)  # Gloo's threads, freed at interpreter exit, abort one process in some twenty
 
 
+def own_slices(order: NDArray[np.int64], plan: RunPlan) -> list[Slice]:
+    """This rank's share of each batch of `order` [samples]."""
+    batches = rank_slices(order, plan.global_batch, plan.workers, dist.get_rank())
+    return [part for parts in batches for part in parts]
+
+
 def validate(model: DistributedDataParallel, loader: Loader, plan: RunPlan) -> float:
     """Accuracy over the validation split, in [0, 1]; each rank takes a share of each batch."""
     order = np.arange(plan.dataset.val_samples)
-    slices = [
-        part
-        for parts in rank_slices(order, plan.global_batch, plan.workers, dist.get_rank())
-        for part in parts
-    ]
     model.eval()
     right = torch.zeros(1)
     with torch.no_grad():
-        for batch in loader.batches(slices):
+        for batch in loader.batches(own_slices(order, plan)):
             found = model.module(batch.images).argmax(1) == batch.labels
             right += found[: batch.real].sum()
     dist.all_reduce(right)

@@ -158,9 +158,8 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
     if bare and data.bad_samples == "error":
         raise DataError(
             f"no index of {some(bare, SHOWN)}; expected is NAME.idx next to it or in idx_files; "
-            f"run "
-            f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
-            "data.bad_samples to skip to find the records anew in each run"
+            f"run `raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or "
+            "set data.bad_samples to skip to find the records anew in each run"
         )
     return found
 
