@@ -50,7 +50,9 @@ def main() -> None:
 
 def _forked() -> bool:
     """Wait for the end of the worker that the server makes for this client; False if it makes
-    none."""
+    none, or if the raylet has not started the client itself but, for example, nsys has."""
+    if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
+        return False
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     request = {
         "argv": [os.environ[PROGRAM], *sys.argv[1:]],

@@ -38,6 +38,7 @@ print(json.dumps({
 print("to stderr", file=sys.stderr, flush=True)
 sys.exit(3)
 """
+RAYLET = {"RAY_RAYLET_PID": str(os.getpid())}
 ALIKE = ("argv", "main", "file", "path", "folder", "environ", "mask", "child", "read")
 
 
@@ -50,7 +51,7 @@ def program(tmp_path: Path) -> Path:
 
 class Server(ProcessTree):
     def __init__(self, folder: Path, early: str = "numpy", late: str = "json", **added: str):
-        self.environment = {**os.environ, worker_fork.SOCKET: str(folder / "s")}
+        self.environment = {**os.environ, **RAYLET, worker_fork.SOCKET: str(folder / "s")}
         own = [worker_fork.__file__, "--serve", str(folder / "s"), raysuite.__file__, early, late]
         super().__init__([sys.executable, *own], env=self.environment | added)
         until((folder / "s").exists, 20.0)
@@ -101,7 +102,11 @@ def test_a_client_with_another_environment_is_a_process_of_its_own(
     program: Path, server: Server
 ) -> None:
     first = client(program, server.environment | {"RAY_JOB_ID": "01000000"})
-    for added in ({"RAY_JOB_ID": "02000000"}, {"RAY_JOB_ID": "01000000", "PYTHONPATH": "/other"}):
+    for added in (
+        {"RAY_JOB_ID": "02000000"},
+        {"RAY_JOB_ID": "01000000", "PYTHONPATH": "/other"},
+        {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "1"},  # started by another process
+    ):
         own = client(program, server.environment | added)
         assert (own["parent"], own["environ"] | added) == (os.getpid(), own["environ"])
     assert first["parent"] == server.pid
@@ -143,5 +148,5 @@ def test_a_server_of_another_raysuite_makes_no_worker(program: Path, tmp_path: P
     words = ["--serve", str(tmp_path / "s"), "/other/raysuite/__init__.py", "json", "json"]
     ended = subprocess.run([sys.executable, worker_fork.__file__, *words], capture_output=True)
     assert (ended.returncode, b"/other/" in ended.stderr) == (1, True)
-    environment = {**os.environ, worker_fork.SOCKET: str(tmp_path / "s")}
+    environment = {**os.environ, **RAYLET, worker_fork.SOCKET: str(tmp_path / "s")}
     assert client(program, environment)["parent"] == os.getpid()
