@@ -56,12 +56,15 @@ class Server(ProcessTree):
         super().__init__([sys.executable, *own], env=self.environment | added)
         until((folder / "s").exists, 20.0)
 
+    def __exit__(self, *error: Any) -> None:
+        self.terminate()
+        super().__exit__(*error)
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with Server(tmp_path) as process:
         yield process
-        process.terminate()
 
 
 def started(program: Path, file: str, environment: dict[str, str], *words: str) -> dict[str, Any]:
