@@ -153,7 +153,8 @@ class _Forks:
         The client of a worker that crashes at its start becomes the worker. SystemExit if no other
         worker lives then, as if Ray cannot be forked in this way.
         """
-        while listener not in select.select([listener, self._ended], [], [])[0]:
+        both: list[Any] = [listener, self._ended]
+        while listener not in select.select(both, [], [])[0]:
             os.read(self._ended, 1024)
             while self._workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
                 client, began = self._workers.pop(found[0])
