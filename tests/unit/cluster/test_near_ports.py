@@ -15,16 +15,19 @@ HEAD = Head(host="a", gcs="a:1", dashboard="http://a:2", mlflow="http://a:3")
 
 
 class Refusing:
-    """A connection whose first ports are taken by somebody else."""
+    """A connection whose first ports are taken by somebody else, for good."""
 
     def __init__(self, times: int) -> None:
         self.times = times
+        self.taken: set[int] = set()
         self.asked: list[list[int]] = []
 
     def forward(self, ends: Mapping[int, str]) -> None:
         assert [*ends.values()] == ["a:2", "a:3"]
         self.asked.append([*ends])
         if len(self.asked) <= self.times:
+            self.taken |= ends.keys()
+        if self.taken & ends.keys():
             raise UserError("`ssh site` cannot forward ports: Port forwarding failed")
 
 
