@@ -332,7 +332,7 @@ def series_of(
     """The series of measured runs: variants that differ only in their number of workers."""
     found: dict[str, list[Point]] = {}
     for run in runs:
-        if run.status == "finished" and run.throughput is not None and run.gate != "failed":
+        if run.status == "finished" and run.throughput is not None:
             name = f"{work_name(run.plan)} · {series_name(run.plan)}"
             nodes = math.ceil(run.workers / (workers_per_node or run.workers))
             batch = float(run.plan.get("global_batch") or 0)

@@ -61,6 +61,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sets are looked at in several chunks, as large ones are."""
+    monkeypatch.setattr("raysuite.train.skipped_samples.CHUNK", 4)
     monkeypatch.setenv("RAYSUITE_CACHE", str(cache))
 
 

@@ -131,7 +131,11 @@ def test_stated_names(tmp_path: Path) -> None:
         ("below", {"label": 2}),
     ],
 )
-def test_ones_own_set(fault: str, wrong: dict[str, int], tmp_path: Path) -> None:
+def test_ones_own_set(
+    fault: str, wrong: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several parts, as large sets are."""
+    monkeypatch.setattr("raysuite.data.formats.own._CHUNK", 5)
     block = f"{{name: 'tests.odd_sets:Odd', image_size: 8, options: {{fault: '{fault}'}}}}"
     result = check(spec(tmp_path, block), "--json", "--workers", 1)
     told = json.loads(result.stdout)

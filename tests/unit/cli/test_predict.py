@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -335,12 +336,21 @@ def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file
     assert all("ddp" in each["series"] or "horovod" in each["series"] for each in made)
     file.write_text("workers,nodes,throughput\n4,1,100\n")
     run("calibrate", str(file), "--workers", "32", code=2)
+    other = tmp_path / "others.csv"
+    for each, lines in ((file, "4,1,100,x\n8,2,190,y\n"), (other, "8,2,190,x\n16,4,360,x\n")):
+        each.write_text(f"workers,nodes,throughput,network\n{lines}")
+    (series,) = json.loads(run("calibrate", str(file), str(other), "--workers", "32", "--json"))
+    assert (series["series"], series["measured"]) == ("x", [4, 8, 16])
     results = Results.open(folder / "seen")
     for per_node, nodes in ((None, 1), (1, 2)):
         series = series_of(results_figures(results), per_node).values()
         found = {(at.workers, at.nodes, at.batch) for points in series for at in points}
         batches = {(plan["workers"], plan["global_batch"]) for plan in results.plans()}
         assert found == {(w, min(w, nodes), batch) for w, batch in batches}
+    ended = results_figures(results)[0]
+    for wrong in ({"status": "failed"}, {"throughput": None}):
+        assert series_of([replace(ended, **wrong)]) == {}
+    assert len(series_of([ended])) == 1
 
 
 def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder: Path) -> None:

@@ -143,6 +143,10 @@ def test_values_that_do_not_go_together(tmp_path: Path) -> None:
     assert "2 trials, by " in done.stdout
     assert done.stdout.count("cannot be: ") == 2
     assert "3 workers x 1" in done.stdout
+    found = json.loads(invoke(spec_file(tmp_path, text), "--dry-run", "--json").stdout)["trials"]
+    numbers = [None if each["plan"] is None else each["plan"]["index"] for each in found]
+    assert sorted(numbers, key=str) == [0, 1, None, None]
+    assert numbers != [0, 1, None, None], "one that cannot be comes before one that can"
     none = invoke(spec_file(tmp_path, text.replace("[2, 3]", "[3, 5]")), "--dry-run")
     assert none.exit_code == 2
     assert "do not divide" in none.stderr

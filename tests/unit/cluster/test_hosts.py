@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.hosts import PLACE, Keeper, find_hosts, launch_lines
-from raysuite.cluster.state_files import Cluster
+from raysuite.cluster.state_files import Cluster, Head
 from raysuite.errors import UserError
 from raysuite.spec.site import LAUNCHERS, HostsSite
 
@@ -174,6 +174,16 @@ def test_a_head_that_dies_is_started_again_with_all_others(folder: ClusterFolder
     assert [place[:2] for place in places] == ["0:"] * 3 + ["1:"] * 3
     assert len({place[2:] for place in places}) == 3, "each start has a name of its own"
     assert folder.over.exists()
+
+
+def test_no_address_of_a_head_that_died_is_read_while_the_next_one_starts(
+    folder: ClusterFolder,
+) -> None:
+    folder.write(Head(host="n1", gcs="a:1", dashboard="http://a:2", mlflow=""))
+    [file] = folder.path.glob("head*.json")
+    stale = f"ls {file} {folder.over} >>{folder.path}/stale 2>/dev/null"
+    keep(folder, f"[[ $RAYSUITE_PLACE == 0:* ]] && {{ {stale}; touch {file}; exit 9; }}")
+    assert (folder.path / "stale").read_text() == ""
 
 
 def test_another_host_that_is_lost_is_not(folder: ClusterFolder) -> None:

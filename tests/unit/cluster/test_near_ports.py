@@ -31,6 +31,7 @@ class Refusing:
 def test_other_ports_are_taken_where_some_are_gone() -> None:
     connection = Refusing(2)
     near = _near(cast("Connection", connection), HEAD)
+    assert len({tuple(ports) for ports in connection.asked}) == 3
     ports = connection.asked[-1]
     assert [near.dashboard, near.mlflow] == [f"http://127.0.0.1:{port}" for port in ports]
 

@@ -224,6 +224,8 @@ def test_one_finds_for_all_that_wait_and_later_ones_look_anew(root):
         time.sleep(0.05)  # the last to ask is in the midst of asking
         return f"found {len(calls)}"
 
+    earlier = "a result that is longer than the next one"
+    assert found_once("name", lambda: earlier) == earlier
     asking: list[int] = []
 
     def ask(number: int) -> str:

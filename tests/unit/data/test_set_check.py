@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.data.formats import idx, image_folder
 from raysuite.data.set_check import check, detect, target_of
 from raysuite.errors import DataError
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, notes, only, picture
+
+
+@pytest.fixture(autouse=True)
+def _several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sets are read in several parts, as large ones are."""
+    for module in (idx, image_folder):
+        monkeypatch.setattr(module, "_CHUNK", 5)
+
 
 ON_DISK = [kind for kind in small_sets.KINDS if kind != "own-own"]
 

@@ -33,9 +33,11 @@ def prepared(small: SmallSet, tmp_path: Path) -> Prepared:
     return prepare(small.data, small.facts, tmp_path / "cache")
 
 
-def looked(prepared: Prepared, threads: Executor, cache: Path) -> tuple[Faults, bool]:
+def looked(
+    prepared: Prepared, threads: Executor, cache: Path, first: int = 0
+) -> tuple[Faults, bool]:
     with closing(open_source(prepared, "train")) as source:
-        return look(prepared, source, range(COUNTS["train"]), threads, cache)
+        return look(prepared, source, range(first, COUNTS["train"]), threads, cache)
 
 
 def files(small: SmallSet) -> list[Path]:
@@ -82,6 +84,16 @@ def test_what_was_found_is_known_until_a_file_changes(small, prepared, threads, 
     assert list(looked(prepared, threads, tmp_path)[0]) == [4]
     whole[4].with_suffix(".away").rename(whole[4])
     assert looked(prepared, threads, tmp_path)[0] == {}
+
+
+def test_faults_of_a_later_chunk_are_numbered_within_the_set(small, prepared, threads, tmp_path):
+    whole = files(small)
+    for number in (2, 8):
+        whole[number].write_text("no image")
+    for known in (False, True):
+        faults, was_known = looked(prepared, threads, tmp_path, first=5)
+        assert (list(faults), was_known) == ([8], known)
+        assert faults[8].startswith(f"{whole[8]}: ")
 
 
 def test_the_same_images_elsewhere_are_looked_at_anew(small, prepared, threads, tmp_path):

@@ -26,6 +26,7 @@ from raysuite.gate.small_network import (
     batch_of,
     comm_fault,
     compare,
+    make_engine,
     make_samples,
     outcomes_compared,
     overflowing,
@@ -228,6 +229,14 @@ def test_a_network_has_as_many_layers_as_a_pipeline_has_stages(
         for part in layer:
             passed = part(passed)
     assert torch.equal(began, passed)
+
+
+def test_an_engine_of_the_small_network_has_the_micro_batches_that_are_asked_for() -> None:
+    single = Single()
+    single.start(ALONE)
+    for given, wanted in ((None, 2), (3, 3)):
+        engine = make_engine(single, ALONE, StepSettings(9, 2), micro_batch=5, accumulate=given)
+        assert (engine.settings.micro_batch, engine.settings.accumulate) == (5, wanted)
 
 
 def test_only_the_last_replica_overflows() -> None:

@@ -31,6 +31,13 @@ from tests.stepping import STEPS
 
 pytestmark = [pytest.mark.integration]
 
+
+@pytest.fixture(autouse=True)
+def _several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank sends is cut, as that of many steps is."""
+    monkeypatch.setattr("raysuite.orchestrate.script_ranks._CHUNK", 100)
+
+
 TRAIN = f"""
 import os, sys, time, torch
 import torch.distributed as dist

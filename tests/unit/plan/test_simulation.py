@@ -96,6 +96,11 @@ def test_a_step_at_a_rate_by_hand(plan: RunPlan, options: dict[str, float], seco
     assert found == pytest.approx(seconds, rel=1e-5)
 
 
+def test_a_step_may_take_milliseconds() -> None:
+    found = step_of(plan_of(workers=1), None, 1000 * RATE, SLOW)
+    assert found.seconds == pytest.approx(2 * 3 * WHOLE / 1000)
+
+
 def test_the_output_of_a_stage_is_sent_both_ways() -> None:
     """32 images of 512 bytes take a second; the second of them waits for no other."""
     link = Link(latency_us=0, gb_per_s=32 * 512 / 1e9)

@@ -1,0 +1,117 @@
+"""What every framework that holds its own weights shares, with NumPy as the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
+from raysuite.parallel.rebuilt import Array, RebuiltEngine, updated
+from raysuite.parallel.single import Single
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+SETTINGS = StepSettings(8)
+CLASSES = 5
+
+
+class NumpyEngine(RebuiltEngine):
+    """A linear layer on flattened images, whose gradient is written out."""
+
+    def __init__(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        super().__init__(model, make_optimizer, ALONE, SETTINGS, None)
+        self._arrays: dict[str, Array] = {}
+        self.give_weights()
+        for name, keys in self.slots.items():
+            self._arrays |= {key: np.zeros_like(self.read(name)) for key in keys}
+        self.write("steps", np.zeros((), np.float32))
+
+    def read(self, key: str) -> Array:
+        return self._arrays[key].copy()
+
+    def write(self, key: str, value: Array) -> None:
+        self._arrays[key] = np.array(value, np.float32)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(1).numpy()
+        return torch.from_numpy(x @ self._arrays["1.weight"] + self._arrays["1.bias"])
+
+    def compute_step(self, images: Any, labels: Any, *given: Any) -> float:
+        _, _, factor, rates, _ = given
+        x = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+        scores = x @ self._arrays["1.weight"] + self._arrays["1.bias"]
+        shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        slope = factor * (shares - np.eye(CLASSES)[labels])
+        self._arrays["steps"] = self._arrays["steps"] + 1
+        for name, gradient in (("1.weight", x.T @ slope), ("1.bias", slope.sum(0))):
+            number, slots = self.groups[name], self.slots[name]
+            self._arrays[name], after = updated(
+                dict(self.rules()[number]),
+                rates[number],
+                self._arrays[name],
+                gradient,
+                [self._arrays[key] for key in slots],
+                self._arrays["steps"],
+            )
+            self._arrays |= dict(zip(slots, after, strict=True))
+        return float(-np.log(shares[np.arange(len(labels)), labels]).sum())
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """In a group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 2 * 4, CLASSES))
+
+
+def trained(engine: Engine, steps: range) -> list[float]:
+    """The loss of each step."""
+    losses = []
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        images = torch.randn(8, 3, 2, 4, generator=generator)
+        labels = torch.randint(0, CLASSES, (8,), generator=generator)
+        losses.append(float(engine.step([Batch(images, labels, 8, 8)], 0.1 / (1 + step))))
+    return losses
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.1),
+        partial(torch.optim.AdamW, betas=(0.5, 0.8), weight_decay=0.1),
+    ],
+    ids=["sgd", "adamw"],
+)
+def test_training_is_torchs_also_where_it_is_resumed(optimizer: Any, tmp_path: Path) -> None:
+    def make(parameters: Any) -> Any:
+        return optimizer(parameters, lr=9.0)
+
+    single = Single()
+    single.start(ALONE)
+    reference = single.prepare(model_of(), make, SETTINGS)
+    expected = trained(reference, range(6))
+    engine = NumpyEngine(model_of(), make)
+    losses = trained(engine, range(3))
+    engine.save(tmp_path)
+    again = NumpyEngine(model_of(seed=1), make)
+    again.load(tmp_path)
+    losses += trained(again, range(3, 6))
+    assert losses == pytest.approx(expected, rel=1e-5)
+    weights = reference.weights()
+    for name, value in again.weights().items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-6)
