@@ -293,7 +293,7 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
             assert find_folder(None).name == "one"
     with pytest.raises(UserError, match="name one of one, two"):
         find_folder(None)
-    with pytest.raises(UserError, match="known are one, two"):
+    with pytest.raises(UserError, match="known: one, two"):
         find_folder("three")
 
 

@@ -405,7 +405,7 @@ def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:
         for plan, each in zip(alone, predict(alone, found, "x.yaml"), strict=True)
     }
     assert outside["single"] == outside["ddp"] == ()
-    assert outside["horovod"] == ("workers 1, measured were 2 to 2 of horovod",)
+    assert outside["horovod"] == ("workers 1, measured: 2 to 2 of horovod",)
 
 
 def test_resumed_runs_do_not_count_for_the_start() -> None:

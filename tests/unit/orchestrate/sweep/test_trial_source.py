@@ -162,7 +162,7 @@ def test_many_infeasible_draws_in_a_row_end_a_sweep(tmp_path, monkeypatch):
     assert sweep.source.is_done
     assert sweep.source.suggest("b") == Searcher.FINISHED
     assert len(sweep.events) == 3
-    assert sweep.events[-1] == "no further trials: 2 in a row make no spec"
+    assert sweep.events[-1] == "no further trials: 2 draws in a row gave no valid spec"
 
 
 def test_left_out_values_are_known_after_a_resumption(tmp_path, monkeypatch):
