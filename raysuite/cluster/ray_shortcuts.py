@@ -7,16 +7,17 @@ which exist).
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
+from raysuite.cluster import worker_fork
+from raysuite.cluster.process import ProcessTree
 
 if TYPE_CHECKING:
     from ray.train.v2.api.exceptions import TrainingFailedError
@@ -73,24 +74,6 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[b
 
 # The start of Ray on a machine.
 
-
-class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray in its own process group, which ends at once, with all of its children: Ray
-    would wait a second for each process after SIGTERM."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, process_group=0, **options)
-
-    def terminate(self) -> None:
-        """End the process and its children, some of which have their own process groups."""
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other process meanwhile
-            for each in (*process.children(recursive=True), process):
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-
-
 _PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 _YIELDING = ("nice", "-n", "10")
 """Lower priority, for the agent of runtime environments: workers that import torch go first, and
@@ -103,6 +86,9 @@ def _fewest(agent_port: int) -> list[_Target]:
     from ray._private.node import Node
 
     command, raylet = getattr(services, _COMMAND), services.start_raylet
+    form = inspect.signature(raylet)
+    if "worker_path" not in form.parameters:
+        raise AttributeError("no program of a worker")
 
     def not_started(node: Any, **_: Any) -> None:
         pass
@@ -114,7 +100,14 @@ def _fewest(agent_port: int) -> list[_Target]:
         return [*(_YIELDING if yielding else ()), *command(component, *args, **options)]
 
     def start_raylet(*args: Any, **options: Any) -> Any:
-        return raylet(*args, **options | {"runtime_env_agent_port": agent_port})
+        given = form.bind(*args, **options)
+        given.arguments["runtime_env_agent_port"] = agent_port
+        os.environ[worker_fork.PROGRAM] = given.arguments["worker_path"]
+        given.arguments["worker_path"] = worker_fork.__file__
+        try:
+            return raylet(*given.args, **given.kwargs)
+        finally:
+            del os.environ[worker_fork.PROGRAM]
 
     no_dashboard = ImportError("not started")
     return [
@@ -123,7 +116,7 @@ def _fewest(agent_port: int) -> list[_Target]:
             for name in ("monitor", "log_monitor", "api_server")
         ),
         (utils, "get_dashboard_dependency_error", lambda: no_dashboard),
-        (services, "ConsolePopen", _RayProcess),
+        (services, "ConsolePopen", ProcessTree),
         (services, _COMMAND, command_of),
         (services, "start_raylet", start_raylet),
     ]
@@ -133,10 +126,11 @@ def _fewest(agent_port: int) -> list[_Target]:
 def fewest_processes(agent_port: int) -> Iterator[bool]:
     """Start Ray without its autoscaler, its log monitor, its dashboard server, for which it waits
     even if there is none, and the dashboard's agent. All other processes are started as
-    _RayProcess. Yield whether this version of Ray allows it.
+    ProcessTree. Yield whether this version of Ray allows it.
 
     The agent of runtime environments listens on `agent_port`, so that the raylet does not wait
-    until the agent has chosen a port: 0.9 of the 2.1 s that Ray's start took.
+    until the agent has chosen a port: 0.9 of the 2.1 s that Ray's start took. The raylet starts
+    clients of worker_fork as its workers.
     """
     with _replaced("Ray with the fewest processes", lambda: _fewest(agent_port)) as replaced:
         yield replaced

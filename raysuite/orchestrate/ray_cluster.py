@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,10 +22,10 @@ from types import FrameType
 from typing import Any
 
 import raysuite
-from raysuite.cluster import binding, private, ray_shortcuts, ray_start
+from raysuite.cluster import binding, private, ray_shortcuts, ray_start, worker_fork
 from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.ports import held_port
-from raysuite.cluster.process import TEMP, kill_left_behind
+from raysuite.cluster.process import TEMP, ProcessTree, kill_left_behind
 from raysuite.cluster.variables import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.compiled import LibraryError
 from raysuite.errors import RayStartError, UserError
@@ -39,7 +40,8 @@ from raysuite.plan.resolve import local_gpus
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
-_PRELOADED = "raysuite.orchestrate.worker,torch._dynamo"  # optimisers import the latter
+_EARLY, _LATE = "torch._dynamo", "raysuite.orchestrate.worker"
+"""Modules of workers that are imported in advance. Optimisers import torch._dynamo."""
 log = logging.getLogger(__name__)
 
 
@@ -55,16 +57,37 @@ def own_folder() -> Iterator[Path]:
             # for compiled code; torch's default folder can be guessed by other users
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
-        if ray_shortcuts.enabled():
-            # Waiting processes import the modules in advance. Without the shortcuts, most of these
-            # processes are Ray Train's helpers, which do not need the modules.
-            defaults["RAY_preload_python_modules"] = _PRELOADED
         defaults = {name: value for name, value in defaults.items() if name not in os.environ}
         with _environment({TEMP: str(folder), **defaults}):
             try:
-                yield folder
+                with _worker_server(folder):
+                    yield folder
             finally:
                 kill_left_behind(str(folder))  # they would make the folder again, open to others
+
+
+@contextmanager
+def _worker_server(folder: Path) -> Iterator[None]:
+    """Run a server that forks workers, below `folder`; end it and its workers with the context."""
+    if not ray_shortcuts.enabled():
+        yield
+        return
+    path = os.fspath(folder / "workers")
+    command = [sys.executable, worker_fork.__file__, "--serve", path, raysuite.__file__]
+    # Ray would start workers before they are needed, and the driver would wait for the first ones
+    variables = {worker_fork.SOCKET: path, "RAY_prestart_worker_first_driver": "0"}
+    with _environment(variables), open(folder / "workers.log", "w+b") as output:
+        command += [_EARLY, _LATE]
+        process = ProcessTree(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            yield
+        finally:
+            if process.poll() is not None:
+                output.seek(0)
+                why = output.read().decode(errors="replace").splitlines()
+                log.warning("workers imported their modules one by one: %s", (why or [""])[-1])
+            process.terminate()
+            process.wait()
 
 
 @contextmanager

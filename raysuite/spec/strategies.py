@@ -863,7 +863,7 @@ class PipelineOptions(_StrategyOptions):
                 near = max(1, round(self._count / workers)) * workers
                 yield (
                     f"micro_batches is {self._count}; interleaved_1f1b on {workers} workers "
-                    f"needs a multiple of {workers}; {near} would do"
+                    f"needs a multiple of {workers}; give {near}"
                 )
         elif self.chunks != 1:
             yield f"chunks is {self.chunks}, and {self.schedule} has one; leave it out"

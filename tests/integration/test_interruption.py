@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from raysuite.cluster import ray_shortcuts, worker_fork
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import (
     EpochFinished,
@@ -91,6 +92,8 @@ def driverless(workplace: Workplace, left_behind: set[psutil.Process]) -> tuple[
     command = workplace.start("raysuite", "run", "stopped.yaml")
     workplace.held(command)
     assert listening_beyond_loopback(command) == []
+    if ray_shortcuts.enabled():
+        assert parents_of_workers(command) == {worker_fork.__file__}
     if os.geteuid() == 0:
         assert open_to_another(workplace.temporary) == []
     results = workplace.results()
@@ -103,6 +106,13 @@ def driverless(workplace: Workplace, left_behind: set[psutil.Process]) -> tuple[
     until_ended(family - left_behind, 180)
     assert list(workplace.temporary.glob("rs-*")), "what the killed driver left"
     return results, results.journal_file(run_ids(results)[0]).read_bytes()
+
+
+def parents_of_workers(command: Command) -> set[str]:
+    """The program of the process that started Ray Train's workers."""
+    workers = [each for each in command.family() if each.cmdline()[0].startswith("ray::RayTrain")]
+    assert workers
+    return {parent.cmdline()[1] for each in workers if (parent := each.parent())}
 
 
 def listening_beyond_loopback(command: Command) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGro
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from raysuite.cluster import ray_shortcuts
+from raysuite.cluster import ray_shortcuts, worker_fork
 from raysuite.cluster.ray_shortcuts import SHORTCUTS, UnavailableError, fit_in_driver
 from tests.waiting import until
 
@@ -73,6 +74,7 @@ def test_what_is_replaced_has_the_same_form() -> None:
     assert "PROCESS_TYPE_DASHBOARD_AGENT, session_dir" in source
     assert 'f"--runtime_env_agent_port={runtime_env_agent_port}"' in source
     assert "runtime_env_agent_port=self._ray_params" in inspect.getsource(Node.start_raylet)
+    assert "worker_path" in parameters(services.start_raylet)
     assert issubclass(services.ConsolePopen, subprocess.Popen)
     assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
     for callback in (AcceleratorSetupCallback, BackendSetupCallback):
@@ -116,15 +118,22 @@ def test_a_lookup_is_replaced_within_the_context() -> None:
 def test_the_raylet_is_given_a_port_and_a_placeholder_for_the_dashboards_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(services, "start_raylet", lambda *args, **options: (args, options))
+    def raylet(address: str, worker_path: str, runtime_env_agent_port: int, head: bool) -> Any:
+        given = address, worker_path, runtime_env_agent_port, head
+        return given, os.environ[worker_fork.PROGRAM]
+
+    monkeypatch.setattr(services, "start_raylet", raylet)
     command = services._build_python_executable_command_memory_profileable
     with ray_shortcuts.fewest_processes(20_000) as replaced:
         assert replaced
-        started: Any = services.start_raylet("address", runtime_env_agent_port=0, head=True)
+        started: Any = services.start_raylet(
+            "address", "worker.py", runtime_env_agent_port=0, head=True
+        )
         build = services._build_python_executable_command_memory_profileable
         program = build(PROCESS_TYPE_DASHBOARD_AGENT, "session")
         other = build(PROCESS_TYPE_RUNTIME_ENV_AGENT, "session")
-    assert started == (("address",), {"runtime_env_agent_port": 20_000, "head": True})
+    assert started == (("address", worker_fork.__file__, 20_000, True), "worker.py")
+    assert worker_fork.PROGRAM not in os.environ
     assert other == ["nice", "-n", "10", *command(PROCESS_TYPE_RUNTIME_ENV_AGENT, "session")]
     parent = ["sh", "-c", '"$@" >&2 & echo $!; sleep 1', "sh"]
     ended = subprocess.run([*parent, *program, "--head"], stdout=subprocess.PIPE, check=True)

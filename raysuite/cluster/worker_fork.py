@@ -1,0 +1,212 @@
+"""Start Ray's workers as forks of one process that has already imported their modules.
+
+A worker needs seconds of processor time to import torch and Ray Train. A server imports them once,
+while Ray starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a
+client, which sends the server its arguments, environment and standard streams, and which ends when
+the worker ends. If the server does not serve it, the client becomes the worker, as without a
+server.
+
+As programs: `worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` is the server,
+`worker_fork.py ARGUMENT ...` the client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PROGRAM = "RAYSUITE_WORKER_PROGRAM"
+"""Environment variable of clients: the file of Ray's own program of a worker."""
+SOCKET = "RAYSUITE_WORKER_SERVER"
+"""Environment variable of clients: the server's socket."""
+_LENGTH = struct.Struct("!Q")
+_FORKED, _ENDED, _CRASHED = b"f", b"e", b"c"
+"""A server's messages to a client about its worker."""
+_STARTS_S = 20.0
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
+"""Signals of crashes, such as Ray's failed checks."""
+_SAFE_THREADS = {"jemalloc_bg_thd"}
+"""Threads of libraries with their own handlers of fork(2) (jemalloc, in PyArrow)."""
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        path, raysuite, early, late = sys.argv[2:]
+        _serve(path, raysuite, early.split(","), late.split(","))
+    elif not _forked():
+        program = os.environ[PROGRAM]
+        os.execv(sys.executable, [sys.executable, program, *sys.argv[1:]])
+
+
+def _forked() -> bool:
+    """Wait for the end of the worker that the server makes for this client; False if it makes
+    none, or if the raylet has not started the client itself but, for example, nsys has."""
+    if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
+        return False
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    request = {
+        "argv": [os.environ[PROGRAM], *sys.argv[1:]],
+        "environ": dict(os.environ),
+        "folder": os.getcwd(),
+        "mask": [int(number) for number in mask],
+        "pid": os.getpid(),
+    }
+    message = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError, KeyError):
+        connection.connect(os.environ[SOCKET])
+        socket.send_fds(connection, [_LENGTH.pack(len(message))], [0, 1, 2])
+        connection.sendall(message)
+        if connection.recv(1) == _FORKED:
+            return connection.recv(1) != _CRASHED
+    return False
+
+
+def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) -> None:
+    """Make a worker for each client, until the parent ends.
+
+    The modules `early` are imported at once. Ray reads the environment when it is imported, so
+    the modules `late`, which import it, are imported with the first client's environment, and
+    clients with another environment are not served. Return if a fork would not be equal to a new
+    process: if `raysuite` is not the file of the package that is imported here, if a library has a
+    thread, or if CUDA is initialised.
+    """
+    import gc
+    import importlib
+    import runpy
+
+    parent, before = os.getppid(), dict(os.environ)
+    sys.path.pop(0)  # this file's folder; it is that of Ray's program in a worker
+    from raysuite.cluster.process import end_with_parent
+
+    end_with_parent(signal.SIGKILL)
+    found = sys.modules["raysuite"].__file__
+    if found != raysuite:
+        sys.exit(f"{found} is imported, not {raysuite}")
+    if os.getppid() != parent:
+        return
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(128)  # clients wait while modules are imported
+    for name in early:
+        importlib.import_module(name)
+    connection, _ = listener.accept()
+    request, streams = _received(connection)
+    environment: dict[str, str] = request["environ"]
+    if _shared(environment) != _shared(before):
+        sys.exit("workers have another environment")
+    os.environ.update({name: v for name, v in environment.items() if before.get(name) != v})
+    for name in late:
+        importlib.import_module(name)
+    if why := _unsafe():
+        sys.exit(why)
+    gc.collect()
+    gc.freeze()  # otherwise the first collection of each worker would copy every page
+    forks = _Forks()
+    while request["environ"] != environment or forks.make(connection) != 0:
+        connection.close()
+        for each in streams:
+            os.close(each)
+        forks.wait(listener)
+        connection, _ = listener.accept()
+        request, streams = _received(connection)
+    listener.close()
+    _become(request, streams)
+    runpy.run_path(request["argv"][0], run_name="__main__")
+
+
+class _Forks:
+    """Workers of a server, and the connections to their clients."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, tuple[socket.socket, float]] = {}
+        self._ended, signals = os.pipe()
+        os.set_blocking(signals, False)
+        signal.set_wakeup_fd(signals)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def make(self, connection: socket.socket) -> int:
+        """Fork; return the worker's id, 0 in the worker itself."""
+        if (pid := os.fork()) != 0:
+            connection.send(_FORKED)
+            self._workers[pid] = connection.dup(), time.monotonic()
+            return pid
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(signal.set_wakeup_fd(-1))
+        os.close(self._ended)
+        for each, _ in self._workers.values():
+            each.close()
+        return 0
+
+    def wait(self, listener: socket.socket) -> None:
+        """Wait for another client; release the clients whose workers end meanwhile.
+
+        The client of a worker that crashes at its start becomes the worker. SystemExit if no other
+        worker lives then, as if Ray cannot be forked in this way.
+        """
+        both: list[Any] = [listener, self._ended]
+        while listener not in select.select(both, [], [])[0]:
+            os.read(self._ended, 1024)
+            while self._workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
+                client, began = self._workers.pop(found[0])
+                number = os.WTERMSIG(found[1]) if os.WIFSIGNALED(found[1]) else 0
+                crashed = number in _CRASHES and time.monotonic() < began + _STARTS_S
+                with client, suppress(OSError):
+                    client.send(_CRASHED if crashed else _ENDED)
+                if crashed and not self._workers:
+                    sys.exit(f"a worker crashed at its start, by signal {number}")
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
+    with connection.makefile("rb") as message:
+        return json.loads(message.read(_LENGTH.unpack(head)[0])), streams
+
+
+def _shared(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the variables that only clients have."""
+    ours = ("RAY_", PROGRAM, "SPT_NOENV")
+    return {name: each for name, each in environment.items() if not name.startswith(ours)}
+
+
+def _unsafe() -> str:
+    """Why a fork would lack a thread or could not use CUDA; otherwise empty."""
+    if (pid := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)  # OpenBLAS has ended its threads; it starts them when it needs them
+    tasks = Path("/proc/self/task").iterdir()
+    names = {(each / "comm").read_text().strip() for each in tasks if each.name != str(os.getpid())}
+    if names - _SAFE_THREADS:
+        return f"imported modules have threads: {', '.join(sorted(names - _SAFE_THREADS))}"
+    if "/libcuda.so" in Path("/proc/self/maps").read_text():
+        return "imported modules have loaded CUDA's driver"
+    return ""
+
+
+def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Make this fork equal to a new process of the client's program."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+        os.close(each)
+    os.chdir(request["folder"])
+    sys.argv[:] = request["argv"]
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()  # Python's own generator does this itself
+    with suppress(OSError):  # the raylet has made the client's the first to be ended for memory
+        score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
+        Path("/proc/self/oom_score_adj").write_text(score)
+
+
+if __name__ == "__main__":
+    main()
