@@ -108,13 +108,7 @@ def texts(tmp_path: Path) -> str:
     [
         ("", "", "", "task", "text are tokens; set task to language_model"),
         (OF_TOKENS, "digits", "", "data.name", "valid: text, python_topics, tokens, or"),
-        (
-            f"{OF_TOKENS}loader: dali",
-            "",
-            "",
-            "loader.name",
-            "task language_model: auto, native, memory",
-        ),
+        (f"{OF_TOKENS}loader: dali", "", "", "loader.name", "language_model: auto, native"),
         (OF_TOKENS, "", "label_smoothing: 0.1", "training.label_smoothing", "is language_model"),
         (OF_TOKENS, "", "class_weights: auto", "training.class_weights", "for classification"),
         (OF_TOKENS, "", "sampler: balanced", "training.sampler", "for classification"),
