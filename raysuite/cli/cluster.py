@@ -450,7 +450,7 @@ def up(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a Ray cluster with an MLflow server, that only you can use.
+    """Start a Ray cluster that only you can use, with an MLflow server.
 
     Without --site it runs on this machine, on loopback. Jobs start in the folder in which this
     command is called.
@@ -510,7 +510,7 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
     site = find_site(site_name)
     found = find_hosts(site, hosts, os.environ) if isinstance(site, HostsSite) else {}
     if hosts and not found:
-        raise UserError(f"--hosts: the site {site.name!r} is of kind {site.kind}; leave it out")
+        raise UserError(f"--hosts: site {site.name!r} is of kind {site.kind}; leave --hosts out")
     usual = site.nodes if isinstance(site, SlurmSite) else max(1, len(found))
     try:
         least, most = node_range(nodes or usual)

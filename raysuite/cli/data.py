@@ -155,7 +155,7 @@ def make(
     address: Annotated[
         str | None,
         typer.Option(
-            envvar="RAY_ADDRESS", help="Make it on local disk of every node of this Ray cluster."
+            envvar="RAY_ADDRESS", help="Make the set on each node of this Ray cluster, on its disk."
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -462,8 +462,9 @@ def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
     if cluster.backend == "local":
         return "`raysuite cluster down` removes its leftovers"
     return (
-        "`raysuite cluster down` removes its record; the next cluster of that name removes its "
-        f"leftovers on the same nodes (`temp` of each {folder.path}/nodes/HOST.json), or you do"
+        "`raysuite cluster down` removes its record; its leftovers on nodes (`temp` of each "
+        f"{folder.path}/nodes/HOST.json) are removed by the next cluster of that name there, or by "
+        "hand"
     )
 
 

@@ -668,7 +668,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     if ours.hosts != theirs.hosts:
         yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
-        yield "Intervals of accuracies are only for the validation set's size (Wilson)."
+        yield "Intervals of accuracies reflect only the validation set's size (Wilson)."
     yield "One sweep on each side: neither has a spread over seeds."
 
 
@@ -676,7 +676,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
 
 _BASIS_NOTES: dict[Basis, str] = {
     "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
-    "ours": "A published value has no spread: the interval of the ratio is only of ours.",
+    "ours": "A published value has no spread: the interval of the ratio reflects only ours.",
     "none": "There is no interval if a side has n = 1, a paper states a bound or a range, or the "
     "baselines of two speed-ups or efficiencies differ.",
 }

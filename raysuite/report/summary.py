@@ -305,8 +305,8 @@ def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
         *_about(
             "Diverged, as losses or weights were not finite: ",
             [f"{run.name} (step {run.diverged_at})" for run in diverged],
-            ". Their throughputs include these steps; their validations and times to a target are "
-            "not reported.",
+            ". Their throughputs include the diverged steps; their validations and times to a "
+            "target are not reported.",
         ),
         *(f"{r.name} failed ({r.reason.splitlines()[0]})." for r in failed[:MOST_FAILURES]),
     ]

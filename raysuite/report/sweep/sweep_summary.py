@@ -115,7 +115,7 @@ def _cost(study: Study) -> Iterator[str]:
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if study.best is not None and len(study.ranked) > 1:
-        seen = " [ ] is the 95 % interval only for the validation set's size (Wilson)."
+        seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
             f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
             "that its result is from, so it is optimistic; run its spec with repeats for a spread."

@@ -139,7 +139,7 @@ def test_a_calibration_from_before_is_refused_where_its_messages_were_counted_ot
     model = exact.seconds.model_copy(update={"costs": costs})
     before.model_copy(update={"seconds": model}).write(file)
     with pytest.raises(
-        UserError, match=r"messages of deepspeed otherwise.*calibrate made-up --out"
+        UserError, match=r"messages of deepspeed differently.*calibrate made-up --out"
     ):
         Calibration.read(file)
 
