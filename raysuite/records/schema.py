@@ -212,7 +212,7 @@ class RunCosts(RecordBase):
     gradient_bytes: int | None
     """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Parameters in tensors of at most 100,000, which ZeRO-3 does not shard; None if unknown."""
+    """Parameters in tensors of up to 100,000 numbers, which ZeRO-3 does not shard; None: unknown."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""

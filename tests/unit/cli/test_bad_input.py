@@ -84,7 +84,7 @@ GIVEN = {
     "cluster site new --yes a --set nodes=x": "nodes: got 'x'",
     "cluster site new --yes a --set nodes": "'nodes' is not key=value",
     "cluster site new --yes a --from nowhere": "valid: alps-clariden",
-    "cluster site new --yes a --set kind=cloud": "are local, slurm, hosts",
+    "cluster site new --yes a --set kind=cloud": "valid: local, slurm, hosts",
     "image build r.sif --extras mpi": "extra 'mpi'; valid",
     "image build there.sif --mirror http://m.example/debian": "replace it with --force",
     "image verify none.sif": "build one",

@@ -225,7 +225,7 @@ def test_what_is_feasible(text: str) -> None:
     [
         ("alexnet", "{name: digits, image_size: 64}", "data.channels", "set data.channels to 3"),
         ("alexnet", "{name: digits, channels: 3}", "data.image_size", "63 pixels or more"),
-        ("vit_b_16", "{name: digits, channels: 3, image_size: 30}", "data.image_size", "32 would"),
+        ("vit_b_16", "{name: digits, channels: 3, image_size: 30}", "data.image_size", "give 32"),
         ("{name: vgg11, options: {stem: large}}", "digits", "model.options.stem", "stem to small"),
         ("{name: resnet18, options: {stem: tall}}", "digits", "model.options.stem", "'tall'"),
         ("{name: resnet20, options: {stem: small}}", "digits", "model.options.stem", "leave stem"),
