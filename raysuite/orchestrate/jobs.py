@@ -163,7 +163,7 @@ class JobServer:
             raise UserError(f"the token's file is missing: {self._token_file}") from error
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"the job server at {self._url} gave an unexpected answer: {error}; "
+                f"the job server at {self._url} does not answer correctly: {error}; "
                 "`raysuite cluster status` shows whether the cluster is up"
             ) from error
 
