@@ -455,17 +455,9 @@ def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> 
 
 def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:
     largest = max(each.micro_batch for each in figures if each.fits)
-    why = {
-        "memory": "no larger one fits",
-        "at_most": "no larger one was asked for",
-        "samples": "the training set holds no more",
-        "batch": "it is the whole batch of a worker",
-    }[found.bound]
-    others = ", ".join(map(str, found.not_told_apart))
-    unclear = f"; the timings vary so much that {others} may be as fast or faster" if others else ""
     return (
-        f"largest: {largest} samples a worker ({why}); fastest: {found.micro_batch}, the smallest "
-        f"whose mean is within 5 % of the highest{unclear}"
+        f"largest: {largest} samples a worker ({found.why_no_larger}); "
+        f"fastest: {found.micro_batch}, {found.why_fastest}"
     )
 
 

@@ -244,13 +244,10 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     figures = [rate, "Epoch", "Efficiency", "Energy, J", "Memory"]
     if not any(each.predicted.joules for each in shown):
         figures.remove("Energy, J")
-    header = ("Rank", "Candidate", *figures, "Remarks")
     rows = []
     for each in shown:
         predicted, efficiency = each.predicted, each.efficiency
         cells = {
-            "Rank": str(each.rank),
-            "Candidate": _name(each),
             rate: interval(predicted.throughput),
             "Epoch": interval(each.epoch, text.seconds),
             "Efficiency": text.NONE if efficiency is None else text.number(efficiency),

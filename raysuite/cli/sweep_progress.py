@@ -28,7 +28,7 @@ from raysuite.records import (
     RunStopped,
     SamplesSkipped,
 )
-from raysuite.records.names import key_name
+from raysuite.records.names import key_names
 from raysuite.records.sweep import TrialFigures, best, pareto
 from raysuite.report.sweep.study import goal_text, told, value_text
 from raysuite.spec import Document
@@ -36,15 +36,6 @@ from raysuite.spec.search import QUALITY, TIMES, Goal, SearchOptions, goals_of
 from raysuite.spec.search_check import read_search
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 from raysuite.units import human_seconds
-
-
-def titles(keys: Iterable[str]) -> dict[str, str]:
-    """Searched keys -> their last part, or the whole key if two have the same last part."""
-    known = tuple(keys)
-    short = [*map(key_name, known)]
-    return {
-        key: name if short.count(name) == 1 else key for key, name in zip(known, short, strict=True)
-    }
 
 
 def _head(goal: Goal, task: TaskFacts) -> str:
@@ -77,7 +68,7 @@ class SweepProgress(LiveView):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(quiet, json, console, clock)
-        self._keys, self._goals, self._total = titles(keys), tuple(goals), total
+        self._keys, self._goals, self._total = key_names(keys), tuple(goals), total
         self._best: TrialFigures | None = None
 
     @property
@@ -281,7 +272,7 @@ def print_expected(document: Document, as_json: bool, gpus: int | None = None) -
         )
         return
     if trials:
-        stdout().print(_trials(trials, titles(search.space)))
+        stdout().print(_trials(trials, key_names(search.space)))
     for line in _summary(search, trials):
         print_text(line)
 

@@ -1,7 +1,7 @@
 """Start Ray's workers as forks of one process that has already imported their modules.
 
-A worker needs seconds of processor time to import torch and Ray Train. A server imports them once,
-while Ray starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a
+A worker needs seconds of processor time to import torch. A server imports it once, while Ray
+starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a
 client, which sends the server its arguments, environment and standard streams, and which ends when
 the worker ends. If the server does not serve it, the client becomes the worker, as without a
 server.
@@ -60,6 +60,7 @@ def _forked() -> bool:
         "folder": os.getcwd(),
         "mask": [int(number) for number in mask],
         "pid": os.getpid(),
+        "leads": os.getpgrp() == os.getpid(),
     }
     message = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError, KeyError):
@@ -75,10 +76,11 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
     """Make a worker for each client, until the parent ends.
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
-    the modules `late`, which import it, are imported with the first client's environment, and
-    clients with another environment are not served. Return if a fork would not be equal to a new
-    process: if `raysuite` is not the file of the package that is imported here, if a library has a
-    thread, or if CUDA is initialised.
+    `late`, its module, is imported with the first client's environment, and clients with another
+    one are not served. No module may draw random numbers by a generator that a fork does not seed
+    again, such as Ray's for ids. Return if a fork would not be equal to a new process: if
+    `raysuite` is not the file of the package that is imported here, if a library has a thread, or
+    if CUDA is initialised.
     """
     import gc
     import importlib
@@ -194,6 +196,8 @@ def _unsafe() -> str:
 
 def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Make this fork equal to a new process of the client's program."""
+    if request["leads"]:
+        os.setpgid(0, 0)  # the raylet ends the process group of a worker that has ended
     signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
     for number, each in enumerate(streams):
         os.dup2(each, number)
@@ -201,8 +205,11 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     sys.argv[:] = request["argv"]
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    # random numbers of its own, which Python's module `random` has in any case
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()  # Python's own generator does this itself
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
     with suppress(OSError):  # the raylet has made the client's the first to be ended for memory
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)

@@ -40,8 +40,10 @@ from raysuite.plan.resolve import local_gpus
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
-_EARLY, _LATE = "torch._dynamo", "raysuite.orchestrate.worker"
-"""Modules of workers that are imported in advance. Optimisers import torch._dynamo."""
+EARLY = "torch._dynamo,pandas,raysuite.train.run"
+"""Modules of workers that are imported once for all; optimisers import torch._dynamo, Ray Train
+pandas. Not Ray Train itself: it draws ids when it is imported, so all workers would have the same
+ones."""
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +79,7 @@ def _worker_server(folder: Path) -> Iterator[None]:
     # Ray would start workers before they are needed, and the driver would wait for the first ones
     variables = {worker_fork.SOCKET: path, "RAY_prestart_worker_first_driver": "0"}
     with _environment(variables), open(folder / "workers.log", "w+b") as output:
-        command += [_EARLY, _LATE]
+        command += [EARLY, "ray"]
         process = ProcessTree(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             yield

@@ -151,18 +151,27 @@ class BatchFound(RecordBase):
         )
 
     @property
-    def words(self) -> str:
-        why = {
+    def why_no_larger(self) -> str:
+        """Why no larger size was tried or fits."""
+        return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",
             "samples": "the training set holds no more",
             "batch": "it is the whole batch of a worker",
         }[self.bound]
-        if self.goal == "fastest":
-            why = f"the smallest within {1 - NEAR:.0%} of the highest mean"
-            if others := self.not_told_apart:
-                sizes = ", ".join(map(str, others))
-                why += f"; the timings vary so much that {sizes} may be as fast or faster"
+
+    @property
+    def why_fastest(self) -> str:
+        """Why the size was chosen as the fastest, and which others may be."""
+        why = f"the smallest within {1 - NEAR:.0%} of the highest mean"
+        if others := self.not_told_apart:
+            sizes = ", ".join(map(str, others))
+            why += f"; the timings vary so much that {sizes} may be as fast or faster"
+        return why
+
+    @property
+    def words(self) -> str:
+        why = self.why_fastest if self.goal == "fastest" else self.why_no_larger
         times = f" x {self.accumulate}" if self.accumulate > 1 else ""
         return (
             f"micro-batch {self.micro_batch}{times} on each worker, a global batch of "

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
@@ -86,6 +87,13 @@ def extras(plan: Plan) -> list[str]:
 def key_name(key: str) -> str:
     """The last part of a dotted key; for `schedule.name` it is `schedule`."""
     return key.removesuffix(".name").rpartition(".")[2]
+
+
+def key_names(keys: Iterable[str]) -> dict[str, str]:
+    """Dotted keys -> their last part, or the whole key if two have the same last part."""
+    names = {key: key_name(key) for key in keys}
+    counts = Counter(names.values())
+    return {key: name if counts[name] == 1 else key for key, name in names.items()}
 
 
 def variant_key(plan: Plan) -> str:

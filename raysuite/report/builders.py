@@ -13,15 +13,14 @@ from operator import itemgetter
 from typing import Any
 
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
-from raysuite.records.metrics import Metric
 from raysuite.records.names import workers_name
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.against import Comparison
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
 from raysuite.report.plot import Layer, Plot, Style, Trace
-from raysuite.report.tables import goal, metric_named, primary
-from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
+from raysuite.report.tables import metric_named
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Value = Stat | Ratio
 Figure = Callable[[Row], Value | None]
@@ -39,21 +38,6 @@ class Drawing:
     def task(self) -> TaskFacts:
         """The declarations of the rows' task."""
         return self.rows[0].task if self.rows else CLASSIFICATION
-
-    @property
-    def primary(self) -> Metric:
-        """The primary metric after the last epoch."""
-        return primary(self.rows)
-
-    @property
-    def main(self) -> MetricFacts:
-        """The declaration of the task's primary metric."""
-        return self.task.main
-
-    @property
-    def goal(self) -> str:
-        """The word after "Time to" in titles: `accuracy`, or `target`."""
-        return goal(self.rows)
 
     def shown(self, *names: str, axis: str = "") -> Shown:
         """`shown_metric` of all rows; `axis` is the axis title."""

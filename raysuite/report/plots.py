@@ -47,6 +47,7 @@ from raysuite.report.builders import (
 from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, facets, shared, telling, written
 from raysuite.report.plot import Layer, Plot, Style, Trace
+from raysuite.report.tables import goal, primary
 
 
 def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> list[Plot]:
@@ -229,18 +230,18 @@ def _target_note(drawing: Drawing) -> str:
 
 
 def _listed(drawing: Drawing, values: Iterable[float]) -> str:
-    write = text.writer(drawing.primary.unit, ())
+    write = text.writer(primary(drawing.rows).unit, ())
     return text.listed([write(each) for each in sorted(values)])
 
 
 def _validation_axis(drawing: Drawing) -> Layer:
-    form = "~%" if drawing.primary.unit == "share" else ""
-    return p.quantity(f"validation {drawing.main.title.lower()}", zero=False, format=form)
+    form = "~%" if primary(drawing.rows).unit == "share" else ""
+    return p.quantity(f"validation {drawing.task.main.title.lower()}", zero=False, format=form)
 
 
 def validation(drawing: Drawing, rows: Sequence[Row], name: str, title: str) -> Made:
     """The primary metric over epochs, with its intervals over repeats."""
-    facts, metric = drawing.main, drawing.primary
+    facts, metric = drawing.task.main, primary(drawing.rows)
     targets = sorted({run.target for r in rows for run in r.runs if run.target is not None})
     finals = [row.final.mean for row in rows if row.final]
     ends = {min(finals), max(finals)} if finals else ()
@@ -282,8 +283,8 @@ def validation_largest(drawing: Drawing) -> Made:
         return None
     rows = [row for row in shown if row.global_batch == most[row.work_key]]
     largest = ", ".join(f"{size:,}" for size in sorted({row.global_batch for row in rows}))
-    title = f"{drawing.main.title} at the largest batch ({largest})"
-    return validation(drawing, rows, f"{drawing.main.name}-largest", title)
+    title = f"{drawing.task.main.title} at the largest batch ({largest})"
+    return validation(drawing, rows, f"{drawing.task.main.name}-largest", title)
 
 
 def loss(drawing: Drawing) -> Made:
@@ -436,11 +437,11 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
     # Mahon et al. 2020
     lambda d: either(
         d,
-        f"time-to-{d.goal}",
-        f"Time to {d.goal}",
+        f"time-to-{goal(d.rows)}",
+        f"Time to {goal(d.rows)}",
         _target_note(d),
-        d.shown("time_to_accuracy", axis=f"time to the target {d.primary.title.lower()}"),
-        compared=f"time_to_{d.goal}_s",
+        d.shown("time_to_accuracy", axis=f"time to the target {primary(d.rows).title.lower()}"),
+        compared=f"time_to_{goal(d.rows)}_s",
     ),
     # Aach et al. 2023, Fig. 4
     lambda d: lines(
@@ -499,19 +500,19 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
     # Aach et al. 2023, Fig. 8b
     lambda d: lines(
         d,
-        f"{d.main.name}-batch",
-        f"{d.main.title} over global batch",
-        f"{d.main.note} after the last epoch: {interval_note(row.final for row in d.rows)}.",
-        replace(d.shown(d.primary.name), axis=_validation_axis(d)),
+        f"{d.task.main.name}-batch",
+        f"{d.task.main.title} over global batch",
+        f"{d.task.main.note} after the last epoch: {interval_note(row.final for row in d.rows)}.",
+        replace(d.shown(primary(d.rows).name), axis=_validation_axis(d)),
         over=BATCHES,
-        compared=d.primary.compared,
+        compared=primary(d.rows).compared,
     ),
     validation_largest,
     lambda d: validation(
         d,
         [row for row in d.rows if not script_name(row.runs[0].plan)],
-        d.main.name,
-        f"Validation {d.main.title.lower()}",
+        d.task.main.name,
+        f"Validation {d.task.main.title.lower()}",
     ),
     lambda d: confusion(d.rows),
     loss,

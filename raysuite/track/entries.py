@@ -20,7 +20,7 @@ from raysuite import __version__
 from raysuite.records import EpochFinished, Row, RunFigures, RunFinished
 from raysuite.records.ends import RunEnd
 from raysuite.records.metrics import metrics_of
-from raysuite.records.names import Plan, run_name
+from raysuite.records.names import Plan, dotted, run_name
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 # MLflow 3 (mlflow/utils/validation.py): longest key, longest value of a param and of a tag.
@@ -241,11 +241,7 @@ def milliseconds(seconds: float) -> int:
 
 def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested blocks as dotted keys with values; empty values are left out."""
-    for key, value in block.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        elif value not in (None, {}, ""):
-            yield f"{prefix}{key}", value
+    return (each for each in dotted(block, prefix) if each[1] not in (None, ""))
 
 
 def mlflow_key(name: str) -> str:

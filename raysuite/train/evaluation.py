@@ -19,6 +19,7 @@ from raysuite.data.order import rank_slices
 from raysuite.errors import UserError
 from raysuite.nested import called, unpadded
 from raysuite.plan import RunPlan
+from raysuite.records.confusion import class_figures
 from raysuite.tasks import make_task
 from raysuite.tasks.base import Total, samples_in, sums_of, values_of
 from raysuite.train.served import network_of
@@ -51,23 +52,11 @@ class Evaluation:
         return found
 
     def by_class(self) -> list[dict[str, Any]]:
-        """For each class, samples, and scikit-learn's precision, recall and F1 (None if
-        undefined)."""
-        from sklearn.metrics import precision_recall_fscore_support
-
-        found = precision_recall_fscore_support(
-            self.labels,
-            self.predicted,
-            labels=np.arange(len(self.classes)),
-            zero_division=np.nan,
-        )
-        names = ("precision", "recall", "f1")
-        return [
-            {"class": name}
-            | {key: None if np.isnan(x) else x.item() for key, x in zip(names, row, strict=True)}
-            | {"samples": int(samples)}
-            for name, *row, samples in zip(self.classes, *found, strict=True)
-        ]
+        """Each class with its precision, recall and F1 (None if undefined) and its samples."""
+        found = class_figures(self.classes, self.confusion.tolist())
+        names = ("class", "precision", "recall", "f1", "samples")
+        columns = found.names, found.precision, found.recall, found.f1, found.samples
+        return [dict(zip(names, each, strict=True)) for each in zip(*columns, strict=True)]
 
 
 MOST_NUMBERS = 16

@@ -79,7 +79,12 @@ TESTS: dict[str, Sequence[str]] = {
         "records/test_run_costs.py",
         "records/test_rows.py",
     ],
-    "records/metrics": ["records/test_metrics.py", "records/test_rows.py", "report/test_costs.py"],
+    "records/metrics": [
+        "records/test_metrics.py",
+        "records/test_rows.py",
+        "report/test_costs.py",
+        "report/test_golden_results.py",
+    ],
     "records/rows": ["records/test_rows.py", "report/test_oracle.py"],
     "records/statistics": ["records/test_statistics.py"],
     "report/against": [
@@ -88,7 +93,11 @@ TESTS: dict[str, Sequence[str]] = {
         "report/test_sweep.py",
     ],
     "spec/search": ["spec/test_search.py", "plan/test_space.py"],
-    "track/entries": ["track/test_entries.py", "records/test_confusion.py"],
+    "track/entries": [
+        "track/test_entries.py",
+        "records/test_confusion.py",
+        "report/test_golden_results.py",
+    ],
 }
 """Modules of raysuite whose mistakes become figures -> the tests in tests/unit that should fail."""
 FASTER = "not (slow or thorough or integration)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raysuite.records.derive import STATUS_WORDS
-from raysuite.records.names import key_name
+from raysuite.records.names import key_names
 from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
 from raysuite.report.sweep.study import (
@@ -78,11 +78,6 @@ def _style(trial: TrialFigures) -> Style:
 def trial_columns(study: Study) -> list[Column[TrialFigures]]:
     """Columns of a trial in a table: its rank, the searched keys, the goals, its cost and state."""
     places = {trial.number: place for place, trial in enumerate(study.ranked, start=1)}
-    short = [*map(key_name, study.keys)]
-    titles = {
-        key: name if short.count(name) == 1 else key  # a key's last part if it is unique
-        for key, name in zip(study.keys, short, strict=True)
-    }
     return [
         Column("Trial", trial_name, lambda t: t.number, left=True),
         Column(
@@ -90,7 +85,7 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
             lambda t: str(places.get(t.number, text.NONE)),
             lambda t: places.get(t.number),
         ),
-        *(_key_column(study, key, title) for key, title in titles.items()),
+        *(_key_column(study, key, title) for key, title in key_names(study.keys).items()),
         *(_goal_column(study, goal) for goal in study.goals),
         Column("Epochs", lambda t: str(t.epochs), lambda t: t.epochs),
         Column("State", lambda t: STATUS_WORDS[t.status]),

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.data import synthetic_sets_of
-from raysuite.cli.sweep_progress import SweepProgress, titles
+from raysuite.cli.sweep_progress import SweepProgress
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
 from raysuite.plan.trials import create_sweep, trial_plan
 from raysuite.records import Journal, Record, RunFailed, RunJudged, RunPruned, RunStopped
+from raysuite.records.names import key_names
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search
 from tests.fake_results import epoch, run_records, verdict
@@ -159,13 +160,13 @@ def test_synthetic_sets_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> N
     assert [folder.parent for _, folder in found] == [tmp_path / "m", tmp_path / "c"]
 
 
-def test_titles() -> None:
-    assert titles(["optimizer.lr", "strategy", "schedule.name"]) == {
+def test_a_key_is_named_by_its_last_part_where_that_is_unique() -> None:
+    assert key_names(["optimizer.lr", "strategy", "schedule.name"]) == {
         "optimizer.lr": "lr",
         "strategy": "strategy",
         "schedule.name": "schedule",
     }
-    assert titles(["model.options.width", "data.options.width"]) == {
+    assert key_names(["model.options.width", "data.options.width"]) == {
         "model.options.width": "model.options.width",
         "data.options.width": "data.options.width",
     }

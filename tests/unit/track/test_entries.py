@@ -20,12 +20,10 @@ from mlflow.utils.validation import (
 from raysuite import __version__
 from raysuite.plan import make_plans
 from raysuite.records import (
-    RunCosts,
     RunFailed,
     RunStopped,
     SamplesSkipped,
     ScriptMeasured,
-    TimeShares,
     make_rows,
     results_figures,
     run_figures,
@@ -57,17 +55,6 @@ from tests.fake_results import TWELVE_ROWS, epoch, run_records, verdict, write_r
 
 PLAN = make_plans(parse_document(TWELVE_ROWS.replace("REPEATS", "1"), "s"), gpus=0)[0]
 DATA = PLAN.model_dump(mode="json")
-
-
-def test_steps_and_epochs_are_counted_from_one_and_lie_in_time_order():
-    points = list(epoch_points(epoch(PLAN, 1), with_speed=True))
-    losses = [point for point in points if point.key == "step/loss"]
-    assert [p.step for p in losses] == list(range(PLAN.steps_per_epoch + 1, 47))
-    stamps = [p.timestamp for p in losses]
-    assert stamps == sorted(stamps)
-    [accuracy] = [point for point in points if point.key == "epoch/val_accuracy"]
-    assert accuracy.step == 2
-    assert stamps[-1] <= accuracy.timestamp
 
 
 def test_the_last_step_ends_where_the_validation_begins():
@@ -137,12 +124,6 @@ def test_all_metrics_of_another_task_are_sent_of_each_epoch():
     }
 
 
-def test_a_replay_gives_identical_points():
-    run = run_figures(DATA, run_records(PLAN))
-    assert list(run_points(run)) == list(run_points(run_figures(DATA, run_records(PLAN))))
-    assert len(set(run_points(run))) == len(list(run_points(run)))
-
-
 def test_no_speed_before_the_gate_has_passed():
     records = run_records(PLAN)
     records[1] = verdict(PLAN, passed=False)
@@ -163,44 +144,6 @@ def test_skipped_samples_are_a_metric_of_runs_that_may_skip():
     ]
     points = run_points(run_figures(DATA, [*records[:2], *said, *records[2:]]))
     assert [p.value for p in points if p.key == "run/skipped_samples"] == [3]
-
-
-def test_costs_are_metrics():
-    records = run_records(PLAN)
-    counted = RunCosts(
-        run_id="",
-        parameters=250,
-        forward_flops=10**6,
-        gradient_bytes=1000,
-        peak_flops=1e12,
-    )
-    run = run_figures(DATA, [*records[:-1], counted, records[-1]])
-    told = {p.key: p.value for p in run_points(run) if p.step == 0}
-    assert told["run/flop_per_second"] == 6e6 * run.throughput
-    assert told["run/mfu"] == told["run/flop_per_second"] / (PLAN.workers * 1e12)
-    assert "run/device_joules_per_image" not in told
-
-
-def test_time_shares_are_metrics_of_runs_that_were_profiled():
-    records = run_records(PLAN)
-    whole, part = [2.0] * PLAN.workers, [0.5] * PLAN.workers
-    seconds = {
-        f"{name}_seconds": part
-        for name in (
-            "computation",
-            "communication",
-            "communication_exposed",
-            "data",
-            "data_exposed",
-        )
-    }
-    profile = TimeShares(
-        run_id="", steps=5, warmup_steps=3, window_seconds=whole, seconds=9, **seconds
-    )
-    points = run_points(run_figures(DATA, [*records[:-1], profile, records[-1]]))
-    told = {p.key: p.value for p in points if p.key.startswith("run/share_")}
-    names = (*(name.removesuffix("_seconds") for name in seconds), "other")
-    assert told == {f"run/share_{name}": 0.25 for name in names}
 
 
 def test_figures_of_a_whole_run_have_its_end_and_the_step_0() -> None:
