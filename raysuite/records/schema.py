@@ -212,7 +212,7 @@ class RunCosts(RecordBase):
     gradient_bytes: int | None
     """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Parameters in tensors of up to 100,000 numbers, which ZeRO-3 does not shard; None: unknown."""
+    """Parameters in tensors of up to 100,000 values, which ZeRO-3 does not shard; None: unknown."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""
