@@ -283,7 +283,7 @@ class Watch:
 
 _ENDS = {
     "down": "taken down",
-    "time_limit": "the time limit was reached",
+    "time_limit": "the time limit",
     "preempted": "preempted, or ended from outside",
 }
 
