@@ -133,7 +133,7 @@ def asked() -> list[str]:
     names = [name.strip() for name in os.environ.get("EXTRAS", "").split(",") if name.strip()]
     unknown = sorted(set(names) - {*ASKED, *OPTIONAL})
     if unknown:
-        raise SetupError(f"EXTRAS names {', '.join(unknown)}; valid are {', '.join(ASKED)}")
+        raise SetupError(f"EXTRAS names {', '.join(unknown)}; valid: {', '.join(ASKED)}")
     return [name for name in ASKED if name in names]
 
 

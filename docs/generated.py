@@ -87,7 +87,7 @@ def metrics() -> str:
         "Each metric of a row in rows.json is an object with `mean`, the ends `low` and `high` of "
         "its 95 % interval, `n`, `values` and `outliers`; in rows.csv these are columns, such as "
         "`epoch_s_mean`. Accuracies and shares are in [0, 1]. A metric that needs the gate is "
-        "withheld where it was not passed. [How each is measured](../explanation/method.md).",
+        "withheld if the gate was not passed. [How each is measured](../explanation/method.md).",
         "",
         "| rows.csv, rows.json | unit | over repeats | needs the gate | MLflow | what |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -32,7 +32,7 @@ class Part:
     required: bool = True
     """Whether raysuite cannot run without the part."""
     install: str = _SETUP
-    """What to do if the part is missing or broken."""
+    """The remedy if the part is missing or broken."""
     deadline_s: float = 180.0
     """Time limit of the part's trial."""
 

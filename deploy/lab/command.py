@@ -106,7 +106,7 @@ def as_user(
     """
     user, _, host = who.partition("@")
     if user not in USERS:
-        fail(f"no user '{user}'; valid are {', '.join(USERS)}")
+        fail(f"no user '{user}'; valid: {', '.join(USERS)}")
     _run_on(host or LOGIN, command, user)
 
 
@@ -148,7 +148,7 @@ def power(host: Host, state: Annotated[str, typer.Argument(help="on or off.")]) 
     try:
         lab.check_host(host)
         if state not in ("on", "off"):
-            fail(f"no state '{state}'; valid are on, off")
+            fail(f"no state '{state}'; valid: on, off")
         with site.locked():
             if state == "off":
                 hosts.stop(lab, [host])

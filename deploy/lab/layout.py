@@ -65,7 +65,7 @@ class Lab:
         """`host` itself, if there is one; LabError otherwise."""
         known = [LOGIN, *self.hosts] if login else self.hosts
         if host not in known:
-            raise LabError(f"no host '{host}'; valid are {', '.join(known)}")
+            raise LabError(f"no host '{host}'; valid: {', '.join(known)}")
         return host
 
     def save(self) -> None:

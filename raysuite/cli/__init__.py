@@ -30,29 +30,30 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 VERBS = {
     "plan": "Print every run of a spec with its resolved numbers.",
-    "run": "Run every run of a spec and report what was measured.",
-    "sweep": "Search the space of a spec's `search` section, and report what was best there.",
+    "run": "Execute every run of a spec and report the measurements.",
+    "sweep": "Search the space of a spec's `search` section, and report the best trials.",
     "scale": "Measure how a training script scales: throughput, speed-up and efficiency, with "
     "intervals.",
-    "watch": "Show the progress of runs or trials that are made elsewhere, until they have ended.",
+    "watch": "Show the progress of runs or trials of another process, until they have ended.",
     "report": "Write report.html, tables and plots of a results folder, and print the table.",
-    "history": "Show each variant's throughput by date, version and commit, and where it changed.",
+    "history": "Show each variant's throughput by date, version and commit, and mark changes.",
     "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
     "recommend": "Rank strategies, batches and numbers of workers by their predicted epoch, and "
     "write a spec.",
-    "explain": "Name what takes most of each row's time, the throughput without it, and what to "
-    "try.",
+    "explain": "Name the term that takes most of each row's time, the throughput without it, and "
+    "what to try.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
-    "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is "
-    "broken.",
+    "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
+    "broken ones.",
     "verify": "Check strategies by the gate: equal weights on all ranks, and equal to one process.",
     "sync": "Write the journals of a results folder into MLflow, or for another logger.",
     "register": "Register a trained network as a model in MLflow, with its signature and its spec.",
-    "evaluate": "Predict a data set by a run's network: the metrics of its task, and what confuses "
-    "a classifier.",
-    "ui": "Open MLflow's table of the newest results, from a server for you alone, until Ctrl-C.",
+    "evaluate": "Evaluate a run's network on a data set: the metrics of its task, and the classes "
+    "that a classifier confuses.",
+    "ui": "Open MLflow's table of the newest results, from a server that only you can use, until "
+    "Ctrl-C.",
     "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",

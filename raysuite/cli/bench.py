@@ -98,7 +98,7 @@ def measure_and_print(
         advance(0, f"round {repeat + 1} of {plan.repeats}: {name}")
 
     interrupted, total = False, plan.repeats * len(plan.candidates)
-    with progress("looking at the images", total, "", hidden=as_json) as advance:
+    with progress("reading the images", total, "", hidden=as_json) as advance:
         try:
             measured = compare(plan, folder, cpus(), named, begun, lambda fact: advance(1))
         except KeyboardInterrupt:
@@ -201,7 +201,7 @@ def loaders(
         str | None, typer.Option("--format", help="folder, tfrecord, idx, binary or pickle.")
     ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "gpu"], typer.Option(help="Where batches are delivered.")
+        Literal["auto", "cpu", "gpu"], typer.Option(help="Device to which batches are delivered.")
     ] = "auto",
     out: Out = None,
     mlflow: Mlflow = True,
@@ -212,7 +212,7 @@ def loaders(
     """Time every loader on a data set, and decoding and reading by themselves.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
-    with the reason. The last line names the fastest loader and what limits it. With a spec, its
+    with the reason. The last line names the fastest loader and its limit. With a spec, its
     data set is used and, without --loader, its loaders are timed in addition to the usual ones.
 
     \b
@@ -314,7 +314,7 @@ def batch(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
+    """Try batch sizes on the workers of each variant of a spec: which fit, and how fast they are.
 
     Random samples of the data set's shape are used. With `accumulate: auto`, the spec's batch is
     cut into micro-batches; otherwise the samples per worker are doubled from size to size.

@@ -138,7 +138,7 @@ QUESTIONS = {
         "gpus_per_node": "GPUs of a node",
         "memory_per_node": "memory of a node (480G; 0 for all)",
         "interface": "network interface between nodes (ib0, ...)",
-        "modules": "modules to load, with commas",
+        "modules": "modules to load, separated by commas",
         "scratch": "folder on each node's own disk",
         "image": "Apptainer image (a path)",
     },
@@ -413,7 +413,7 @@ def check(
         for line in findings(rows):
             print_text(line)
         if len(rows) < FEWEST:
-            print_text(f"of {len(rows)} nodes none is named; {FEWEST} are needed")
+            print_text(f"no node is called slow: got {len(rows)} nodes, {FEWEST} are needed")
         print_text(f"kept in {file}")
     if slow or fallen:
         raise typer.Exit(1)
@@ -450,7 +450,7 @@ def up(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a Ray cluster with an MLflow server, for you alone.
+    """Start a Ray cluster that only you can use, with an MLflow server.
 
     Without --site it runs on this machine, on loopback. Jobs start in the folder in which this
     command is called.
@@ -510,7 +510,7 @@ def _requested(site_name: str, nodes: str | None, name: str | None, hosts: str |
     site = find_site(site_name)
     found = find_hosts(site, hosts, os.environ) if isinstance(site, HostsSite) else {}
     if hosts and not found:
-        raise UserError(f"--hosts: the site {site.name!r} is of kind {site.kind}, which takes none")
+        raise UserError(f"--hosts: site {site.name!r} is of kind {site.kind}; leave --hosts out")
     usual = site.nodes if isinstance(site, SlurmSite) else max(1, len(found))
     try:
         least, most = node_range(nodes or usual)
@@ -595,8 +595,8 @@ def _wait(folder: ClusterFolder) -> None:
         raise
     except KeyboardInterrupt:
         print_text(
-            f"not waiting any longer; it continues: `raysuite cluster status {folder.name}` shows "
-            f"its state, `raysuite cluster down {folder.name}` ends it",
+            "not waiting any longer; the start continues: `raysuite cluster status "
+            f"{folder.name}` shows its state, `raysuite cluster down {folder.name}` ends it",
             error=True,
         )
         raise
@@ -797,7 +797,7 @@ def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
             raise UserError(f"the cluster {folder.name!r} has no logs yet")
         return list(found.values())
     if node not in found:
-        raise UserError(f"no log is called {node!r}; valid are {', '.join(found) or 'none yet'}")
+        raise UserError(f"no log is called {node!r}; valid: {', '.join(found) or 'none yet'}")
     return [found[node]]
 
 
@@ -808,7 +808,7 @@ def down(
         float, typer.Option(min=0, help="Seconds for runs to write a checkpoint and stop.")
     ] = 30.0,
     remove: Annotated[
-        bool, typer.Option(help="Also remove its folder: its logs and its MLflow database.")
+        bool, typer.Option(help="Also remove the cluster's folder, with logs and MLflow database.")
     ] = False,
 ) -> None:
     """End a cluster: its jobs, its processes, its temporary folders.

@@ -102,7 +102,7 @@ def parse_size(given: str) -> tuple[int, int]:
     """`64` or `500x375` -> width and height in pixels. Raises UserError."""
     found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", given)
     if found is None:
-        raise UserError(f"size {given!r}; valid are pixels, such as 64, or 500x375 (width, height)")
+        raise UserError(f"size {given!r}; valid: pixels, such as 64, or 500x375 (width, height)")
     return int(found[1]), int(found[2] or found[1])
 
 
@@ -155,7 +155,7 @@ def make(
     address: Annotated[
         str | None,
         typer.Option(
-            envvar="RAY_ADDRESS", help="Make it on every node of this Ray cluster, on local disk."
+            envvar="RAY_ADDRESS", help="Make the set on each node of this Ray cluster, on its disk."
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -184,8 +184,8 @@ def make(
         of_spec = (form, fraction, images, classes, size, out)
         if any(each is not None for each in of_spec):
             raise UserError(
-                f"{name} describes its synthetic data sets; with a spec, give --scale, --workers, "
-                "--address, --dry-run, --json and --force alone"
+                f"{name} describes its synthetic data sets; with a spec, only --scale, --workers, "
+                "--address, --dry-run, --json and --force can be given"
             )
         wanted = [*synthetic_sets_of(Path(name), scale)]
         if not wanted and not as_json:
@@ -356,7 +356,7 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints what is wrong and where: file and byte offset. Exits with 1 if anything is wrong. Your
+    Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
     no sample may be missing, and no sample may change. A spec gives the data set's options.
 

@@ -17,7 +17,7 @@ _COLOURS = {"works": "green", "missing": "yellow", "slow": "yellow", "broken": "
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is broken.
+    """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the broken ones.
 
     Exits with 1 if a part is broken, or if a required part is missing or too slow to be tested.
 

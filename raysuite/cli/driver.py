@@ -78,7 +78,7 @@ _SYNC_S = 20.0
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
     """Print how to resume after Ctrl-C or a stop request, first of all: time may be short."""
-    why = f"stopped ({STOPPED[stop.reason]})" if stop else "what has finished is kept"
+    why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
 
@@ -149,7 +149,7 @@ def search_batches(
             print_text(line, error=True)
 
     if any(plan.undecided for plan in plans):
-        say("finding by trial what the spec leaves to auto")
+        say("finding the values that the spec sets to auto")
     decision = decide(plans, folder, nodes, Listener(watch.request, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]

@@ -51,8 +51,8 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a data set by a run's network: the metrics of its task, and what confuses a
-    classifier.
+    """Evaluate a run's network on a data set: the metrics of its task, and the classes that a
+    classifier confuses.
 
     The samples are those of the run, or of other data with the same classes or shapes. Predictions
     are made in fp32, in this process, on a GPU if there is one. The CSV file has predictions only
@@ -125,10 +125,10 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
         raise UserError(
             f"the network is for {plan.dataset.classes} classes of images with "
             f"{plan.dataset.channels} channel(s), the data has {facts.classes} and "
-            f"{facts.channels}; give data of the same classes, and data.channels where needed"
+            f"{facts.channels}; give data of the same classes, and set data.channels if needed"
         )
     of_run = plan.dataset.class_names
-    remedy = "give data of the classes that it was trained on"
+    remedy = "give data of the classes that the network was trained on"
     match_classes(of_run, "the network", facts.class_names, "the data", remedy)
     return plan.model_copy(update={"spec": other.spec, "dataset": facts})
 

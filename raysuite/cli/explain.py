@@ -28,7 +28,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name what takes most of each row's time, the throughput without it, and what to try.
+    """Name the term that takes most of each row's time, the throughput without it, and what to try.
 
     With `measure.profile: torch`, communication and stragglers are separate terms. Without it, the
     terms are waits for the loader and, with a calibration, communication and a step's overhead.

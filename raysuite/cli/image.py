@@ -130,7 +130,7 @@ def build(
 
 
 def shelf() -> Path:
-    """Where base layers and downloads are kept: images/ below $RAYSUITE_CACHE."""
+    """The folder of base layers and downloads: images/ below $RAYSUITE_CACHE."""
     return cache_dir().absolute() / "images"
 
 

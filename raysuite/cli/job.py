@@ -114,7 +114,7 @@ def submit(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command on a cluster's head node, in the folder `cluster up` ran in.
+    """Run a command on a cluster's head node, in the folder in which `cluster up` ran.
 
     The arguments are passed on unchanged; no shell splits them. The exit code is the job's: 0, or
     75 if the job was stopped and can continue later, or another code if it failed. After Ctrl-C the
@@ -176,7 +176,7 @@ def cancel(
 ) -> None:
     """Request a job to end, and wait until it has ended.
 
-    `raysuite run` keeps what has finished: `raysuite run --resume` continues.
+    Finished runs are kept: `raysuite run --resume` continues with the rest.
 
     \b
     Example:
@@ -185,7 +185,7 @@ def cancel(
     with job_server(cluster, via) as server:
         job = server.cancel(name, patience_s)
     if not job.ended_already:
-        raise RunError(f"job {name} has not ended within {patience_s:g} s; it was asked to")
+        raise RunError(f"job {name} has not ended within {patience_s:g} s; it was asked to end")
     print_text(ending(job))
 
 

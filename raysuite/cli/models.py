@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONVENTIONS = """\
 GFLOP: 10^9 multiply-adds of one image's forward pass, each counted once, as the papers count.
-activations: what one image's forward pass keeps for the backward pass. Both in fp32."""
+activations: memory that one image's forward pass keeps for the backward pass. Both in fp32."""
 
 
 def models(

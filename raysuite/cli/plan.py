@@ -62,7 +62,7 @@ def plan(
         print_text(line)
     absent = official(plans) if gpus is not None and not as_json else []
     if absent:
-        print_text(f"not on this machine, so with official counts: {', '.join(absent)}")
+        print_text(f"not on this machine, so official counts are used: {', '.join(absent)}")
 
 
 def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:

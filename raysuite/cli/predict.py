@@ -112,9 +112,10 @@ def calibrate(
         )
     if found.works_with_one_batch:
         print_text(
-            f"all runs of {', '.join(found.works_with_one_batch)} have one batch on a worker: what "
-            "a sample costs cannot be told from what a pass and an update cost, and predictions of "
-            "other batches or of pipelines can be far off; add runs with another batch"
+            f"all runs of {', '.join(found.works_with_one_batch)} have one batch on a worker: the "
+            "cost of a sample cannot be separated from that of a pass and an update, and "
+            "predictions of other batches or of pipelines can be far off; add runs with another "
+            "batch"
         )
     print_text(str(out))
 

@@ -150,8 +150,8 @@ def recommend(
         print_text(f"- not ranked: {message}")
     for work in sorted({*map(work_name, plans)} & {*found.works_with_one_batch}):
         print_text(
-            f"- all runs of {work} had one batch on a worker: what a sample, a pass and an update "
-            "cost cannot be told apart, so other batches and pipelines may be ranked wrongly"
+            f"- all runs of {work} had one batch on a worker: the costs of a sample, a pass and an "
+            "update cannot be separated, so other batches and pipelines may be ranked wrongly"
         )
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:

@@ -102,7 +102,7 @@ def sync(
 
     valid = ("mlflow", *LOGGERS)
     if unknown := [name for name in to or () if name not in valid]:
-        raise UserError(f"--to: got {', '.join(unknown)}; valid are {', '.join(valid)}")
+        raise UserError(f"--to: got {', '.join(unknown)}; valid: {', '.join(valid)}")
     failed = False
     for folder in results:
         opened = Results.open(folder)

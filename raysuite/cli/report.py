@@ -45,7 +45,7 @@ def report(
         typer.Option(
             metavar="FOLDER",
             callback=folder_to_write,
-            help="Where to write the files; default: RESULTS.",
+            help="Folder for the files; default: RESULTS.",
         ),
     ] = None,
     pictures: Annotated[
@@ -135,7 +135,7 @@ def history(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each variant's throughput by date, version and commit, and where it changed.
+    """Show each variant's throughput by date, version and commit, and mark changes.
 
     Runs are compared only on the same hardware. A change is reported if the confidence interval of
     the throughput ratio, after to before, excludes 1. The level of the interval is corrected for

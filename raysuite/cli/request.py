@@ -74,14 +74,14 @@ class Request:
             raise UserError("--retry-failed needs --resume or --resume-from")
         if self.address and self.address.startswith(("http://", "https://")):
             raise UserError(
-                f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
-                "and no Ray can be joined there; submit this command: `ray job submit -- raysuite "
+                f"address {self.address!r} (--address or RAY_ADDRESS) is only for submitting "
+                "jobs; submit this command: `ray job submit -- raysuite "
                 f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
             )
         folder = (self.resume_from or self.root).absolute()
         if _UPLOADS in folder.parts:
             raise UserError(
-                f"results would go to {folder}, an upload that one node alone has and that Ray "
+                f"results would go to {folder}, an upload that only one node has and that Ray "
                 "removes; submit without --working-dir (a job starts where `raysuite cluster up` "
                 "was called), or give --results FOLDER that all nodes share"
             )

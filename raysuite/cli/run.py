@@ -27,7 +27,7 @@ def run(
     timings: given.ShowTimings = False,
     budget_s: given.Budget = None,
 ) -> None:
-    """Run every run of a spec and report what was measured.
+    """Execute every run of a spec and report the measurements.
 
     SIGTERM, SIGHUP, SIGUSR1 and the end of the cluster's time stop the command with a checkpoint:
     the exit code is then 75, and --resume-from resumes the runs.
@@ -80,7 +80,7 @@ def sweep(
     as_json: given.RecordsAsJson = False,
     timings: given.ShowTimings = False,
 ) -> None:
-    """Search the space of a spec's `search` section, and report what was best there.
+    """Search the space of a spec's `search` section, and report the best trials.
 
     Each trial is a whole run, on its own workers; trials run concurrently if the cluster has free
     resources. Finished trials are kept: --resume continues with the rest. SIGTERM, SIGUSR1 and the

@@ -203,7 +203,7 @@ CalibratedGpus = Annotated[
     ),
 ]
 ShowTimings = Annotated[
-    bool, typer.Option("--timings", help="Show where the wall time went, by phase and by run.")
+    bool, typer.Option("--timings", help="Show the wall time by phase and by run.")
 ]
 
 Budget = Annotated[
@@ -222,7 +222,7 @@ def budget_seconds(text: str) -> float:
     """Seconds of `90s`, `5m`, `1.5h`. Raises UserError for anything else."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
-        raise UserError(f"--budget: got {text!r}; valid are such as 90s, 5m and 1h")
+        raise UserError(f"--budget: got {text!r}; valid: a time such as 90s, 5m or 1h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
@@ -231,7 +231,7 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
     words = [word.strip() for word in given.split(",")]
     if not all(word.isdecimal() and int(word) >= least for word in words):
         raise UserError(
-            f"{option}: got {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
+            f"{option}: got {given!r}; valid: whole numbers from {least} on, such as 1,2,4"
         )
     return [int(word) for word in words]
 

@@ -50,7 +50,7 @@ def scale(
         bool,
         typer.Option(
             "--profile",
-            help="Profile 20 steps after the warm-up: where the time goes, and a trace.",
+            help="Profile 20 steps after the warm-up: shares of the time, and a trace.",
         ),
     ] = False,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs and threads per worker.")] = 1,

@@ -118,8 +118,7 @@ def simulate(
 
     if (calibration is None) == (rate is None):
         raise UserError(
-            "how fast a worker computes is not known: give one of --calibration FILE and "
-            "--per-second N"
+            "the speed of a worker is not known: give one of --calibration FILE and --per-second N"
         )
     more = trace or gantt or mtbf_hours or storage or jitter or straggler > 1
     found = None if calibration is None else Calibration.read(calibration)
@@ -174,7 +173,7 @@ def simulate(
 
 
 RANGE = (
-    "nothing is simulated without a network: the range is what published systems reach at this "
+    "without a network no step is simulated: the range is that of published systems at this "
     "rate; --network NAME, such as hdr-fat-tree, simulates a step"
 )
 

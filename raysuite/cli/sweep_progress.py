@@ -300,7 +300,7 @@ def _trials(trials: list[PlannedTrial], keys: dict[str, str]) -> Table:
 def _summary(search: SearchOptions, trials: list[PlannedTrial]) -> list[str]:
     made = sum(trial.plan is not None for trial in trials)
     by = f"{search.searcher.name}, scheduler {search.scheduler.name}"
-    number = f"{made} trials" if trials else f"at most {search.trials} trials, decided on the way"
+    number = f"{made} trials" if trials else f"at most {search.trials} trials, chosen as it runs"
     limit = "no deadline" if search.deadline_s is None else f"at most {search.deadline_s:g} s each"
     lines = [f"{number}, by {by}; {limit}; goal: {' and '.join(search.wanted)}"]
     return lines + [f"cannot be: {trial.why_not}" for trial in trials if trial.plan is None]

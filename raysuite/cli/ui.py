@@ -27,7 +27,8 @@ ADDRESS = "127.0.0.1"
 
 
 def ui() -> None:
-    """Open MLflow's table of the newest results, from a server for you alone, until Ctrl-C.
+    """Open MLflow's table of the newest results, from a server that only you can use, until
+    Ctrl-C.
 
     Its store is MLFLOW_TRACKING_URI, or mlflow.db in the working folder; if that is already a
     server, its page is printed.

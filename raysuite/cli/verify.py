@@ -189,7 +189,7 @@ def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
 def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
     wrong = [name for name, each in zip(names, verdicts, strict=True) if not each.passed]
     if wrong:
-        return f"Throughput would not be reported of: {', '.join(wrong)}."
+        return f"The throughput of these would not be reported: {', '.join(wrong)}."
     return "Errors are relative, against one process on the same global batch."
 
 

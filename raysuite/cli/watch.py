@@ -26,7 +26,7 @@ def watch(
     results: NewestResults = Path("results"),
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
 ) -> None:
-    """Show the progress of runs or trials that are made elsewhere, until they have ended.
+    """Show the progress of runs or trials of another process, until they have ended.
 
     Only the results folder is read, so this works wherever the folder can be read: in another
     terminal, or on a cluster's login node. Ctrl-C ends the display but not the runs.

@@ -283,7 +283,7 @@ class Watch:
 
 _ENDS = {
     "down": "taken down",
-    "time_limit": "the time limit came",
+    "time_limit": "the time limit",
     "preempted": "preempted, or ended from outside",
 }
 
@@ -379,8 +379,8 @@ def check_here(status: Status) -> None:
     if cluster.is_process and status.state == "unknown":
         raise UserError(
             f"the cluster {cluster.name!r} runs on {cluster.host}; go there, or start one of "
-            "another name here; once that host is gone for good, "
-            f"`rm {folder_of(cluster.name).path}/cluster.json` forgets it"
+            "another name here; if that host no longer exists, remove the cluster's record by "
+            f"`rm {folder_of(cluster.name).path}/cluster.json`"
         )
 
 
@@ -394,13 +394,13 @@ def find_folder(name: str | None) -> ClusterFolder:
         known = {folder.name: folder for folder in all_folders()}
     except PermissionError as error:
         raise UserError(
-            f"{error.filename} cannot be read: it is closed to you; RAYSUITE_HOME names a folder "
+            f"{error.filename} cannot be read: permission denied; set RAYSUITE_HOME to a folder "
             "of your own"
         ) from error
     if name is not None:
         if name not in known:
             raise UserError(
-                f"no cluster is called {name!r}; {_listed('known are', known)}; `raysuite cluster "
+                f"no cluster is called {name!r}; {_listed('known:', known)}; `raysuite cluster "
                 "up` starts one"
             )
         return known[name]
@@ -438,11 +438,11 @@ def _judge(
         return "ended", ""
     if job.state:
         return "failed", f"SLURM reports {job.state} ({job.reason}){_launched(folder, job)}"
-    return "stale", f"gone without a record; {_what_it_left(folder, cluster)}"
+    return "stale", f"ended without a record; {_what_it_left(folder, cluster)}"
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """What to do about a job that SLURM could not launch."""
+    """The remedy for a job that SLURM could not launch."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (
@@ -460,10 +460,11 @@ def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | Non
 
 def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
     if cluster.backend == "local":
-        return "what it left is removed by `raysuite cluster down`"
+        return "`raysuite cluster down` removes its leftovers"
     return (
-        "`raysuite cluster down` forgets it; what it left on its nodes (`temp` of each "
-        f"{folder.path}/nodes/HOST.json) goes with the next cluster of that name there, or by hand"
+        "`raysuite cluster down` removes its record; its leftovers on nodes (`temp` of each "
+        f"{folder.path}/nodes/HOST.json) are removed by the next cluster of that name there, or by "
+        "hand"
     )
 
 
@@ -505,7 +506,7 @@ def down(
             if not _ended_when_asked(folder, status):
                 backend.end(cluster)
             if not _gone(folder, cluster, _ENDS_S):
-                tell("killing what did not end")
+                tell("killing the remaining processes")
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:

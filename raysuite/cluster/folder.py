@@ -107,7 +107,7 @@ class ClusterFolder:
         if found is None:
             raise UserError(
                 f"{self.path} contains no cluster (no readable cluster.json); "
-                "`raysuite cluster list` names those that there are"
+                "`raysuite cluster list` lists all clusters"
             )
         return found
 

@@ -207,7 +207,7 @@ def check_hosts(site: HostsSite) -> Iterator[Finding]:
         except subprocess.TimeoutExpired:
             note = f"no answer within {_PATIENCE_S:.0f} s"
         if note:
-            fix = f"it must be reached by {program}, and {home()} be there: set RAYSUITE_HOME"
+            fix = f"{program} must reach it, and {home()} exist there: set RAYSUITE_HOME"
             yield wrong(name, note, fix)
         else:
             yield works(name, f"sees {home()}")

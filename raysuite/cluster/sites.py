@@ -49,7 +49,7 @@ def site_file(name_or_path: str | os.PathLike[str]) -> Path:
     if given not in files:
         raise UserError(
             f"no site is called {given!r}; {suggest(given, files)}. `raysuite cluster site new "
-            "NAME` describes another, and a path such as ./mysite.yaml is taken too"
+            "NAME` describes another, and a path such as ./mysite.yaml is valid too"
         )
     return files[given]
 

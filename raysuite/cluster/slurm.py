@@ -543,8 +543,8 @@ def _ask(words: Sequence[str]) -> str:
         return ask(words, timeout_s=_PATIENCE_S)
     except NoSlurmError as error:
         raise UserError(
-            f"{words[0]} is not found: a site of kind slurm is used on a login node of it; on "
-            "this machine alone, leave SITE out"
+            f"{words[0]} is not found: use a site of kind slurm on its login node; for a cluster "
+            "on this machine, leave SITE out"
         ) from error
     except SlurmError as error:
         raise SlurmError(f"{words[0]}: {error.said}") from error
@@ -648,7 +648,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
     except SlurmError as error:
         mine, qos, why = set[str](), set[str](), str(error)
     else:
-        why = "the site's books name none of yours"
+        why = "the site's accounting lists none for you"
     wishes = [("account", site.account, mine), ("qos", site.qos, qos)]
     for what, wish, known in wishes:
         if not known:
@@ -668,5 +668,5 @@ def _trial(site: SlurmSite, folder: Path) -> Finding:
     try:
         said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()
     except SlurmError as error:
-        return wrong("the script", str(error), "SLURM refuses it: change what it names above")
+        return wrong("the script", str(error), "SLURM refuses it: change the option that it names")
     return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")

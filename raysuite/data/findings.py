@@ -68,7 +68,7 @@ class Part:
         for number, label in enumerate(labels):
             self.labels[label] += 1
             if label >= classes:
-                message = f"label {label}; valid are 0 to {classes - 1}"
+                message = f"label {label}; valid: 0 to {classes - 1}"
                 self.wrong("label", str(path), message, head + number * step)
 
     def add(self, other: Part) -> None:

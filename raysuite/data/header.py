@@ -75,7 +75,7 @@ def check_depth(kind: str, bits: int) -> None:
     """
     if kind != "u" or bits not in (1, 2, 4, 8, 16):
         raise DepthError(
-            f"its pixels are {bits}-bit {_NUMBERS.get(kind, 'numbers of another kind')}; valid are "
+            f"its pixels are {bits}-bit {_NUMBERS.get(kind, 'numbers of another kind')}; valid: "
             "unsigned integers of up to 8, or of 16 bits; convert the files, or scale the pixels "
             "in a data set of your own (docs/how-to/own-data.md)"
         )

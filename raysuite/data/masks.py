@@ -45,7 +45,7 @@ def check(sample: Sample, place: str) -> None:
     if not (whole and matching) or len(image or ()) != 3:
         raise DataError(
             f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers; "
-            f"given are {image or type(sample[0]).__name__} and {mask or type(sample[1]).__name__}"
+            f"got {image or type(sample[0]).__name__} and {mask or type(sample[1]).__name__}"
             "; leave augment out, and augment in your data set"
         )
 

@@ -185,7 +185,7 @@ def unreadable(place: str, error: Exception) -> DataError:
     if isinstance(error, DepthError):
         return DataError(f"{place}: {error}")
     return DataError(
-        f"{place}: not a readable image ({type(error).__name__}: {error}); valid are whole "
+        f"{place}: not a readable image ({type(error).__name__}: {error}); valid: whole "
         f"{', '.join(_FORMATS)} files; replace or remove it, or set data.bad_samples to skip"
     )
 

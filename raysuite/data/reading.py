@@ -44,7 +44,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
         check_label(label, facts.classes, place)
         if prepared.exact and size != (side, side):
             raise DataError(
-                f"{place}: the image has {size[0]} x {size[1]} pixels; expected are {side} x {side}"
+                f"{place}: the image has {size[0]} x {size[1]} pixels; expected {side} x {side}"
             )
         samples.append(sample)
         labels.append(label)

@@ -42,7 +42,7 @@ def detect(path: Path) -> Target:
     form = _form(path)
     if form is None:
         raise DataError(
-            f"{path} contains no data set that can be recognised; valid are train/CLASS/* and "
+            f"{path} contains no data set that can be recognised; valid: train/CLASS/* and "
             "val/CLASS/*, TFRecord shards (train-00000-of-00016), MNIST's IDX files and "
             "CIFAR-10's batches; name another one with --name and --format, or give a spec"
         )

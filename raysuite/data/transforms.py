@@ -48,7 +48,7 @@ def transformed(
     if found.dtype != np.uint8 or found.shape != image.shape:
         raise DataError(
             f"{place}: data.transform {prepared.data.transform} returned {found.dtype} of shape "
-            f"{list(found.shape)}; expected is uint8 of shape {list(image.shape)}; mean and std "
+            f"{list(found.shape)}; expected uint8 of shape {list(image.shape)}; mean and std "
             "are applied after it"
         )
     return found

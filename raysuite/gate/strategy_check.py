@@ -154,9 +154,9 @@ def examine_network(
     if strategy.lossy:
         plain = options.lossless()
         exact = None if plain is None else _started(plain, world)
-    why = "not compared: the strategy is lossy throughout" if exact is None else ""
+    why = "not compared: the strategy has no exact form" if exact is None else ""
     if (schedule := options.pipeline()) and schedule.asynchronous:
-        why = "not compared: its gradients are applied late by intent"
+        why = "not compared: its gradients are applied late by design"
     if exact is None or why:
         return verdict.model_copy(update={"network": why})
     network, faults, error, seconds = [], [], None, 0.0
@@ -174,7 +174,7 @@ def examine_network(
             if found.differs:
                 faults.append(
                     f"{plan.spec.model.name} is not trained as by one process: {found.differs}; "
-                    f"at most {own_network.TOLERANCE:.0e} is rounding"
+                    f"at most {own_network.TOLERANCE:.0e} can be rounding"
                 )
         else:
             first = f", {found.differs}" if found.differs else ""
@@ -320,8 +320,8 @@ def beyond_bounds(lossy: list[Gradients]) -> list[str]:
     if beyond <= 1:
         return []
     return [
-        f"with lossy options a parameter's mean gradient is off by {beyond:.1e} times what they "
-        "can change"
+        f"with lossy options a parameter's mean gradient is off by {beyond:.1e} times the most "
+        "that they can change"
     ]
 
 
@@ -381,7 +381,7 @@ def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
 def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
     return [
         f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
-        f"global batch; at most {tolerance:.0e} is rounding"
+        f"global batch; at most {tolerance:.0e} can be rounding"
         for worst in sorted(compared, key=lambda each: -each.error)[:1]
         if tolerance < worst.error < math.inf
     ]
@@ -396,7 +396,7 @@ def _differing_16_bits(compared: list[Comparison]) -> list[str]:
     return [
         f"in 16 bits its updates, logits or losses differ by {whole:.1e}, and those of one weight "
         f"by {tensor:.1e}, from one process in fp32 on the same global batch; at most "
-        f"{TOLERANCE_16_BITS:g} and {_TENSOR_16_BITS:g} are rounding"
+        f"{TOLERANCE_16_BITS:g} and {_TENSOR_16_BITS:g} can be rounding"
     ]
 
 

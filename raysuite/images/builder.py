@@ -126,9 +126,9 @@ class Order:
     root: Path
     """The checkout that the locked requirements and raysuite itself are taken from."""
     shelf: Path
-    """Where base layers and downloads are kept between builds."""
+    """The folder in which base layers and downloads are kept between builds."""
     scratch: Path | None = None
-    """Where Apptainer unpacks: some 20 GB for a full image; default: Apptainer's own, /tmp."""
+    """Apptainer's folder for unpacking, some 20 GB for a full image; default: its own, /tmp."""
     mirror: str | None = None
     """Debian's mirror, for debootstrap."""
     own: Mapping[str, str] | None = None

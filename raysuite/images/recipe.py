@@ -1,4 +1,4 @@
-"""What an image is made of: the choices, the arguments of the two definition files in containers/,
+"""The parts of an image: the choices, the arguments of the two definition files in containers/,
 and a Dockerfile made from these files."""
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Choice:
     def __post_init__(self) -> None:
         unknown = [name for name in self.extras if name not in EXTRAS]
         if unknown:
-            raise UserError(f"got the extra {unknown[0]!r}; valid are {', '.join(EXTRAS)}")
+            raise UserError(f"got the extra {unknown[0]!r}; valid: {', '.join(EXTRAS)}")
         if self.arch not in ARCHITECTURES.values():
             known = " and ".join(ARCHITECTURES.values())
-            raise UserError(f"got the architecture {self.arch!r}; valid are {known}")
+            raise UserError(f"got the architecture {self.arch!r}; valid: {known}")
         object.__setattr__(self, "extras", tuple(name for name in EXTRAS if name in self.extras))
 
 
 HOME = "/opt/raysuite"
-"""Where the image keeps raysuite's environment."""
+"""The image's folder for raysuite's environment."""
 FACTS = "/etc/raysuite-image.json"
 """The file in an image with facts about it."""
 BASE, TOP = "base", "raysuite"

@@ -1,4 +1,4 @@
-"""Where a run was measured: hardware, versions and commit, as plain data.
+"""The environment of a measured run: hardware, versions and commit, as plain data.
 
 Nothing heavy is imported: versions come from the installed packages' metadata.
 """

@@ -53,7 +53,7 @@ class PowerMeter:
         kind = AmdGpu if torch.version.hip else Gpu
         self._gpu = kind.found(device)
         self.missing: list[str] = []
-        """What cannot be read, as messages."""
+        """Counters that cannot be read, as messages."""
         if self._rapl is None:
             there = any(map(_counts, powercap.glob("intel-rapl:*")))
             why = "RAPL's counters are not readable" if there else "there is no RAPL"

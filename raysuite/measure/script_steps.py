@@ -64,7 +64,7 @@ Own = tuple[int | None, int | None, float, bool, float]
 
 
 class _Read:
-    """What was read from one loader since the last step."""
+    """The data read from one loader since the last step."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -96,7 +96,7 @@ class Recorder:
         self._marked = False
         self._train: int | None = None
         self._batches: dict[int, _Read] = {}
-        """What was read, by loader."""
+        """The data read, by loader."""
         self._ended = time.perf_counter()
         self._events: list[Any] = []
         self._steps = 0
@@ -166,7 +166,7 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """What was read from a loader since the last step, after adding the wait since `began`;
+        """The data read from a loader since the last step, after adding the wait since `began`;
         also the current time."""
         now = time.perf_counter()
         read = self._batches.get(loader)
@@ -201,7 +201,7 @@ class Recorder:
         return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
-        """What was read from the training loader since the last step."""
+        """The data read from the training loader since the last step."""
         read, self._batches = self._batches, {}
         if self._train not in read:
             found = [k for k, each in read.items() if each.batches and not each.without_gradients]

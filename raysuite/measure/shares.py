@@ -1,4 +1,4 @@
-"""Where the time of some training steps goes: from a profiler's events, by interval arithmetic."""
+"""Time shares of some training steps: from a profiler's events, by interval arithmetic."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)
     if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
-        raise UserError("model.freeze: every parameter is frozen; leave some to be trained")
+        raise UserError("model.freeze: every parameter is frozen; keep some trainable")
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The driver's part of running a worker group: why workers failed, their nodes and their deadlines.
+"""The driver's part of running a worker group: causes of failures, nodes and deadlines.
 
 A rank that catches an exception cannot tell whether it failed itself or because another rank died
 during a collective. Ray Train reports both: the exception of each rank, and which processes died.
@@ -95,7 +95,7 @@ class FailureRecorder:
         dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
         if killed > 0:
             message, detail = _first(dead or raised)
-            message = f"the kernel killed {killed} process(es) for want of memory; {message}"
+            message = f"the kernel killed {killed} process(es) for lack of memory; {message}"
             record_failure(plan, self._results, "out_of_memory", message, detail)
             return
         self._deaths[plan.run_id] += 1
@@ -106,7 +106,7 @@ class FailureRecorder:
             # ranks that lost another rank raise before Ray detects whether its node was lost
             hosts = self._nodes.lost(patient=not dead)
             if hosts:
-                message = f"the last time with node {', '.join(hosts)}"
+                message = f"in the last attempt with node {', '.join(hosts)}"
             reason: FailReason = "node_lost" if hosts else "lost"
             record_failure(
                 plan, self._results, reason, f"its workers died in {times}; {message}", detail
@@ -199,7 +199,7 @@ class NodeKeeper:
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
                     f"{self._need} need more than the {left.nodes} node(s) that are left: "
-                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and nothing came back "
+                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and no node returned "
                     f"within {self._wait_s:g} s"
                 )
             time.sleep(_POLL_S)
@@ -209,12 +209,12 @@ class NodeKeeper:
         time is over. Either ends the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
-            raise LateError("the workers were asked to stop and did not in time")
+            raise LateError("the workers were asked to stop and did not stop in time")
         self._check_deadline()
 
     def _check_deadline(self) -> None:
         if self._deadline is not None and time.time() > self._deadline:
-            raise DeadlineError("the workers took longer than they may")
+            raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
         """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""

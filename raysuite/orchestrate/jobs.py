@@ -155,14 +155,15 @@ class JobServer:
             yield
         except AuthenticationError as error:
             raise UserError(
-                f"the job server at {self._url} refuses the token in {self._token_file}: it is "
-                "of another cluster, or this one was started anew; look at `raysuite cluster list`"
+                f"the job server at {self._url} refuses the token in {self._token_file}: the "
+                "token is of another cluster, or this one was started again; look at `raysuite "
+                "cluster list`"
             ) from error
         except FileNotFoundError as error:
             raise UserError(f"the token's file is missing: {self._token_file}") from error
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"the job server at {self._url} does not answer as it should: {error}; "
+                f"the job server at {self._url} does not answer correctly: {error}; "
                 "`raysuite cluster status` shows whether the cluster is up"
             ) from error
 

@@ -1,4 +1,4 @@
-"""Nodes that leave the cluster: how many workers still fit, and messages about lost and new nodes.
+"""Nodes that leave the cluster: the workers that still fit, and messages about lost and new nodes.
 
 Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """
@@ -41,7 +41,7 @@ class Need:
         return cls(plan.workers, plan.spec.resources.cpus_per_worker, plan.device == "gpu")
 
     def fit(self, capacity: Capacity) -> int:
-        """How many of the workers fit on the cluster."""
+        """The number of workers that fit on the cluster."""
         return min(self.workers, capacity.holds(self.cpus, self.gpu))
 
     def __str__(self) -> str:

@@ -289,7 +289,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
     except EOFError:
         process.join()
         return (
-            f"its process was killed (exit code {process.exitcode}), often for want of memory; "
+            f"its process was killed (exit code {process.exitcode}), often for lack of memory; "
             f"{messages} has what it printed"
         )
     finally:

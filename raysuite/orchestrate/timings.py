@@ -15,10 +15,10 @@ from raysuite.records import Results, RunFinished
 PHASES = {
     "driver": "start of the command, imports, spec and plans",
     "ray": "start of Ray, or joining its cluster",
-    "dry batch": "what is left of one batch through each network of your own, when Ray has started",
+    "dry batch": "rest of the check of one batch through your own networks, after the start of Ray",
     "batches": "search for batches that the spec leaves open",
     "workers": "start of the worker processes, until the first run begins in them",
-    "runs": "from the first run's beginning to the last one's end, with the time between runs",
+    "runs": "from the start of the first run to the end of the last, with the time between runs",
     "report": "the report, while Ray ends",
     "mlflow": "MLflow, after the report",
 }

@@ -1,4 +1,4 @@
-"""Send records from the journals to MLflow during runs and sweeps: an outage does no harm."""
+"""Send records from the journals to MLflow during runs and sweeps; an outage loses nothing."""
 
 from __future__ import annotations
 

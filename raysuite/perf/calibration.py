@@ -298,7 +298,7 @@ class Calibration(_Part):
     def outside(self, plan: Plan) -> list[str]:
         """Quantities in which a plan is outside of the measured ranges."""
         return [
-            f"{name} {value:g}, measured were {each} of {what}"
+            f"{name} {value:g}, measured: {each} of {what}"
             for what, values in quantities(plan).items()
             for name, value in values.items()
             if (each := self.ranges.get(what, {}).get(name)) and not each.holds(value)
@@ -330,7 +330,7 @@ class Calibration(_Part):
         if found.format < FORMAT and (gathering := found.gathering):
             raise UserError(
                 f"{file} is from an earlier version, which counted the messages of "
-                f"{', '.join(gathering)} otherwise; make it again, without new runs: `raysuite "
+                f"{', '.join(gathering)} differently; make it again, without new runs: `raysuite "
                 f"calibrate {' '.join(found.sources)} --out {file}`"
             )
         return found

@@ -1,4 +1,4 @@
-"""The bottleneck of each row of a report: the share of its time by term, and what to try first.
+"""The bottleneck of each row of a report: the share of its time by term, and a remedy to try.
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
 processors), then from the schedule of a pipeline, then from a calibration, which divides the rest.
@@ -46,7 +46,7 @@ class Explained:
 
     name: str
     unit: str
-    """What the throughput counts per second: images, samples or tokens."""
+    """The unit that the throughput counts: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
     """Term -> share of the time, with that of `binding` first. The rest is computation, or with
@@ -54,7 +54,7 @@ class Explained:
     binding: Term
     """The term with the largest share."""
     first: str
-    """What to try first; empty if other rows have tried it already, or if there is nothing."""
+    """A remedy to try first; empty if other rows have tried it already, or if there is none."""
     evidence: str
     """The sources of the shares."""
 
@@ -228,19 +228,19 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
     "exposed communication": (
         "a larger batch per worker, gradients in 16 bits, fewer workers, or a faster network"
     ),
-    "computation or communication": "--profile, which tells the two apart",
+    "computation or communication": "--profile, which separates the two",
     "computation": "more workers, or a smaller network: nothing else takes as long",
 }
 
 
 def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
-    """What to try first. `most_workers`: the largest number of workers among otherwise equal
+    """A remedy to try. `most_workers`: the largest number of workers among otherwise equal
     rows."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (
-            f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: has it more "
-            "work than they, or a slower node?"
+            f"rank {slowest} on {run.script.hosts[slowest]}, for which others wait: does it have "
+            "more work than they, or a slower node?"
         )
     if run.script is not None and term in _ADVICE_FOR_SCRIPTS:
         fewer = term == "exposed communication" and len(run.script.starts_by_host) > 1
@@ -269,7 +269,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
         case "imbalance":
             return "strategy.partition: stages that compute for equally long"
         case "straggler":
-            return "the slowest worker's node: its clock, its temperature, or who else uses it"
+            return "the slowest worker's node: its clock, its temperature, or other users"
         case "other programs":
             return (
                 f"end the programs that keep {run.other_cores or 0:.1f} cores busy, then measure "
@@ -279,7 +279,7 @@ def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
             options = STRATEGY_OPTIONS[strategy["name"]]
             profiled = "torch" in options.only.get("measure.profile", ("torch",))
             profile = ", or measure.profile=torch" if profiled else ""
-            return f"measure the same variant on one worker{profile}: that tells the two apart"
+            return f"measure the same variant on one worker{profile}: this separates the two"
         case "computation":
             return _advice_on_computation(run, most_workers)
 

@@ -79,7 +79,7 @@ TERMS: dict[str, Term] = {
         Prior(0.03, 1.2),
     ),
     "shared": Term(
-        "what each node adds for all: messages of a ring, a shared file system",
+        "costs that every node adds: messages of a ring, a shared file system",
         lambda w, n: n - 1.0,
         Prior(3e-4, 1.5),
     ),
@@ -125,7 +125,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaling:
-    """The posterior of one series: what throughput on other numbers of workers may be."""
+    """The posterior of one series, which predicts throughput on other numbers of workers."""
 
     points: tuple[Point, ...]
     terms: tuple[str, ...]
@@ -250,7 +250,7 @@ class Forecast:
         said += f". From few workers to many: {words(of_scaling(largest))}"
         if self.untold:
             told = "; ".join(TERMS[name].words for name in self.untold)
-            said += f". Not told by these figures, and kept as assumed: {told}"
+            said += f". Not determined by these figures, and kept as assumed: {told}"
         return said
 
 
@@ -296,9 +296,9 @@ def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, l
     if missing or not ({"nodes"} & columns or workers_per_node):
         raise UserError(
             f"{file}: "
-            + (f"no column {' and none '.join(missing)}" if missing else "no column nodes")
-            + "; valid is a line of headings with workers, throughput, nodes (or give "
-            "--workers-per-node), optionally batch, and columns that tell series apart"
+            + (f"no column {' and no column '.join(missing)}" if missing else "no column nodes")
+            + "; valid: a line of headings with workers, throughput, nodes (or give "
+            "--workers-per-node), optionally batch, and columns that distinguish series"
         )
     series: dict[str, list[Point]] = {}
     wrong = []

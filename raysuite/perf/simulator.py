@@ -79,7 +79,7 @@ class Network(BaseModel):
             ) or str(error)
             known = ", ".join(each.stem for each in shipped)
             raise UserError(
-                f"network {name!r} cannot be read: {why}; valid are {known}, or a file like those"
+                f"network {name!r} cannot be read: {why}; valid: {known}, or a file like those"
             ) from error
 
     def far(self, workers: int) -> Link:

@@ -9,7 +9,7 @@ from raysuite.records.names import Plan
 Kind = Literal[
     "one machine", "pipelines", "from one", "from at most 8", "from at most 16", "from 64"
 ]
-NOT_VALIDATED = "not validated: predictions of this kind were not held against measurements"
+NOT_VALIDATED = "not validated: predictions of this kind were never compared with measurements"
 
 
 class Validation(NamedTuple):

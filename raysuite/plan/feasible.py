@@ -93,15 +93,15 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if not (data.of_tokens or data.own):
         wrong(
             "data.name",
-            f"got {data.name}, images with a class each, for the task {task.name}; valid are "
+            f"got {data.name}, images with a class each, for the task {task.name}; valid: "
             f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
         )
     if not spec.loader.tensors:
         able = [name for name, each in LOADER_OPTIONS.items() if each.tensors]
         wrong(
             "loader.name",
-            f"got {spec.loader.name}, which loads images with a class each; for the task "
-            f"{task.name} valid are {', '.join(able)}",
+            f"got {spec.loader.name}, which loads images with a class each; valid for the "
+            f"task {task.name}: {', '.join(able)}",
         )
     if data.bad_samples != "error":
         wrong("data.bad_samples", "skip is for images; leave it out")
@@ -132,7 +132,7 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         message = f"the script {file} {why}; give the path of a Python file from here"
         mistakes.append(Mistake(message, key="script.command"))
     if spec.measure.profile == "nsight":
-        message = "got nsight, but scripts can be profiled only by torch; valid are off and torch"
+        message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
     if spec.resources.elastic:
         message = (
@@ -171,8 +171,8 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             valid = " or ".join(map(str, allowed))
             wrong(
                 key,
-                f"strategy {strategy.name!r} does not support this yet; got {given}; valid "
-                f"there is {valid}",
+                f"strategy {strategy.name!r} does not support this yet; got {given}; "
+                f"valid: {valid}",
             )
     for refused in strategy.refusals(spec):
         wrong(*refused)
@@ -181,7 +181,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         wrong(
             "loader.name",
             f"got {spec.loader.name}, which does not call Python for each image, and "
-            f"data.transform is {spec.data.transform}; valid are {', '.join(able)}",
+            f"data.transform is {spec.data.transform}; valid: {', '.join(able)}",
         )
     if not spec.loader.loads:
         for key in ("class_weights", "sampler"):
@@ -218,14 +218,14 @@ def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
         wrong(
             "training.global_batch",
             f"got {training.global_batch}, which {shares} x {accumulate} "
-            f"micro-batches do not divide; {near} would do",
+            f"micro-batches do not divide; give {near}",
         )
     share = training.batch_per_worker
     if isinstance(share, int) and share * together % accumulate:
         near = max(1, round(share / accumulate)) * accumulate
         wrong(
             "training.batch_per_worker",
-            f"got {share}, which {accumulate} micro-batches do not divide; {near} would do",
+            f"got {share}, which {accumulate} micro-batches do not divide; give {near}",
         )
 
 
@@ -244,7 +244,7 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
     if on_cpu and spec.measure.profile == "nsight":
         wrong(
             "measure.profile",
-            "nsight profiles GPUs, and this run's workers have none; valid are off and torch",
+            "nsight profiles GPUs, and this run's workers have none; valid: off and torch",
         )
 
 

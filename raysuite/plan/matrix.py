@@ -149,8 +149,8 @@ def _of_a_sweep(document: Document) -> list[Mistake]:
         return []
     file, line = document.place(("search",))
     message = (
-        "this spec is of a sweep, whose trials are decided on the way: use `raysuite sweep SPEC`; "
-        "its --dry-run shows what would be tried"
+        "this spec is of a sweep, whose trials are chosen while it runs: use `raysuite sweep "
+        "SPEC`; its --dry-run shows what would be tried"
     )
     return [Mistake(message, key="search", file=file, line=line)]
 

@@ -134,7 +134,7 @@ def step_of(
     reductions = plan.spec.strategy.reductions()
     if reductions is None:
         raise UserError(
-            f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid are ddp, "
+            f"strategy {plan.spec.strategy.model_dump_json()} cannot be simulated; valid: ddp, "
             "fabric and accelerate without powersgd, horovod, deepspeed and fsdp without offload "
             "and with one copy, and pipeline"
         )

@@ -107,7 +107,7 @@ def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistak
         file, line = document.place(("search", "scheduler"))
         yield Mistake(
             f"got {asha.brackets} brackets; the first rung of the last one is after "
-            f"{rungs[-1]:g} epochs, and trials have {epochs}: those dealt to it would never be "
+            f"{rungs[-1]:g} epochs, and trials have {epochs}: its trials would never be "
             f"compared; give at most {max(useful, 1)}, or more epochs",
             key="search.scheduler.brackets",
             file=file,
@@ -243,5 +243,5 @@ def check_retry(document: Document) -> None:
     if read_search(document).scheduler.name == "pbt":
         raise UserError(
             "--retry-failed was given, and these trials are a population (scheduler: pbt), which "
-            "has continued without those that failed; leave it out: --resume takes the others"
+            "has continued without those that failed; leave it out: --resume continues the others"
         )

@@ -80,7 +80,7 @@ def current(records: Iterable[Record]) -> list[Record]:
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the time of a run's profiled steps went: a share in [0, 1] for each worker, by rank.
+    """Time shares of a run's profiled steps: in [0, 1], for each worker, by rank.
 
     computation + communication_exposed + data_exposed + other = 1, on each worker.
     """

@@ -71,7 +71,7 @@ class RunFinished(RecordBase):
     time_to_accuracy: float | None
     """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
     stopped_early: bool = False
-    """Whether `training.early_stopping` ended it before its last epoch."""
+    """Whether `training.early_stopping` ended the run before its last epoch."""
     classes: ClassFigures | None = None
     """Figures by class of the last validation; None for more than 1,000 classes."""
     seconds: float

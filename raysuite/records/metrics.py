@@ -124,8 +124,8 @@ def _all_epochs(run: RunFigures) -> float | None:
 
 
 _ENERGY = (
-    "over the training time of epochs, of all processes that share it: what several workers share "
-    "counts once."
+    "over the training time of epochs, including other processes on them; a device of several "
+    "workers counts once."
 )
 
 
@@ -211,7 +211,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "epochs_to_accuracy",
             f"Epochs to {goal}",
             "",
-            "Epochs up to and with that validation.",
+            "Epochs up to and including the first validation that met the target.",
             reduction="all",
             key=f"epochs_to_{goal}",
             mlflow=f"epochs_to_{goal}",
@@ -344,7 +344,7 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "mfu",
             "MFU",
             "share",
-            "MFU: those operations as part of the devices' peak rate.",
+            "MFU: FLOP/s as a part of the devices' peak rate.",
             reduction="share",
             table="costs",
         ),
@@ -352,8 +352,8 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             "bus_bandwidth",
             "Bus bandwidth",
             "B/s",
-            "Bus bandwidth: what each worker sends in the profiled steps by algorithms that are "
-            "optimal in bandwidth, over the time in which a collective is under way.",
+            "Bus bandwidth: bytes that each worker sends in the profiled steps by algorithms that "
+            "are optimal in bandwidth, divided by the time in which a collective is under way.",
             key="bus_bandwidth_bytes_per_s",
             mlflow="bus_bandwidth_bytes_per_second",
             table="costs",
@@ -405,17 +405,17 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
                 (
                     "communication_exposed",
                     "exposed communication",
-                    "the same while nothing is computed",
+                    "a collective is under way, or is waited for, while nothing is computed",
                     "",
                 ),
                 ("data", "I/O", "the loop waits for its loader", "share_io"),
                 (
                     "data_exposed",
                     "exposed loading",
-                    "the same while nothing is computed or communicated",
+                    "the loop waits for its loader while nothing is computed or communicated",
                     "",
                 ),
-                ("other", "the rest", "none of these", ""),
+                ("other", "the rest", "no computation, communication or loading", ""),
             )
         ),
     )

@@ -47,7 +47,7 @@ class NodeFigures(BaseModel):
     all_reduce_s: float
     """Seconds of the global all-reduce, the same on all nodes."""
     transports: list[str]
-    """What carried the exchange, as `measure.transport` names it."""
+    """The transport of the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
     """Standard deviation of each figure's logarithm over the tries of the check, if there were
     several."""

@@ -80,7 +80,7 @@ class GateVerdict(RecordBase):
     """For a run with torch.compile: largest relative error of weights, logits and losses of the
     compiled networks, in fp32, against one process that is not compiled."""
     error_rebuilt: float | None = None
-    """For a framework that builds the network anew: largest relative error of weights, running
+    """For a framework that rebuilds the network: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
     error_network: float | None = None
     """Largest difference of a weight tensor, relative to its update, after two steps in fp32 of the
@@ -91,10 +91,10 @@ class GateVerdict(RecordBase):
     network_seconds: float | None = None
     """Duration of that comparison; for a cached result, the duration of the original comparison."""
     tolerance: float | None
-    """Largest error that passes, uncompiled; None if the strategy is lossy throughout: single
+    """Largest error that passes, uncompiled; None if the strategy has no exact form: single
     gradients then have bounds (see `rule`), and trained weights have none."""
     rule: str
-    """What was checked, as text."""
+    """The checks that were made, as text."""
     steps: int
     cached: bool = False
     """Whether the verdict is from an earlier check on this machine, with the same versions and
@@ -114,7 +114,7 @@ class SamplesSkipped(RecordBase):
     places: list[str]
     """The first few of these samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
-    """Data that is not even counted: classes without an image, and records after damaged bytes if
+    """Data that is not counted: classes without an image, and records after damaged bytes if
     no index states their number."""
     known: int
     """Samples that an earlier run had checked, and that have not changed since."""
@@ -212,7 +212,7 @@ class RunCosts(RecordBase):
     gradient_bytes: int | None
     """Bytes of the fp32 gradients of the trainable parameters."""
     small_parameters: int | None = None
-    """Parameters in tensors of at most 100,000, which ZeRO-3 does not shard; None if unknown."""
+    """Parameters in tensors of up to 100,000 values, which ZeRO-3 does not shard; None: unknown."""
     message: str = ""
     """Why the model could not be counted."""
     device: str = ""
@@ -274,7 +274,7 @@ class ScriptMeasured(RecordBase):
 
 
 class TimeShares(RecordBase):
-    """Where the time of some steps went, by a profiler, after the timed training.
+    """Shares of the time of some steps, by a profiler, after the timed training.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
     overlap: the rest of the window is other time.

@@ -311,7 +311,7 @@ def _without_energy(logs: Sequence[RankLog]) -> str:
 def time_shares(
     run_id: str, logs: Sequence[RankLog], steps: int, first: int, trace: str
 ) -> TimeShares:
-    """Where the time of the profiled steps went, or why that is not known."""
+    """Time shares of the profiled steps, or why they are not known."""
     missing = [rank for rank, log in enumerate(logs) if not log.profile]
     unseen = any(
         log.model.get("device") == "gpu" and not log.profile.get("kernels") for log in logs
@@ -523,7 +523,7 @@ def _same_samples(
     else:
         yield (
             f"{listed} in the first {len(next(iter(ranks)))} steps: divide them, such as by "
-            "DistributedSampler; where that is on purpose (tensor or pipeline parallelism), give "
+            "DistributedSampler; if that is on purpose (tensor or pipeline parallelism), give "
             "--samples-per-step, which counts each sample once"
         )
 

@@ -347,7 +347,7 @@ FOLDER = Path(__file__).parent / "published"
 
 @pydantic_dataclass(frozen=True)
 class Published:
-    """One value as a paper states it; what the paper does not state is empty or None."""
+    """One value of a paper; fields that the paper does not state are empty or None."""
 
     quantity: str
     """Name of the quantity. Seconds end in `_s`; accuracies and other shares are in [0, 1]."""
@@ -402,7 +402,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
     ),
     "ddlbench2020": (
         "Jansen, Codreanu and Varbanescu 2020, DDLBench",
-        "Its code counts neither a warm-up nor repeats, and a partial batch as a full one.",
+        "Its code has no warm-up and no repeats, and counts a partial batch as a full one.",
     ),
     "torchgpipe2020": (
         "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside",
@@ -418,7 +418,7 @@ def published(name: str) -> Paper:
         near = difflib.get_close_matches(name, PAPERS)
         hint = f"did you mean {near[0]}? " if near else ""
         valid = ", ".join(f"{PREFIX}{paper}" for paper in PAPERS)
-        raise UserError(f"no published tables are called {name!r}; {hint}valid are {valid}")
+        raise UserError(f"no published tables are called {name!r}; {hint}valid: {valid}")
     title, *remarks = PAPERS[name]
     values = [Published(**line) for line in _csv_lines(FOLDER / f"{name}.csv")]
     if name == "aach2023":
@@ -475,7 +475,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
         for (where, reason), titles in alone.items()
     ]
     unmatched += [
-        Unmatched("ours", row.name, "the paper states nothing of it")
+        Unmatched("ours", row.name, "the paper has no such value")
         for row in rows
         if row.name not in met
     ]
@@ -668,7 +668,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     if ours.hosts != theirs.hosts:
         yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
-        yield "Intervals of accuracies are for the validation set's size alone (Wilson)."
+        yield "Intervals of accuracies reflect only the validation set's size (Wilson)."
     yield "One sweep on each side: neither has a spread over seeds."
 
 
@@ -676,8 +676,8 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
 
 _BASIS_NOTES: dict[Basis, str] = {
     "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
-    "ours": "A published value has no spread: the interval of the ratio is that of ours alone.",
-    "none": "No interval where a side has n = 1, a paper states a bound or a range, or the "
+    "ours": "A published value has no spread: the interval of the ratio reflects only ours.",
+    "none": "There is no interval if a side has n = 1, a paper states a bound or a range, or the "
     "baselines of two speed-ups or efficiencies differ.",
 }
 

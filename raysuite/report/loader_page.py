@@ -78,8 +78,8 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
         f"{_meaning(rows)} "
-        "Of decoding: over decoding alone by as many threads. "
-        "Start: until the first batch."
+        "Of decoding: divided by decoding alone with as many threads. "
+        "Start: time until the first batch."
     )
     return sheet_of(
         "loaders",
@@ -132,8 +132,8 @@ def _caveats(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
     material = bench.material
     if material and not material.read_before:
         found.append(
-            "The set is larger than the page cache is sure to hold: files come from the disk in "
-            "part, and speeds may change from round to round."
+            "The set may be larger than the page cache: some files come from the disk, and speeds "
+            "may change from round to round."
         )
     elif material:
         found.append("All files were read once before: speeds are those from the page cache.")
@@ -174,7 +174,7 @@ class Diagnosis:
 
 
 def diagnose(bench: LoadingBench) -> Diagnosis:
-    """The fastest loader by its mean throughput, and what bounds it."""
+    """The fastest loader by its mean throughput, and its bottleneck."""
     rows = loading_rows(bench)
     loaders = [
         (row, row.throughput)
@@ -233,7 +233,7 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     bound = FARTHEST * max(map(_rate, ruling))
     shown = [row for row in measured if _rate(row) <= bound]
     beyond = list(dict.fromkeys(row.candidate.series for row in measured if row not in shown))
-    left_out = f" In the table alone, as much faster: {text.listed(beyond)}." if beyond else ""
+    left_out = f" Much faster, so only in the table: {text.listed(beyond)}." if beyond else ""
     widths = sorted({row.candidate.width for row in shown})
     styles = {
         f"{width} at work" if width else "nothing loaded": Style(

@@ -133,7 +133,7 @@ def against_best(drawing: Drawing) -> Made:
         name="against-best",
         title="Against the best",
         note=note
-        + (" Intervals that reach the right edge go on beyond it." if end > FARTHEST else "")
+        + (" Intervals that reach the right edge extend beyond it." if end > FARTHEST else "")
         + (f" {text.count(cut, 'slower variant')} left out." if cut else ""),
         description=f"Points from {min(values):.2f} to 1 times the best throughput.",
         traces=traces,
@@ -198,7 +198,7 @@ def training_time(drawing: Drawing) -> Made:
         "training-time",
         f"Time of {number} epochs",
         "A projection: the spec's epochs times the mean training time of an epoch, without "
-        "validation. Both axes are logarithmic where workers are many.",
+        "validation. Both axes are logarithmic for many workers.",
         shown_metric(rows, ["all_epochs_seconds"], "training time"),
         panel=("loader", *WORK),
         compared="training_s" if number == str(PROJECTED_EPOCHS) else "",
@@ -223,9 +223,9 @@ def _target_note(drawing: Drawing) -> str:
     found = {r.target for row in drawing.rows for r in row.counted if r.target is not None}
     missed = [r.name for r in drawing.rows if r.counted and not r.time_to_accuracy]
     return (
-        f"Target: {_listed(drawing, found)}. Time counts from before the first sample; there is "
-        "none unless every repeat met the target. Its resolution is an epoch, as validation comes "
-        "after each."
+        f"Target: {_listed(drawing, found)}. Time counts from before the first sample, and is "
+        "given only if every repeat met the target. Its resolution is an epoch, because validation "
+        "follows each epoch."
     ) + (f" Not met by {text.listed(missed)}." if missed else "")
 
 
@@ -348,8 +348,8 @@ def shares(drawing: Drawing) -> Made:
     return Plot(
         name="shares",
         title=titled("Time shares", shared(shown, ("strategy", "loader", "model", "data"))),
-        note="Of the profiled steps, mean over workers and repeats. Exposed is what no computation "
-        "hides; all communication is shown on hover.",
+        note="Of the profiled steps, mean over workers and repeats. Exposed time is not hidden by "
+        "computation; all communication is shown on hover.",
         description="Stacked bars of computation, exposed communication, exposed loading and the "
         "rest, which add up to 100 %.",
         traces=traces,
@@ -407,8 +407,8 @@ def stages(drawing: Drawing) -> Made:
     return Plot(
         name="stages",
         title="A step of each pipeline",
-        note="One step after the timed training, in the first copy of the first run; what is empty "
-        "is the bubble. Each operation was timed by itself."
+        note="One step after the timed training, in the first copy of the first run; the gaps are "
+        "the bubble. Each operation was timed by itself."
         + (cut if len(measured) > MOST_STEPS else ""),
         description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",
@@ -418,7 +418,7 @@ def stages(drawing: Drawing) -> Made:
                 "slot", "bar", {"x2": {"field": "end"}} | p.TIP, stroke="white", strokeWidth=0.4
             )
         ],
-        x=p.quantity("milliseconds since the begin of the step"),
+        x=p.quantity("milliseconds since the start of the step"),
         y=p.labels(names),
         styles={name: Style(color) for name, color in _PASSES.items()},
         panels=panels,
@@ -481,7 +481,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "epoch-time",
         "Epoch time",
-        "On the slowest worker, without validation; epochs with warm-up steps only where there are "
+        "On the slowest worker, without validation; epochs with warm-up steps only if there are "
         "no others.",
         d.shown("epoch_seconds", axis="training time per epoch"),
         same_y=False,
@@ -492,7 +492,7 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "data-wait",
         "Waiting for data",
-        "Mean over workers. Where the share is large, the loader bounds the throughput, not the "
+        "Mean over workers. If the share is large, the loader bounds the throughput, not the "
         "strategy.",
         d.shown("data_wait_share", axis="share of the epoch's time"),
         by_work=False,
@@ -532,8 +532,8 @@ PLOTS: tuple[Callable[[Drawing], Made], ...] = (
         d,
         "memory",
         "Memory",
-        "Largest memory of the worker that had most: of the device, or on a CPU of the process, "
-        "which still holds the libraries of earlier runs.",
+        "Peak memory of the worker with the highest peak: of the device, or on a CPU of the "
+        "process, which still holds the libraries of earlier runs.",
         d.shown("peak_device_bytes", "peak_process_bytes", axis="peak memory"),
     ),
     lambda d: bars(

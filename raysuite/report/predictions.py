@@ -60,8 +60,8 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         lines,
         numbers=list(lines[0])[1:-2],
         notes=(
-            f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are no "
-            "measurements, and are in no other table.",
+            f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are not "
+            "measured, and are in no other table.",
             f"Calibration: {', '.join(calibrations)}",
             *validations([each for _, each in pairs]),
         ),
@@ -69,7 +69,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
 
 
 def validations(predicted: Iterable[RunPredicted]) -> list[str]:
-    """How far predictions were from measurements, each kind of prediction once."""
+    """Errors of earlier predictions, one text for each kind of prediction."""
     found = dict.fromkeys(each.validated for each in predicted if each.validated)
     return [f"{said[0].upper()}{said[1:]}." for said in found]
 
@@ -127,7 +127,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     return Plot(
         name="predictions",
         title="Throughput predicted and measured",
-        note="Rules are prediction intervals; a model made them, no run."
+        note="Lines are prediction intervals, computed by a model."
         + (f" The first {MOST_LINES} of {count} runs." if count > MOST_LINES else ""),
         description=f"{count} runs with a predicted throughput.",
         traces=traces,

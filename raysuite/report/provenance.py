@@ -133,11 +133,11 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
         }
         for what, file in read
     ]
-    return sheet_from("provenance", "Files that every figure follows from", lines, ("Bytes",))
+    return sheet_from("provenance", "Files from which every figure is computed", lines, ("Bytes",))
 
 
 def times_sheet(data: dict[str, Any]) -> Sheet | None:
-    """How the wall time divides, by command and by run; None if no command has recorded it."""
+    """The wall time by command and by run; None if no command has recorded it."""
     commands = [
         (f"command of {each['began'].replace('T', ' ')[:19]}", each["seconds"])
         for each in data["timings"]

@@ -134,7 +134,7 @@ def script_caveats(rows: Sequence[Row]) -> Iterator[str]:
     unknown = [row.name for row in rows if any(not each.samples_per_step for each in measured(row))]
     if unknown:
         yield (
-            f"Samples of a step are not known of {text.listed(unknown)}: steps/s only, and no "
+            f"The samples of a step are not known for {text.listed(unknown)}: only steps/s, no "
             "speed-up. Give --samples-per-step, or call raysuite.mark.step(samples=...) in the "
             "script."
         )

@@ -70,7 +70,7 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if speed_up.low is None:
         return [Sentence("result", f"{said} n = 1: no interval.")]
     if len(scaled) > 1:
-        said += " Picked as the highest: the intervals of all rows hold together at 95 %."
+        said += " It was picked as the highest, so the intervals of all rows hold together at 95 %."
     if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
@@ -112,7 +112,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
         *_about("Baselines without a speed, so no speed-up against them: ", sorted(without)),
         *_about(
-            "Weights not compared with those of one process, as the strategy is lossy throughout: ",
+            "Weights not compared with those of one process, as the strategy has no exact form: ",
             sorted(uncompared),
         ),
         *_about(
@@ -120,8 +120,8 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
         ),
         *_about(
-            "Random tensors in place of the data set, so that speeds are a limit, and losses and "
-            "what is validated mean nothing: ",
+            "Random tensors in place of the data set, so speeds are a limit, and losses and "
+            "validations have no meaning: ",
             unloaded,
         ),
         *_about(
@@ -142,7 +142,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_about(
             "The runs come from environments that differ in ",
             differing([run.started.environment for run in runs if run.started]),
-            ": their figures may not compare.",
+            ": their figures may not be comparable.",
         ),
     ]
     return [Sentence("caveat", sentence) for sentence in said]
@@ -155,7 +155,7 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
     if not said:
         return []
     free = any(run.batch and run.batch.key == "training.batch_per_worker" for run in found.values())
-    end = " Where batches differ, so do the steps and what is learnt." if free else ""
+    end = " If batches differ, so do the steps and the trained weights." if free else ""
     return [f"{'; '.join(said)}.{end}"]
 
 
@@ -203,7 +203,7 @@ def _spread(rows: Sequence[Row]) -> list[str]:
         f"The throughputs of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean "
         "or more: ",
         _shares(wide, len(rows)),
-        ". A busy or throttled machine does that.",
+        ". A busy or throttled machine can cause this.",
     )
 
 
@@ -225,7 +225,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
     return _about(
         "Repeats whose throughputs lie far from the others' (Grubbs' test): ",
         named,
-        ". They count in every mean all the same.",
+        ". They still count in every mean.",
     )
 
 
@@ -240,7 +240,7 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
     return _about(
         "Slower in the first epoch after the warm-up than in all later ones: ",
         named,
-        ". A larger measure.warmup_steps would leave that out.",
+        ". A larger measure.warmup_steps leaves such epochs out.",
     )
 
 
@@ -259,7 +259,7 @@ def _epoch_speeds(row: Row) -> Any:
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
     """Samples that runs left out of their data sets, and what the sets lack: one sentence for each,
-    with the runs it is true of."""
+    with the runs to which it applies."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
@@ -279,7 +279,7 @@ def _left_out(runs: Sequence[RunFigures]) -> list[str]:
         for sentence in said:
             variants.setdefault(sentence, []).append(run.variant)
     return [
-        f"{said} (in {text.listed(list(dict.fromkeys(names)))}). All figures are of the rest."
+        f"{said} (in {text.listed(list(dict.fromkeys(names)))}). All figures are without them."
         for said, names in variants.items()
     ]
 
@@ -298,22 +298,22 @@ def _problems(runs: Sequence[RunFigures]) -> list[Sentence]:
             ": the arithmetic is wrong here, and no speed is reported.",
         ),
         *_about(
-            "No verdict of the gate is on record for ",
+            "No result of the gate is recorded for ",
             sorted(unchecked),
             ", so no speed is reported.",
         ),
         *_about(
             "Diverged, as losses or weights were not finite: ",
             [f"{run.name} (step {run.diverged_at})" for run in diverged],
-            ". Throughputs are of those steps too; what was validated, and times to a target, of "
-            "these variants are not reported.",
+            ". Their throughputs include the diverged steps; their validations and times to a "
+            "target are not reported.",
         ),
         *(f"{r.name} failed ({r.reason.splitlines()[0]})." for r in failed[:MOST_FAILURES]),
     ]
     if len(failed) > MOST_FAILURES:
         said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
     stopped = {run.name for run in runs if run.status == "stopped"}
-    said += _about("", sorted(stopped), " stopped when asked to, and can be resumed.")
+    said += _about("", sorted(stopped), " stopped on request, and can be resumed.")
     if missing:
         said.append(f"{text.count(missing, 'run')} of {len(runs)} without a result so far.")
     return [Sentence("problem", sentence) for sentence in said]
@@ -363,7 +363,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     if 0 < alone < len(groups):
         only = (
             f"In {alone} of the {len(groups)} groups of the same network, data and number of "
-            "workers there is one variant with a speed, and nothing to compare it with."
+            "workers there is only one variant with a speed, so nothing is compared."
         )
         said.append(Sentence("result", only))
     elif alone and not any(row.speed_up and not row.is_baseline for row in rows):
@@ -422,8 +422,8 @@ OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 
 
 def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of what differs between environments. A value that one of them does not record does not
-    count as different.
+    """Names of the differences between environments. A value that one of them does not record is
+    not a difference.
 
     Host names, jobs, folders and times are left out: they differ within one run.
     """

@@ -400,7 +400,7 @@ NARROW = 140
 
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
-"""What a reader must know about the intervals of ratios (`raysuite.records.rows.Ratios`)."""
+"""An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
 
 
 def _point(ratio: Ratio | None, baseline: str | None) -> str:
@@ -568,7 +568,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
         rate = text.WRITERS["FLOP/s"](flops)
         yield f"MFU is against {rate} of each {device} in {number_format} ({source})."
     if counted and not all(each.peak_flops is not None for each in counted):
-        yield "MFU is withheld where the device's peak rate is not known, as on CPUs."
+        yield "MFU is withheld if the device's peak rate is not known, as on CPUs."
     for message in sorted({each.message for each in counted if each.message}):
         yield f"A model could not be counted: {message}"
     if sent:
@@ -601,10 +601,10 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
         ),
     ]
     notes = (
-        "Beside: the variant that is equal in all else, without torch.compile or the wrapper. "
+        "Beside: the variant that is equal except for torch.compile or the wrapper. "
         f"Intervals of the ratio: {TOGETHER}.",
-        "Break-even step: compile seconds over the seconds that a step is shorter, with Fieller's "
-        "interval; none where steps are not shorter.",
+        "Break-even step: compile seconds divided by the seconds saved per step, with Fieller's "
+        "interval; none if steps are not shorter.",
     )
     return sheet_of("overheads", "Wrappers and compilers", made, shown, notes)
 

@@ -69,7 +69,7 @@ def expand_shorthand(value: Any) -> Any:
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
-    """`did you mean x? valid are x, y, z`, for a name that is not valid.
+    """`did you mean x? valid: x, y, z`, for a name that is not valid.
 
     `near` are further names that may have been meant, but are not listed. `block` is the dotted key
     of the block that has the valid names as keys.
@@ -80,7 +80,7 @@ def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: s
     close += [name for name in near if name.rpartition(".")[2] == given]
     close += [within[x] for x in difflib.get_close_matches(given, names, n=1, cutoff=0.5)]
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}valid are {', '.join(names)}"
+    return f"{hint}valid: {', '.join(names)}"
 
 
 def off(value: Any) -> Any:

@@ -158,7 +158,7 @@ class DataOptions(Options):
 
     @property
     def without_files(self) -> str:
-        """Where samples come from if the data set needs no files of the user's; else empty."""
+        """The source of the samples if the data set needs no files of the user's; else empty."""
         return _WITHOUT_FILES.get(self.name, "")
 
     @property

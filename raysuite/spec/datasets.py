@@ -157,8 +157,8 @@ def cache_dir() -> Path:
 
 
 def default_path(name: str, form: str, root: str | None = None) -> Path:
-    """Where `raysuite data make` writes a named data set, and where a spec without a path expects
-    it: below `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
+    """The folder in which `raysuite data make` writes a named data set, and a spec without a path
+    expects it: below `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
     folder = root or os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets"
     return Path(folder).expanduser() / f"{name}-{form}"
 

@@ -289,7 +289,7 @@ def choose_scale(document: Document, scale: str) -> None:
         if scale in names:
             message = f"got {chosen!r}; it should map dotted keys to values"
         else:
-            valid = f"valid are {', '.join(names)}" if names else "this spec has none"
+            valid = f"valid: {', '.join(names)}" if names else "this spec has none"
             message = (
                 f"no scale is called {scale!r}; {valid}; leave --scale out for the full version"
             )

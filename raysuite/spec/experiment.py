@@ -95,7 +95,7 @@ class ModelOptions(Options):
         near = difflib.get_close_matches(name, MODELS, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"no model is called {name!r}; {hint}valid are the CIFAR ResNets (resnet20, 32, 44, "
+            f"no model is called {name!r}; {hint}valid: the CIFAR ResNets (resnet20, 32, 44, "
             "56, 110), torchvision's classifiers, gpt, 'timm:NAME', or 'module:attribute' of your "
             "own"
         )
@@ -107,7 +107,7 @@ class MeasureOptions(Options):
     warmup_steps: int = Field(default=10, ge=0)
     """Optimiser steps that the throughput leaves out, at the start of the run and of each retry."""
     profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(off)] = "off"
-    """Where the time goes, in extra steps after the timed training: `torch` records the shares of
+    """Time shares, in extra steps after the timed training: `torch` records the shares of
     computation, communication and loading, and a trace; `nsight` profiles the GPU workers with
     nsys."""
     profile_steps: int = Field(default=20, ge=1)
@@ -176,7 +176,7 @@ class ExperimentSpec(Options):
     measure: MeasureOptions = MeasureOptions()
     """The measurements of a run."""
     track: Annotated[tuple[Logger, ...], BeforeValidator(_several)] = later(_TRACK)
-    """Where the records are shown in addition to the report: any of `mlflow`, `tensorboard` (event
+    """Loggers of the records, in addition to the report: any of `mlflow`, `tensorboard` (event
     files) and `wandb` (Weights & Biases, offline), or none."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that vary

@@ -77,7 +77,7 @@ class NativeOptions(_LoaderOptions):
     def _one_kind(self) -> NativeOptions:
         if self.threads and self.processes:
             raise ValueError(
-                f"threads is {self.threads} and processes is {self.processes}; valid is one of "
+                f"threads is {self.threads} and processes is {self.processes}; valid: one of "
                 "them; leave the other out"
             )
         return self
@@ -93,7 +93,7 @@ class DaliOptions(_LoaderOptions):
 
     name: Literal["dali"] = "dali"
     device: Literal["cpu", "gpu"] = "cpu"
-    """Where images are decoded and normalised."""
+    """The device that decodes and normalises images."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of the pipeline per worker."""
     prefetch: int = Field(default=2, ge=1)

@@ -258,7 +258,7 @@ class PolynomialOptions(_Schedule):
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)
-    """1 for a straight line (default: You et al. 2017)."""
+    """Exponent; 1 gives a straight line (default: You et al. 2017)."""
     min_factor: float = Field(default=0.0, ge=0, le=1)
     """The lowest rate, relative to the full rate."""
 

@@ -128,7 +128,7 @@ class ScriptOptions(Options):
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
     default: counted in the batches that the script takes from its DataLoader."""
     check: int = later(0, ge=0)
-    """Number of steps at the start after each of which all ranks' parameters are compared; 0: no
+    """Number of first steps, after each of which all ranks' parameters are compared; 0: no
     check."""
     stall_s: float = Field(default=1800.0, gt=0)
     """Seconds without a step on any rank after which a run is ended, as it hangs."""

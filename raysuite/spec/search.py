@@ -100,7 +100,7 @@ class Dimension(Options):
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) != 1:
             said = f"got {' and '.join(given)}" if given else "got none"
-            raise ValueError(f"give exactly one distribution; {said}; valid are {', '.join(KINDS)}")
+            raise ValueError(f"give exactly one distribution; {said}; valid: {', '.join(KINDS)}")
         wrong = _wrong(given[0], self.arguments)
         if not wrong and "randint" in given[0] and not self.whole():
             wrong = "no multiple of the step lies between low and high"
@@ -259,7 +259,7 @@ class PbtScheduler(Options):
     """Share of the trials, rounded up but at most half, that take the weights of as many best
     trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
-    """Probability that a value is drawn anew instead of derived from the better trial's value
+    """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
     """A number is multiplied by one of these, with equal probability, and kept within its range; in
@@ -288,7 +288,7 @@ class SearchOptions(Options):
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> the distribution of its values."""
     goal: Goal | None = None
-    """What is optimised; default: the first valid one. `accuracy`: the best validation accuracy, in
+    """The optimised quantity; default: the first valid. `accuracy`: best validation accuracy, in
     classification. `metric`: the best value of another task's primary metric, maximised or
     minimised as the task declares. `time_to_accuracy`: seconds to `training.target_accuracy`;
     `time_to_target`: to `training.target`. `throughput`: images, or another unit of the task, per

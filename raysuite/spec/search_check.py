@@ -126,7 +126,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
                 yield path, f"a condition must name another `choice` or `grid` of the space; {hint}"
             elif name_of(wanted) not in (names := [name_of(v) for v in parent.arguments]):
                 valid_values = ", ".join(map(str, names))
-                yield path, f"{other} is never {wanted!r}; valid are {valid_values}"
+                yield path, f"{other} is never {wanted!r}; valid: {valid_values}"
     try:
         TopologicalSorter({key: [*each.when] for key, each in space.items()}).prepare()
     except CycleError as error:
@@ -224,9 +224,9 @@ def population_findings(
         if key not in KEPT and not can_change(key):
             yield (
                 ("search", "space", key),
-                "pbt moves weights from one trial to another, so that only keys can be searched "
-                f"that may change while a network trains: {', '.join(CHANGED)}; and "
-                f"{', '.join(KEPT)}, which each trial keeps",
+                "pbt moves weights from one trial to another, so it can search only keys that may "
+                f"change during training: {', '.join(CHANGED)}; and {', '.join(KEPT)}, which each "
+                "trial keeps",
             )
     if space and all(key in KEPT for key in space):
         yield (
@@ -264,6 +264,6 @@ def _of_training(training: Any, scheduler: PbtScheduler) -> Iterator[Finding]:
         if value == AUTO or isinstance(value, dict):
             yield (
                 ("training", key),
-                "a population trains in the same steps, and pbt cannot leave them to be found by "
-                "each trial; give a number (raysuite bench batch SPEC finds one)",
+                "all trials of a population train in the same steps, so none can find its own "
+                "batch; give a number (raysuite bench batch SPEC finds one)",
             )

@@ -132,8 +132,8 @@ class _Site(Options):
             )
         if self.image and not self.is_sif and "$" in self.scratch:
             wrong.append(
-                f"scratch is {self.scratch} and the engine is not apptainer, which alone "
-                "binds a folder that each node names itself; name one without $"
+                f"scratch is {self.scratch} and the engine is not apptainer; only apptainer "
+                "binds a folder whose name each node expands; name one without $"
             )
         if self.binds and not engine.binds and not self.launch:
             wrong.append(

@@ -161,8 +161,7 @@ def _size_misfit(name: str, image_size: int) -> tuple[str, str] | None:
         near = max(1, round(image_size / step)) * step
         return (
             "data.image_size",
-            f"torchvision's {name} takes multiples of {step} pixels; got {image_size}; "
-            f"{near} would do",
+            f"torchvision's {name} takes multiples of {step} pixels; got {image_size}; give {near}",
         )
     for beginning, least in _AT_LEAST.items():
         if name.startswith(beginning) and image_size < least:

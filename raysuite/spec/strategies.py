@@ -471,7 +471,7 @@ class DeepSpeedOptions(_StrategyOptions):
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
-    """What is sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
+    """State sharded over ranks: 0 nothing, 1 optimiser state, 2 also gradients, 3 also
     weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
@@ -691,7 +691,7 @@ class FsdpOptions(_StrategyOptions):
     or each of the `layers` separately."""
     reshard_after_forward: bool = True
     """Free a block's gathered weights after its forward pass and gather them again for its backward
-    pass; without it they stay gathered in between, as in ZeRO-2."""
+    pass; if false, they stay gathered in between, as in ZeRO-2."""
     gather_dtype: Literal["fp32", "bf16"] = "fp32"
     """Dtype in which weights are gathered and used. bf16 changes the results."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -715,8 +715,8 @@ class FsdpOptions(_StrategyOptions):
         if network.sometimes:
             yield (
                 "strategy.name",
-                f"{listed(network.sometimes)}: a gradient in some steps only; if ranks use other"
-                " layers in a step, fsdp takes the weights of one for the other's, or waits for "
+                f"{listed(network.sometimes)}: a gradient in some steps only; if ranks use"
+                " different layers in a step, fsdp mixes up the weights of layers, or waits for "
                 "ever; use ddp with find_unused_parameters: true",
             )
         if network.scalar:
@@ -863,7 +863,7 @@ class PipelineOptions(_StrategyOptions):
                 near = max(1, round(self._count / workers)) * workers
                 yield (
                     f"micro_batches is {self._count}; interleaved_1f1b on {workers} workers "
-                    f"needs a multiple of {workers}; {near} would do"
+                    f"needs a multiple of {workers}; give {near}"
                 )
         elif self.chunks != 1:
             yield f"chunks is {self.chunks}, and {self.schedule} has one; leave it out"
@@ -924,8 +924,8 @@ class PipelineOptions(_StrategyOptions):
         if network.frozen:
             yield (
                 "strategy.name",
-                f"{listed(network.frozen)}: frozen, and pipeline trains all; leave requires_grad "
-                "as it is, or choose another strategy",
+                f"{listed(network.frozen)}: frozen, but pipeline trains all parameters; keep "
+                "requires_grad True, or choose another strategy",
             )
         yield from _unsynchronised(self.name, network)
 

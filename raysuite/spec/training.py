@@ -79,8 +79,8 @@ class TrainingOptions(Options):
     def _not_auto(cls, value: Any) -> Any:
         if value == AUTO or isinstance(value, dict):
             raise ValueError(
-                f"got {value!r}; it should be a whole number. What is found by trial is "
-                "batch_per_worker: auto, or, with the global batch as it is, accumulate: auto"
+                f"got {value!r}; it should be a whole number. batch_per_worker: auto is "
+                "found by trial, and so is accumulate: auto with a given global batch"
             )
         return value
 

@@ -148,7 +148,7 @@ def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, flo
 def same_shape(output: Any, targets: Tensor, what: str) -> None:
     """Raise UserError unless the output is a floating-point tensor with the targets' shape. `what`
     names the output in the message."""
-    wanted = f"expected are {what}, one tensor {list(targets.shape)}, as the targets"
+    wanted = f"expected {what}, one tensor {list(targets.shape)}, as the targets"
     if not isinstance(output, Tensor):
         raise UserError(f"its output is a {type(output).__name__}; {wanted}")
     if output.shape != targets.shape or not output.is_floating_point():
@@ -162,11 +162,11 @@ def within(targets: Tensor, least: int, most: float, ignored: int | None = None)
     if ignored is not None:
         wanted = f"whole numbers {wanted}, and {ignored} for what does not count"
         if targets.is_floating_point() or targets.is_complex():
-            raise UserError(f"data.name: its targets are {targets.dtype}; expected are {wanted}")
+            raise UserError(f"data.name: its targets are {targets.dtype}; expected {wanted}")
         targets = targets[targets != ignored]
     beyond = targets[(targets < least) | (targets > most)]
     if len(beyond):
-        raise UserError(f"data.name: its targets hold {beyond[0].item()}; expected are {wanted}")
+        raise UserError(f"data.name: its targets hold {beyond[0].item()}; expected {wanted}")
 
 
 def samples_in(value: Any) -> int:

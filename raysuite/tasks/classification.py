@@ -78,7 +78,7 @@ class Classification(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         count, classes = len(targets), self.dataset.classes
-        wanted = f"expected are logits, one tensor [{count}, {classes}] for {count} images"
+        wanted = f"expected logits, one tensor [{count}, {classes}] for {count} images"
         if not isinstance(output, Tensor):
             parts = ""
             if isinstance(output, Mapping):

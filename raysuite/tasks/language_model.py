@@ -76,7 +76,7 @@ class LanguageModel(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         vocabulary = self.dataset.classes or "vocabulary"
-        wanted = f"expected are logits, one tensor {[*targets.shape]} x {vocabulary}"
+        wanted = f"expected logits, one tensor {[*targets.shape]} x {vocabulary}"
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise UserError(

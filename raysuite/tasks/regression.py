@@ -69,7 +69,7 @@ class Regression(Task):
         """`loss`: mse, mae or huber (with delta 1). Raises UserError for any other value."""
         super().__init__(facts)
         if loss not in _LOSSES:
-            raise UserError(f"task.options.loss: got {loss!r}; valid are {', '.join(_LOSSES)}")
+            raise UserError(f"task.options.loss: got {loss!r}; valid: {', '.join(_LOSSES)}")
         self._loss = _LOSSES[loss]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Segmentation(Task):
 
     def check(self, output: Any, targets: Tensor) -> None:
         wanted = [len(targets), "classes", *targets.shape[1:]]
-        told = f"expected are logits, one tensor [{', '.join(map(str, wanted))}]"
+        told = f"expected logits, one tensor [{', '.join(map(str, wanted))}]"
         if not isinstance(output, Tensor):
             raise UserError(f"its output is a {type(output).__name__}; {told}")
         shape = [*output.shape[:1], *output.shape[2:]]

@@ -60,7 +60,7 @@ class Network(NamedTuple):
         """The description of the registered model."""
         return (
             f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
-            "anew."
+            "again."
         )
 
 

@@ -60,7 +60,7 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """Where or how to see the written runs in MLflow; "" if there are none."""
+        """The address of the written runs in MLflow, or a way to see them; "" without any."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):

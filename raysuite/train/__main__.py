@@ -75,7 +75,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
     try:
         size = search_batch(wish, world, tried)
     except MemoryError as error:
-        why = f"rank {world.rank}: {error}; start it again with --resume: a smaller one is tried"
+        why = f"rank {world.rank}: {error}; start it again with --resume to try a smaller batch"
         raise RunError(why) from error
     if world.rank:
         if not size:
@@ -129,7 +129,7 @@ def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Resul
             for key, value in differing[0].items()
         )
         raise UserError(
-            f"{document.file} with these overrides asks for other work than the runs of "
+            f"{document.file} with these overrides describes other work than the runs of "
             f"{results.folder}: {changed}; give it as it was, or leave --resume out"
         )
     return results
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on in the newest results of this experiment: leave out what has ended",
+        help="continue in the newest results of this experiment, without runs that have ended",
     )
     parser.add_argument(
         "--retry-failed", action="store_true", help="with --resume: repeat the runs that failed"

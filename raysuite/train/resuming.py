@@ -1,4 +1,4 @@
-"""What a resumed invocation reports of runs it skips: for Ray and for torchrun."""
+"""A resumed invocation's messages about runs that it skips: for Ray and for torchrun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
     resume."""
     ends = [results.end_of(plan.run_id) for plan in plans]
     lines = [
-        f"{plan.title}: it failed, and is left alone: {end.message}; to repeat it from its first "
+        f"{plan.title}: it failed, and is not repeated: {end.message}; to repeat it from its first "
         "step, add --retry-failed"
         for plan, end in zip(plans, ends, strict=True)
         if isinstance(end, RunFailed) and not is_left(end)

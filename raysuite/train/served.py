@@ -73,7 +73,7 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
         network.load_state_dict(read_state(weights))
     except RuntimeError as error:
         raise UserError(
-            f"{weights} is not the state of {plan.spec.model.name!r} as it is now: "
+            f"{weights} does not fit {plan.spec.model.name!r} as it is now: "
             f"{str(error).splitlines()[-1].strip()}; check out the code that the run was made with"
         ) from error
     return network.eval()

@@ -228,8 +228,8 @@ def examine(
     trained = {name: each for name, each in named.items() if each.requires_grad}
     if not trained:
         raise UserError(
-            "all of its parameters are frozen: nothing would be trained; leave requires_grad of "
-            "some as it is"
+            "all of its parameters are frozen: nothing would be trained; keep requires_grad True "
+            "for some"
         )
     odd = [n for n, each in named.items() if each.is_floating_point() and each.dtype != torch.float]
     if odd:
@@ -307,15 +307,15 @@ def _loss(task: Task, output: Any, targets: Any) -> Tensor:
         ) from error
     if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
         what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UserError(f"task: the loss of {name} is of {what}; expected is a sum, one number")
+        raise UserError(f"task: the loss of {name} is of {what}; expected a sum, one number")
     for metric, found in zip(task.metrics, sums, strict=True):
         if metric.sums and not (isinstance(found, Tensor) and found.dim() == 1):
             raise UserError(
-                f"task: the sums of {name}'s metric {metric.name} are {found!r}; expected is a "
+                f"task: the sums of {name}'s metric {metric.name} are {found!r}; expected a "
                 "tensor of one dimension, such as `.sum().reshape(1)`"
             )
     if not weight >= 0:
-        raise UserError(f"task: the weight of {name} is {weight}; expected is 0 or more")
+        raise UserError(f"task: the weight of {name} is {weight}; expected 0 or more")
     return loss
 
 

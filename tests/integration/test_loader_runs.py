@@ -40,4 +40,6 @@ def test_memory_and_ray_data_train_as_native_does_on_as_many_workers_as_cpus(
     native, memory, ray_data, synthetic = losses
     assert native == memory == ray_data
     assert len(synthetic) == len(native)
-    assert "accuracies mean nothing: ddp · synthetic · 2 workers." in " ".join(done.stdout.split())
+    assert "validations have no meaning: ddp · synthetic · 2 workers." in " ".join(
+        done.stdout.split()
+    )

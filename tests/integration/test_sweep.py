@@ -181,7 +181,7 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     command.process.send_signal(signal.SIGINT)
     assert command.wait(PATIENCE_S) == 130, command.stdout + command.stderr
     until_ended(family, 180)
-    assert "what has finished is kept; resume with: raysuite sweep --resume-from" in command.stderr
+    assert "finished work is kept; resume with: raysuite sweep --resume-from" in command.stderr
     assert "Traceback" not in command.stderr
     first = results.journal_file(run_ids(results)[0])
     finished = first.read_bytes()

@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(asked.modules[0], asked.minutes, asked.jobs, asked.sample)
     patterns = asked.modules or ["*"]
     if unknown := [each for each in patterns if not fnmatch.filter(TESTS, each)]:
-        parser.error(f"no module is called {', '.join(unknown)}; valid are {', '.join(TESTS)}")
+        parser.error(f"no module is called {', '.join(unknown)}; valid: {', '.join(TESTS)}")
     code = 0
     for name in TESTS:
         if any(fnmatch.fnmatch(name, each) for each in patterns):

@@ -121,7 +121,7 @@ class MlflowKeeper:
             self._give_up(f"its server did not start: {self._end()}")
         elif now - self.began > _STARTS_S and not self._late:
             self.error, self._late = f"its server has not answered for {_STARTS_S:.0f} s", True
-            log.warning("MLflow: %s; it is still waited for", self.error)
+            log.warning("MLflow: %s; still waiting for it", self.error)
 
     def _mark(self) -> None:
         try:

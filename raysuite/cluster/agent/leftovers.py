@@ -34,7 +34,7 @@ def clear_away(
         if node.host != place.host or not node.temp:
             continue
         if find_process(node.pid, node.birth, node.began):
-            wrong.append(f"agent {node.pid} lives, with {node.temp}; `kill {node.pid}` ends both")
+            wrong.append(f"agent {node.pid} runs, with {node.temp}; `kill {node.pid}` ends both")
             continue
         for pid in kill_left_behind(node.temp):
             wrong.append(f"process {pid} had not ended with its agent; it was killed")

@@ -70,7 +70,7 @@ class MlflowServer:
         """Restore the database here, write the password's file, return the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
-            raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
+            raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster again")
         hosts = (*self._names, "127.0.0.1", "localhost")  # the last two are for SSH forwards
         store = self._store()
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
@@ -121,12 +121,12 @@ def _read_url(file: Path) -> str:
     except OSError as error:
         raise UserError(f"{named} cannot be read: {error}") from error
     if mode & 0o077:
-        raise UserError(f"{named} is open to others (mode {mode & 0o777:o}); chmod 600 closes it")
+        raise UserError(f"others may open {named} (mode {mode & 0o777:o}); call chmod 600 on it")
     try:
         dialect = make_url(url).get_dialect()
     except (SQLAlchemyError, ValueError):
         raise UserError(
-            f"{named} contains no database URL; valid is one line such as "
+            f"{named} contains no database URL; valid: one line such as "
             "postgresql://USER:PASSWORD@HOST/DATABASE"
         ) from None
     try:
@@ -134,8 +134,8 @@ def _read_url(file: Path) -> str:
     except ModuleNotFoundError as error:
         raise MissingPartError(
             f"{named} asks for a database whose driver, {error.name}, is not installed for "
-            f"{sys.executable}; `pip install 'raysuite[postgres]'` brings PostgreSQL's, or "
-            "`make setup` in a checkout"
+            f"{sys.executable}; `pip install 'raysuite[postgres]'`, or `make setup` in a "
+            "checkout, installs PostgreSQL's"
         ) from None
     return url
 
@@ -156,7 +156,7 @@ def _restore(kept: Path, here: Path) -> None:
     if problems:
         raise sqlite3.DatabaseError(
             f"every copy of MLflow's database is damaged ({'; '.join(problems)}); move them away "
-            "to start with an empty one, and write the runs anew with `raysuite sync RESULTS`"
+            "to start with an empty one, and write the runs again with `raysuite sync RESULTS`"
         )
     return None
 

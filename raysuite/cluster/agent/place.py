@@ -165,7 +165,7 @@ def _on(interface: str, ours: Mapping[str, str], key: str = "interface") -> str:
             return address
     raise UserError(
         f"the site's {key} is {interface!r}, which has no IPv4 address on this node, and "
-        f"raysuite needs one; valid are {', '.join(sorted(set(ours.values()))) or 'none'}"
+        f"raysuite needs one; valid: {', '.join(sorted(set(ours.values()))) or 'none'}"
     )
 
 

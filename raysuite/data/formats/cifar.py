@@ -95,7 +95,7 @@ def read_batch(path: Path) -> Batch:
         or not all(isinstance(label, int) and 0 <= label < len(CLASSES) for label in labels)
     ):
         raise DataError(
-            f"{path}: not a batch of CIFAR-10; expected is a dictionary with `labels`, a list of "
+            f"{path}: not a batch of CIFAR-10; expected a dictionary with `labels`, a list of "
             f"numbers from 0 to 9, and `data`, as many rows of {PLANES} bytes; take it from the "
             "official archive"
         )

@@ -67,7 +67,7 @@ def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
         raise DataError(
             f"{path} at byte 0: not an IDX file of {dimensions} dimensions: it begins with "
-            f"{head[:4].hex(' ') or 'nothing'}, expected is 00 00 08 {dimensions:02x}; "
+            f"{head[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x}; "
             "copy it again"
         )
     sizes = struct.unpack(f">{dimensions}I", head[4:])

@@ -30,7 +30,7 @@ from raysuite.files import printable
 from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
-LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
+LAYOUT = "expected PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 _TOPS = ("", "ILSVRC/Data/CLS-LOC/")
 """Folders below the set's folder that may hold train and val."""
 LABEL_FILES = (
@@ -114,7 +114,7 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
     if images.wrong:
         told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
         raise DataError(
-            f"{told}; {LAYOUT}; valid are files that end in {', '.join(IMAGE_SUFFIXES)}; where "
+            f"{told}; {LAYOUT}; valid: files that end in {', '.join(IMAGE_SUFFIXES)}; if "
             "classes may lack images, set data.bad_samples to skip"
         )
     return images
@@ -401,8 +401,8 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
         if others:
             told = sorted(map(_told, others), key=lambda entry: -entry[0])
             message = (
-                f"{len(others)} entries are passed over: valid are files in class folders that "
-                f"end in {', '.join(IMAGE_SUFFIXES)}: {some([text for _, text in told], 3)}"
+                f"{len(others)} entries are ignored (valid: files in class folders that "
+                f"end in {', '.join(IMAGE_SUFFIXES)}): {some([text for _, text in told], 3)}"
             )
             findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(

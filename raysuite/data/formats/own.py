@@ -26,7 +26,7 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts, distinct_names, match_classes
 
 EXPECTED = (
-    "expected is a map-style data set: len(), and [i] -> (image, label) for i from 0; see "
+    "expected a map-style data set: len(), and [i] -> (image, label) for i from 0; see "
     "docs/how-to/own-data.md"
 )
 
@@ -121,7 +121,7 @@ class Source(base.Source):
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise DataError(
-                f"{place} raised {type(error).__name__}: {error}; expected are an image and its "
+                f"{place} raised {type(error).__name__}: {error}; expected an image and its "
                 "label; correct it, or set data.bad_samples to skip"
             ) from error
 
@@ -138,7 +138,7 @@ class Source(base.Source):
             pixels = given[:, :, None] if given.ndim == 2 else given
             if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
                 raise DataError(
-                    f"{place}: the image is {given.dtype} of shape {list(given.shape)}; valid are "
+                    f"{place}: the image is {given.dtype} of shape {list(given.shape)}; valid: "
                     "a PIL image, uint8 or uint16 pixels [H, W], [H, W, 1] or [H, W, 3], and the "
                     "bytes of an image file"
                 )
@@ -150,7 +150,7 @@ class Source(base.Source):
 def _pair(sample: Any, place: str) -> tuple[Any, int]:
     """The image and the class number of a sample. Raises DataError for a sample of any other form,
     and whatever the user's code raises."""
-    wanted = "expected is (image, class number)"
+    wanted = "expected (image, class number)"
     if isinstance(sample, Mapping) or not isinstance(sample, Collection) or len(sample) != 2:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
         if isinstance(sample, Mapping):
@@ -165,7 +165,7 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
         )
     number = int(label)
     if float(label) != number:
-        raise DataError(f"{place}: its label is {label!r}; expected is a whole number")
+        raise DataError(f"{place}: its label is {label!r}; expected a whole number")
     return image, number
 
 
@@ -219,7 +219,7 @@ def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Par
             part.sizes[size_of(pixels, place)] += 1
             part.labels[label] += 1
             if not 0 <= label < classes:
-                message = f"label {label}; valid are 0 to {classes - 1}"
+                message = f"label {label}; valid: 0 to {classes - 1}"
                 part.wrong("label", place, message)
             first[sample] = (label, _digest(pixels))
     with closing(Source(prepared, split)) as source:
@@ -229,16 +229,16 @@ def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Par
                 image, label = source.read(sample)
                 again = (label, _digest(decode(image, channels, place)))
             except DataError as error:
-                part.wrong("image", place, f"read once more: {reason(error, place)}")
+                part.wrong("image", place, f"at the second reading: {reason(error, place)}")
                 continue
             if again != first[sample]:
                 what = "label" if again[0] != first[sample][0] else "image"
                 part.wrong(
                     "image",
                     place,
-                    f"read once more, from another instance, its {what} is another one: workers "
-                    "and epochs would not train on the same data; draw from a generator that is "
-                    "seeded by the split and the number of the sample",
+                    f"its {what} differs when another instance reads it, so workers and epochs "
+                    "would not train on the same data; draw from a generator that is seeded by the "
+                    "split and the number of the sample",
                 )
     return part
 

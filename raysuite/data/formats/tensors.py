@@ -80,7 +80,7 @@ class _Samples:
         if not isinstance(found, tuple | list) or len(found) != 2:
             parts = f" of {len(found)}" if isinstance(found, tuple | list) else ""
             raise DataError(
-                f"{place} is a {type(found).__name__}{parts}; expected is (inputs, targets)"
+                f"{place} is a {type(found).__name__}{parts}; expected (inputs, targets)"
             )
         return found[0], found[1]
 

@@ -89,7 +89,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
     packed = [str(path) for split in SPLITS for path in paths[split] if _compressed(path)]
     if packed:
         raise DataError(
-            f"{some(packed, SHOWN)}: compressed as a whole by GZIP or ZLIB; valid are plain "
+            f"{some(packed, SHOWN)}: compressed as a whole by GZIP or ZLIB; valid: plain "
             "records; unpack them (gunzip), and write their indices again with "
             f"`raysuite data check {root} --write-index`"
         )
@@ -157,7 +157,7 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
         raise DataError(
-            f"no index of {some(bare, SHOWN)}; expected is NAME.idx next to it or in idx_files; "
+            f"no index of {some(bare, SHOWN)}; expected NAME.idx next to it or in idx_files; "
             f"run `raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or "
             "set data.bad_samples to skip to find the records anew in each run"
         )
@@ -241,7 +241,7 @@ def read_index(path: Path) -> NDArray[np.int64]:
         return numbers.reshape(-1, 2)
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{path}: not an index of a TFRecord file ({error}); expected is a line "
+            f"{path}: not an index of a TFRecord file ({error}); expected a line "
             "'offset size' per record; delete it, and write it again with "
             f"`raysuite data check {path.parent} --write-index`"
         ) from error
@@ -536,15 +536,15 @@ def check_shard(
                     part.names.update((name, label) for name in _class_name(data))
                     if (label not in labels) if labels is not None else label < 0:
                         valid = f"{labels[0]} to {labels[-1]}" if labels else "0 and above"
-                        message = f"label {label}; valid are {valid}"
+                        message = f"label {label}; valid: {valid}"
                         part.wrong("label", str(path), message, offset)
                     check_image(part, image, str(path), decode, offset)
                 count(size)
             digest = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else None
             if sha256 and digest and digest != sha256:
                 message = (
-                    f"not what was converted: its SHA-256 is {digest[:12]}..., and manifest.json "
-                    f"says {sha256[:12]}..."
+                    f"not the converted shard: its SHA-256 is {digest[:12]}..., and manifest.json "
+                    f"has {sha256[:12]}..."
                 )
                 part.wrong("file", str(path), message)
     except OSError as error:

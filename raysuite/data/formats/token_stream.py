@@ -149,7 +149,7 @@ def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     _, version, kind, sequences, documents = _HEADER.unpack_from(content)
     if version != 1 or kind not in _KINDS:
         raise DataError(
-            f"{index}: version {version} and numbers of kind {kind}; read are version 1 and the "
+            f"{index}: version {version} and numbers of kind {kind}; valid: version 1 and the "
             f"kinds {', '.join(map(str, _KINDS))}, whole numbers; {remedy}"
         )
     if len(content) < _HEADER.size + 12 * sequences + 8 * documents:

@@ -185,8 +185,8 @@ def check_place(folder: Path) -> None:
         raise UserError(f"{folder} is a file; give another --out")
     if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
         raise UserError(
-            f"{folder} contains files that `raysuite data make` did not write; they are left "
-            "alone: give another --out, or move them away"
+            f"{folder} contains files that `raysuite data make` did not write "
+            "and will not replace; give another --out, or move them away"
         )
 
 

@@ -133,9 +133,9 @@ def plan_synthetic_set(
     known = _known(name)
     chosen = _form(name, known, form)
     if content not in get_args(Content):
-        raise UserError(f"content {content!r}; valid are {' and '.join(get_args(Content))}")
+        raise UserError(f"content {content!r}; valid: {' and '.join(get_args(Content))}")
     if seed < 0:
-        raise UserError(f"seed {seed}; valid are numbers from 0")
+        raise UserError(f"seed {seed}; valid: numbers from 0")
     facts = known.facts
     train = _train_images(name, known, fraction, images)
     classes = _classes(name, facts.classes, train, classes)
@@ -164,7 +164,7 @@ def plan_synthetic_set(
 def _known(name: str) -> NamedSet:
     if name not in NAMED:
         hint = "; digits needs none: it comes with scikit-learn" if name == "digits" else ""
-        raise UserError(f"no synthetic data set for {name!r}; valid are {', '.join(NAMED)}{hint}")
+        raise UserError(f"no synthetic data set for {name!r}; valid: {', '.join(NAMED)}{hint}")
     return NAMED[name]
 
 
@@ -181,11 +181,11 @@ def _train_images(name: str, known: NamedSet, fraction: float | None, images: in
         raise UserError("both a fraction and a number of images are given; give one of them")
     if fraction is not None:
         if not 0 < fraction <= 1:
-            raise UserError(f"fraction {fraction:g}; valid is above 0, up to 1")
+            raise UserError(f"fraction {fraction:g}; valid: above 0, up to 1")
         images = round(official * fraction)
     images = official if images is None else images
     if images < 2:
-        raise UserError(f"{images} training images of {name}; valid are two or more")
+        raise UserError(f"{images} training images of {name}; valid: two or more")
     return images
 
 
@@ -195,8 +195,8 @@ def _classes(name: str, official: int, train: int, wanted: int | None) -> int:
         return few if official <= 10 else min(official, max(2, train // _PER_CLASS))
     if not 1 <= wanted <= min(official, train):
         raise UserError(
-            f"{wanted} classes; {name} has {official}, and {train} training images are enough for "
-            f"as many; give 1 to {min(official, train)}"
+            f"{wanted} classes; {name} has {official}, and each needs one of {train} training "
+            f"images; give 1 to {min(official, train)}"
         )
     return wanted
 
@@ -206,7 +206,7 @@ def _size(name: str, form: str, size: Size | None) -> Size:
         return SIZES[name]
     least, most = _SIDES
     if not all(least <= side <= most for side in size):
-        raise UserError(f"size {size[0]}x{size[1]}; valid are sides of {least} to {most} pixels")
+        raise UserError(f"size {size[0]}x{size[1]}; valid: sides of {least} to {most} pixels")
     if form in CIFAR_FILES and size != SIZES[name]:
         raise UserError(f"CIFAR-10's {form} files hold 32 x 32 pixels; use folder or tfrecord")
     if name == "mnist" and size[0] != size[1]:

@@ -259,10 +259,10 @@ class TrialSource(Searcher):
                 self._left_out.append(values)
                 self._write_down()
                 text = ", ".join(f"{key}={value}" for key, value in values.items())
-                self._notify(f"no trial of {text}: {'; '.join(str(error).splitlines())}")
+                self._notify(f"no trial for {text}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
-                    self._notify(f"no further trials: {left_out} in a row make no spec")
+                    self._notify(f"no further trials: {left_out} draws in a row gave no valid spec")
                     break
                 continue
             if self._can_be(plan):

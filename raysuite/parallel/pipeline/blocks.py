@@ -174,7 +174,7 @@ def _layers(model: Any) -> list[list[Part]]:
         return _in_a_row(model)
     raise UserError(
         "strategy.name: pipeline needs the network as a list of layers, and "
-        f"{type(model).__name__} is not one; valid are raysuite's CIFAR ResNets, torchvision's "
+        f"{type(model).__name__} is not one; valid: raysuite's CIFAR ResNets, torchvision's "
         "ResNets, VGGs and mobilenet_v2, nn.Sequential, and any module with a method layers() "
         "that returns them in order"
     )

@@ -1,4 +1,4 @@
-"""Where to cut a network: the cost of each block, and the exact best contiguous partition."""
+"""The cuts of a network: the cost of each block, and the exact best contiguous partition."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     """
     if count < stages:
         raise UserError(
-            f"strategy.stages: got {stages}, and the network has {count} blocks; at most "
-            f"{count} stages have a block each"
+            f"strategy.stages: got {stages}, but the network has only {count} blocks; give "
+            f"at most {count} stages"
         )
     # best[n]: (largest cost, sizes) of the first n blocks in the stages so far
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}

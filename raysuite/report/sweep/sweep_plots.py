@@ -46,7 +46,7 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
 """Colours from the second rank to the worst."""
 BEST = "#D55E00"
-BY_RANK = "The best is orange; the others go by rank, from blue down to grey."
+BY_RANK = "The best is orange; the others are coloured by rank, from blue to grey."
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
@@ -223,7 +223,7 @@ def parallel(study: Study) -> Plot | None:
     ]
     traces.append(p.trace("text", ticks))
     more = len(study.keys) - MOST_AXES
-    left_out = f" {text.count(more, 'more key')} in the table alone." if more > 0 else ""
+    left_out = f" {text.count(more, 'more key')} only in the table." if more > 0 else ""
     told_goal = study.told(study.goal).words
     titles = json.dumps([axis.title for axis in axes])
     absent = any(spot < 0 for axis in axes for spot, _ in axis.ticks)
@@ -231,7 +231,7 @@ def parallel(study: Study) -> Plot | None:
     return Plot(
         name="parallel",
         title="Parallel coordinates",
-        note=f"A line is a trial; the last axis is its {told_goal}, the best on "
+        note=f"Each line is a trial; the last axis is its {told_goal}, the best on "
         f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
@@ -288,7 +288,7 @@ def curves(study: Study) -> Plot | None:
     traces += [*_ends(study), *_taken(study)]
     pruned = study.of("pruned")
     crosses = (
-        f" A cross is where {study.scheduler} stopped a trial early: {len(pruned)} of "
+        f" Crosses mark where {study.scheduler} stopped a trial early: {len(pruned)} of "
         f"{len(study.trials)}."
         if pruned
         else ""
@@ -296,7 +296,7 @@ def curves(study: Study) -> Plot | None:
     taken = sum(len(trial.taken) for trial in study.trials)
     if taken:
         crosses += (
-            " A diamond is where a trial took another's weights; its line continues from theirs: "
+            " Diamonds mark where a trial took another's weights, from which it continued: "
             f"{text.count(taken, 'time')}."
         )
     marked = max(len(trial.curve) for trial in drawn) <= MOST_MARKERS
@@ -395,9 +395,9 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     return Plot(
         name=f"pareto-{x}-{y}".replace("_", "-"),
         title=f"Pareto front: {study.told(y).words} over {study.told(x).words}",
-        note=f"A point is a trial. On the line, the front{among}: no other trial is better in one "
+        note=f"Points are trials. The line is the front{among}: no other trial is better in one "
         f"goal and as good in the other. Better lies {better_x} and {better_y}. Trials that were "
-        "stopped early count with what they reached.",
+        "stopped early count with their last results.",
         description=f"{text.count(len(both), 'trial')}, {len(best)} of them on the front: "
         f"{text.listed([trial_name(trial) for trial in best])}.",
         traces=traces,
@@ -441,7 +441,7 @@ def importance_plot(found: Importances) -> Plot | None:
         name="importance",
         title="Importance of parameters",
         note=f"Share of the variance of the {found.judged} that a key alone explains, by fANOVA "
-        f"over {found.trials} trials; what the bars lack to 100 % is of keys together, and noise. "
+        f"over {found.trials} trials; the rest to 100 % is interactions of keys, and noise. "
         f"Bars are medians and whiskers the middle {MIDDLE:.0%} of {found.resamples} bootstrap "
         f"samples.{rough}{without if found.left_out else ''}",
         description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",

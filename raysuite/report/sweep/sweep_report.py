@@ -34,7 +34,7 @@ MOST_SPECS = 6
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep's report contains in addition to its rows."""
+    """The parts of a sweep's report in addition to its rows."""
 
     study: Study
     importances: Importances
@@ -209,6 +209,6 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     ended = "stopped early" if trial.status == "pruned" else "finished"
     yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
-        yield "It is another run than the trial: pbt changed values on the way, and here the last"
-        yield "ones hold throughout."
+        yield "It is another run than the trial: pbt changed values during training, and here the"
+        yield "last values hold throughout."
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

@@ -26,7 +26,7 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
     """Results first, then caveats, then problems."""
     if not study.trials:
-        return [Sentence("problem", "No trial was decided so far.")]
+        return [Sentence("problem", "No trial has been chosen so far.")]
     said = [Sentence("result", each) for each in (*_results(study), *_cost(study))]
     said += [Sentence("caveat", each) for each in _caveats(study, found)]
     return [*said, *(Sentence("problem", each) for each in _problems(study))]
@@ -108,17 +108,17 @@ def _cost(study: Study) -> Iterator[str]:
     planned = (trial.figures.plan["spec"]["training"]["epochs"] for trial in pruned)
     left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
-        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared {left} "
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and saved {left} "
         "epochs; --against a sweep without early stopping measures the time saved."
     )
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if study.best is not None and len(study.ranked) > 1:
-        seen = " [ ] is the 95 % interval for the validation set's size alone (Wilson)."
+        seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
             f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
-            f"that its result is of, so it is optimistic; run its spec with repeats for a spread."
+            "that its result is from, so it is optimistic; run its spec with repeats for a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     timed = [study.told(goal).words for goal in study.goals if goal not in QUALITY]
@@ -130,7 +130,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if any(trial.taken for trial in study.trials):
         yield (
             "Values in tables and parallel coordinates are those that a trial began with; pbt "
-            "changed some on the way, so that a trial's result is not due to them alone."
+            "changed some later, so a trial's result is not due only to its first values."
         )
     if found.message:
         yield found.message
@@ -172,4 +172,4 @@ def _problems(study: Study) -> Iterator[str]:
         yield f"Without a result so far, and can be resumed: {rest}."
     asked = study.search.get("trials")
     if isinstance(asked, int) and len(study.trials) < asked:
-        yield f"{len(study.trials)} of {asked} trials were decided so far."
+        yield f"{len(study.trials)} of {asked} trials have been chosen so far."

@@ -52,8 +52,8 @@ def best_sheet(study: Study) -> Sheet:
     )
     if timed := [goal for goal in study.goals if goal in TIMES]:
         note += (
-            f" A {study.told(timed[0]).words} has the resolution of an epoch; beside it, the "
-            "epochs to the target, in which trials may be equal whose times differ."
+            f" A {study.told(timed[0]).words} has the resolution of an epoch; the column "
+            "beside it has the epochs to the target."
         )
     return sheet_of(
         "best-trials",
@@ -67,7 +67,7 @@ def best_sheet(study: Study) -> Sheet:
 
 def trials_sheet(study: Study) -> Sheet:
     """Every trial, in the order in which they were chosen."""
-    note = "A value is missing where a key's condition did not hold."
+    note = "A value is missing if a key's condition did not hold."
     return sheet_of("trials", "All trials", trial_columns(study), study.trials, (note,), _style)
 
 
@@ -152,7 +152,7 @@ def taken_sheet(study: Study) -> Sheet:
     ]
     note = (
         "At each interval the worst trials take the weights and the optimiser's state of the "
-        "best (Jaderberg et al. 2017). A trial's result before is of its own weights."
+        "best (Jaderberg et al. 2017). A trial's result before that is of its own weights."
     )
     numbers = ("After epoch", title, f"{title} there")
     heading = "Weights taken from other trials"
@@ -168,9 +168,9 @@ def costs_sheet(study: Study) -> Sheet:
     ]
     note = (
         "Worker-seconds: workers times the wall clock from each start of a trial to its last "
-        "record, over all attempts, and that of the search for its batch. Starting Ray and "
-        "what lies between trials is not in it, nor are searches that found no batch, and "
-        "attempts that were made again with --retry-failed."
+        "record, over all attempts, and that of the search for its batch. Not included are "
+        "the start of Ray, the time between trials, searches that found no batch, and attempts "
+        "that --retry-failed repeated."
     )
     return sheet_from("sweep-costs", "Cost by state", lines, list(lines[0])[1:], (note,))
 

@@ -83,8 +83,8 @@ GIVEN = {
     "cluster site new --yes a --set tyme=3": "did you mean 'time'?",
     "cluster site new --yes a --set nodes=x": "nodes: got 'x'",
     "cluster site new --yes a --set nodes": "'nodes' is not key=value",
-    "cluster site new --yes a --from nowhere": "valid are alps-clariden",
-    "cluster site new --yes a --set kind=cloud": "are local, slurm, hosts",
+    "cluster site new --yes a --from nowhere": "valid: alps-clariden",
+    "cluster site new --yes a --set kind=cloud": "valid: local, slurm, hosts",
     "image build r.sif --extras mpi": "extra 'mpi'; valid",
     "image build there.sif --mirror http://m.example/debian": "replace it with --force",
     "image verify none.sif": "build one",
@@ -101,7 +101,7 @@ GIVEN = {
     "data make mnist --address auto": "may",
     "data make mnist --scale laptop": "'mnist' is not one",
     "data make EXPERIMENTS/ddlbench.yaml --images 9": "its synthetic data",
-    "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid are laptop",
+    "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid: laptop",
 }
 """A line, and words of its message. In the working folder are results, a file and a folder."""
 

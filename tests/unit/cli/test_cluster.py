@@ -180,4 +180,4 @@ def test_logs(own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out == "two\n"
     wrong = CLI.invoke(app, ["cluster", "logs", "c"])
     assert wrong.exit_code == 2
-    assert "valid are a, b" in wrong.output
+    assert "valid: a, b" in wrong.output

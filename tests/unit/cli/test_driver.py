@@ -66,7 +66,7 @@ def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RAY_ADDRESS", "https://10.0.0.1:8265")
     done = CliRunner().invoke(app, ["run", "x.yaml"])
     assert done.exit_code == 2
-    assert "no Ray can be joined there" in done.stderr
+    assert "is only for submitting jobs" in done.stderr
 
 
 def test_ctrl_c_while_the_command_line_is_built(

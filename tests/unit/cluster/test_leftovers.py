@@ -239,7 +239,7 @@ def test_an_agent_that_lives_is_left_alone(
     birth = birth_of(us.pid) if stepped_s else ""
     kill_agent(folder, temp, pid=us.pid, began=us.create_time() - stepped_s, birth=birth)
     (line,) = clear_away(folder, cluster, HEAD, print)
-    assert f"agent {us.pid} lives" in line
+    assert f"agent {us.pid} runs" in line
     assert (temp / "mlflow" / "mlflow.db").exists()
 
 

@@ -141,8 +141,8 @@ def test_a_sites_own_database_is_named_in_a_file(folder: ClusterFolder, tmp_path
 @pytest.mark.parametrize(
     ("url", "mode", "said"),
     [
-        (URL, 0o640, r"is open to others \(mode 640\); chmod 600 closes it"),
-        ("secret", 0o600, "contains no database URL; valid is one line such as postgresql://"),
+        (URL, 0o640, r"others may open .* \(mode 640\); call chmod 600"),
+        ("secret", 0o600, "contains no database URL; valid: one line such as postgresql://"),
         ("secret://me@db/x", 0o600, "contains no database URL"),
     ],
 )

@@ -79,7 +79,7 @@ def test_addresses() -> None:
     named = SlurmSite(name="far", interface=loopback)
     assert find_address(named, None).startswith("127.")
     assert find_address(FAR, "127.0.0.1") == "127.0.0.1"
-    with pytest.raises(UserError, match=f"'nope0'.*valid are.*{loopback}"):
+    with pytest.raises(UserError, match=f"'nope0'.*valid:.*{loopback}"):
         find_address(SlurmSite(name="far", interface="nope0"), None)
 
 

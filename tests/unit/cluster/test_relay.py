@@ -74,7 +74,7 @@ def test_clients_and_nodes_know_the_head_by_their_own_addresses(tmp_path: Path) 
         address for address, name in own_addresses().items() if name == loopback
     }
     assert client_address(SlurmSite(name="far"), "10.0.0.1") == "10.0.0.1"
-    with pytest.raises(UserError, match=r"client_interface is 'nope0'.*valid are"):
+    with pytest.raises(UserError, match=r"client_interface is 'nope0'.*valid:"):
         client_address(SlurmSite(name="far", client_interface="nope0"), "10.0.0.1")
     head = Head(
         host="n", gcs="10.0.0.1:6", dashboard="http://10.1.0.1:7", mlflow="http://10.1.0.1:8"

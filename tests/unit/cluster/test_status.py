@@ -203,9 +203,9 @@ def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
     folder.write(Alive(addresses=("1.0",), incarnation="now"))
     assert now() == ("up", "")
     folder.write(Stop(reason="time_limit", deadline=1.0))
-    assert now() == ("stopping", "the time limit came")
+    assert now() == ("stopping", "the time limit")
     slurm_says(monkeypatch, JobState("gone"))
-    assert now() == ("ended", "the time limit came")
+    assert now() == ("ended", "the time limit")
     folder.forget(Stop)
     assert now()[0] == "stale"
     slurm_says(monkeypatch, JobState("gone", "OUT_OF_MEMORY", "OutOfMemory", ("a",)))
@@ -293,7 +293,7 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
             assert find_folder(None).name == "one"
     with pytest.raises(UserError, match="name one of one, two"):
         find_folder(None)
-    with pytest.raises(UserError, match="known are one, two"):
+    with pytest.raises(UserError, match="known: one, two"):
         find_folder("three")
 
 

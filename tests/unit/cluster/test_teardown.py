@@ -85,7 +85,7 @@ def test_a_busy_head_is_asked_again(
     down(folder, grace_s, told.append)
     if grace_s:
         assert left == []
-        assert told == ["1 jobs stop: digits"] * 2 + ["ending", "killing what did not end"]
+        assert told == ["1 jobs stop: digits"] * 2 + ["ending", "killing the remaining processes"]
     else:
         assert len(left) == 4
         assert told[0].endswith("longer for digits")

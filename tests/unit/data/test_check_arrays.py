@@ -18,7 +18,7 @@ def test_idx_labels_out_of_range(tmp_path: Path) -> None:
     path.write_bytes(content)
     finding = only(check(detect(tmp_path)))
     assert (finding.place, finding.offset) == (str(path), 13)
-    assert finding.message == "label 77; valid are 0 to 9"
+    assert finding.message == "label 77; valid: 0 to 9"
 
 
 def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_conversion_is_held_against_its_manifest(tmp_path: Path) -> None:
     shard.with_suffix(".idx").write_text("".join(rows[:-1]))
     finding = only(check(detect(target)))
     assert (finding.place, finding.kind) == (str(shard), "file")
-    assert "what was converted" in finding.message
+    assert "not the converted shard" in finding.message
     (target / "manifest.json").write_text("{")
     assert only(check(detect(target))).place == str(target / "manifest.json")
     (target / "manifest.json").write_text(json.dumps({"files": [1], "first_label": "x"}))

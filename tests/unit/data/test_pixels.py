@@ -80,7 +80,7 @@ def test_a_size_is_of_columns_and_rows() -> None:
         (saved(Image.fromarray(COLOURS), "PPM"), "not a readable image"),
         (saved(Image.fromarray(COLOURS), "TGA"), "not a readable image"),
         (png(COLOURS, 2, 8)[:-1], "not a readable image .*cut short"),
-        (tiff(np.zeros((2, 3, 1), np.float32)), "its pixels are 32-bit floats; valid are"),
+        (tiff(np.zeros((2, 3, 1), np.float32)), "its pixels are 32-bit floats; valid:"),
         (
             tiff(np.zeros((2, 3, 1), np.uint16), photometric=0),
             "a TIFF of 16 bits in which 0 is white",

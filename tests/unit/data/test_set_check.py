@@ -167,4 +167,4 @@ def test_files_that_are_passed_over_are_noted(folder: Path) -> None:
         (folder / "train" / "1" / "nested" / "deep" / f"{number}.png").touch()
     (note,) = notes(check(detect(folder)))
     nested = folder / "train" / "1" / "nested"
-    assert note.message.partition(".tiff: ")[2].startswith(f"{nested} (a folder with 2 images), ")
+    assert note.message.partition(".tiff): ")[2].startswith(f"{nested} (a folder with 2 images), ")

@@ -150,7 +150,7 @@ def test_what_others_wrote_is_left_alone(tmp_path: Path, force: bool) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     (folder / "train").write_text("precious")
-    with pytest.raises(UserError, match="left alone"):
+    with pytest.raises(UserError, match="will not replace"):
         make(plan_synthetic_set("mnist", images=20), folder, 1, force)
     assert (folder / "train").read_text() == "precious"
     with pytest.raises(UserError, match="is a file"):

@@ -20,7 +20,7 @@ def test_addresses_are_those_of_the_subnet(lab: Lab) -> None:
         "10.199.0.11",
         "10.199.0.12",
     ]
-    with pytest.raises(LabError, match="valid are node1, node2"):
+    with pytest.raises(LabError, match="valid: node1, node2"):
         lab.check_host(LOGIN)
     assert lab.check_host(LOGIN, login=True) == LOGIN
 

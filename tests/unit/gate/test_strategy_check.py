@@ -255,7 +255,7 @@ def test_lossy_throughout_is_held_to_the_bounds_that_it_states() -> None:
     assert passed["none"].rule == (
         "ranks bit-equal; lossy options: gradients within the bounds that follow from them"
     )
-    assert "times what they can change" in passed["sum"].message
+    assert "times the most that they can change" in passed["sum"].message
     assert verdict(lossy=bf16, kind=Right).passed
     assert not verdict(lossy=Lossy()).passed  # states no bound
 
@@ -276,7 +276,7 @@ def test_lossy_options_are_held_to_their_bounds_in_16_bits_too(
     monkeypatch.setattr(LossScale, "decide", _half(LossScale.decide))
     found = verdict(settings=settings, lossy=bf16, kind=Right)
     assert not found.passed
-    assert "times what they can change" in found.message
+    assert "times the most that they can change" in found.message
 
 
 def _half(right: Callable[[LossScale], None]) -> Callable[[LossScale], None]:
@@ -479,13 +479,13 @@ def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing
 @pytest.mark.parametrize(
     ("changes", "lossy", "words"),
     [
-        ({}, Lossy(reduced="bf16"), "the strategy is lossy throughout"),
+        ({}, Lossy(reduced="bf16"), "the strategy has no exact form"),
         (
             {
                 "strategy": {"name": "pipeline", "schedule": "pipedream"},
                 "resources_workers": 2,
             },
-            *(None, "its gradients are applied late by intent"),
+            *(None, "its gradients are applied late by design"),
         ),
         ({"model": {"name": "tests.unit.gate.test_own_network:Synced"}}, None, "SyncBatchNorm"),
     ],

@@ -139,7 +139,7 @@ def test_a_calibration_from_before_is_refused_where_its_messages_were_counted_ot
     model = exact.seconds.model_copy(update={"costs": costs})
     before.model_copy(update={"seconds": model}).write(file)
     with pytest.raises(
-        UserError, match=r"messages of deepspeed otherwise.*calibrate made-up --out"
+        UserError, match=r"messages of deepspeed differently.*calibrate made-up --out"
     ):
         Calibration.read(file)
 
@@ -405,7 +405,7 @@ def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:
         for plan, each in zip(alone, predict(alone, found, "x.yaml"), strict=True)
     }
     assert outside["single"] == outside["ddp"] == ()
-    assert outside["horovod"] == ("workers 1, measured were 2 to 2 of horovod",)
+    assert outside["horovod"] == ("workers 1, measured: 2 to 2 of horovod",)
 
 
 def test_resumed_runs_do_not_count_for_the_start() -> None:

@@ -160,7 +160,7 @@ def test_a_file_of_figures_names_its_series(tmp_path: Path) -> None:
         ("workers,speed\n4,1\n", "no column throughput"),
         ("workers,throughput\n4,1\n", "no column nodes"),
         ("workers,nodes,throughput\n4,1,x\n8,2,5\n2,4,5\n4,1,-1\n", "line 2, line 4, line 5"),
-        ("", "no column throughput and none workers"),
+        ("", "no column throughput and no column workers"),
     ],
 )
 def test_a_wrong_file_is_refused_with_every_line(tmp_path: Path, text: str, said: str) -> None:

@@ -130,7 +130,7 @@ def test_the_report_tells_it_and_equals_the_oracle(tmp_path: Path) -> None:
     assert rows[2].epoch_seconds.mean < 100
     build(results, pictures=False)
     said = (tmp_path / "report.html").read_text("utf-8")
-    assert "stopped when asked" in said
+    assert "stopped on request" in said
     assert differences(results) == []
 
 

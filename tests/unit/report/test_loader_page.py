@@ -121,14 +121,14 @@ def test_limits_that_are_far_away_are_not_drawn():
     assert plot is not None
     drawn = [name for trace in plot.traces for name in trace["y"]]
     assert drawn == ["decoding alone", "native", "decoding alone"]
-    assert plot.note.endswith("In the table alone, as much faster: synthetic and reading alone.")
+    assert plot.note.endswith("Much faster, so only in the table: synthetic and reading alone.")
 
 
 def test_the_fastest_loader_is_drawn_however_much_faster_it_is():
     figures = {"native · 1 thread": ([100.0] * 3, 1.0), "memory · 1 thread": ([9000.0] * 3, 1.0)}
     plot = speeds(loading_rows(fake_bench(figures)))
     assert sorted(name for trace in plot.traces for name in trace["y"]) == ["memory", "native"]
-    assert "table alone" not in plot.note
+    assert "only in the table" not in plot.note
 
 
 def test_nothing_measured_is_a_page_too():

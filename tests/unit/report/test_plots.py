@@ -288,7 +288,7 @@ def test_intervals_that_are_cut_are_mentioned(tmp_path):
         row if row.is_best else replace(row, to_best=replace(row.to_best, high=2.0)) for row in rows
     ]
     notes = [plots.against_best(Drawing(each)).note for each in (rows, wide)]
-    assert ["go on beyond it" in note for note in notes] == [False, True]
+    assert ["extend beyond it" in note for note in notes] == [False, True]
 
 
 def test_different_strategies_make_no_line(tmp_path):

@@ -208,9 +208,9 @@ def test_the_note_says_where_intervals_come_from(tmp_path, repeats):
 def test_random_tensors_in_place_of_images_are_a_caveat(tmp_path):
     spec = TWELVE_ROWS.replace("[native, dali]", "[native, synthetic]")
     said = summary(tmp_path, spec=spec)
-    assert "what is validated mean nothing: ddp · synthetic · 1 worker, " in said
-    assert "nothing: ddp · native" not in said
-    assert "mean nothing" not in summary(tmp_path / "other")
+    assert "validations have no meaning: ddp · synthetic · 1 worker, " in said
+    assert "meaning: ddp · native" not in said
+    assert "have no meaning" not in summary(tmp_path / "other")
 
 
 def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path):

@@ -66,7 +66,7 @@ def test_the_summary_tells_the_best_and_what_was_spared(asha):
     assert f"Best of 12 trials: trial {best.number} with a validation accuracy of" in results
     assert f"optimizer.lr = {best.values['optimizer.lr']:.4g}, optimizer.momentum = " in results
     left = sum(9 - trial.epochs for trial in asha.sweep.study.of("pruned"))
-    assert f"asha stopped 9 trials early and spared {left} epochs" in results
+    assert f"asha stopped 9 trials early and saved {left} epochs" in results
     assert "n = 1" in asha.sweep.sheets[0].notes[0]
     assert "optimistic" in said(asha, "caveat")
 

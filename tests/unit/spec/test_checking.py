@@ -92,7 +92,7 @@ resources: {workers: 0, device: tpu}
             "did you mean 'strategy.bucket_mb'?",
         ),
         ("strategy: {name: ddp, zero_stage: 1}", "strategy.zero_stage", "a key of deepspeed, and"),
-        ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid are name"),
+        ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid: name"),
         ("strategy: 5", "strategy", "`name`: single, ddp"),
         ("strategy: {bucket_mb: 3}", "strategy", "`name`: single, ddp"),
         ("strategy: custom", "strategy.target", "is missing"),
@@ -160,8 +160,8 @@ def test_dotted_keys() -> None:
 
 
 def test_suggest_prefers_what_looks_alike() -> None:
-    assert suggest("ddq", ["ddp", "horovod"]) == "did you mean 'ddp'? valid are ddp, horovod"
-    assert suggest("xyz", ["ddp"]) == "valid are ddp"
+    assert suggest("ddq", ["ddp", "horovod"]) == "did you mean 'ddp'? valid: ddp, horovod"
+    assert suggest("xyz", ["ddp"]) == "valid: ddp"
 
 
 def test_off_is_a_profile_whichever_yaml_reads_it() -> None:

@@ -16,7 +16,7 @@ from raysuite.spec.strategies import PipelineOptions
         ({"stages": 3, "partition": [1, 2]}, "3 numbers"),
         ({"schedule": "interleaved_1f1b", "stages": 4}, "2 or more chunks"),
         ({"schedule": "interleaved_1f1b", "stages": 5, "chunks": 2}, "multiple of chunks"),
-        ({"schedule": "interleaved_1f1b", "stages": 6, "chunks": 2}, "3 would do"),
+        ({"schedule": "interleaved_1f1b", "stages": 6, "chunks": 2}, "give 3"),
         ({"chunks": 2}, "1f1b has one"),
         ({"replicas": [2, 1]}, "the schedule is 1f1b"),
         ({"schedule": "pipedream", "replicas": [2, 1, 1]}, "2 numbers"),

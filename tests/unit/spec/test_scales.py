@@ -105,7 +105,7 @@ def test_the_command_line_comes_after_the_scale(file: Path) -> None:
 def test_a_scale_that_is_not_there(file: Path) -> None:
     (found,) = mistakes(file, scale="huge")
     assert found.startswith("12: scales: ")
-    assert "valid are laptop, one, swept, wrong" in found
+    assert "valid: laptop, one, swept, wrong" in found
 
 
 @pytest.mark.parametrize("scale", [None, "odd", "laptop"])

@@ -177,7 +177,7 @@ def test_the_shape_of_a_dimension(line: str, words: str) -> None:
     [
         ("{strateggy: ddp}", "'strategy'"),
         ("{optimizer.lr: 0.1}", "`choice` or `grid`"),
-        ("{strategy: horovod}", "valid are ddp, deepspeed"),
+        ("{strategy: horovod}", "valid: ddp, deepspeed"),
         ("{seed: 1}", "did you mean"),
     ],
 )
@@ -215,7 +215,7 @@ def test_conditions_in_a_circle() -> None:
         ("  scheduler: pbt\n", "search.scheduler.interval_epochs", "is missing"),
         ("  scheduler: ahsa\n", "search.scheduler", "'asha'"),
         ("  scheduler: {name: asha, grace_epochs: 0}\n", "search.scheduler.grace_epochs", "1"),
-        ("  searcher: {name: optuna, sampler: gp}\n", "search.searcher.sampler", "valid are tpe"),
+        ("  searcher: {name: optuna, sampler: gp}\n", "search.searcher.sampler", "valid: tpe"),
         ("  goal: speed\n", "search.goal", "got 'speed'"),
         ("  deadline_s: 0\n", "search.deadline_s", "greater than 0"),
         ("  trails: 3\n", "search.trails", "'trials'"),

@@ -71,7 +71,7 @@ nods: 3
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nodes: 1", "are local, slurm"),
+        ("nodes: 1", "valid: local, slurm"),
         ("kind: slrum", "'slurm'"),
         ("kind: [slurm]", "got ['slurm']"),
         ("kind: slurm\npartitoin: a", "'partition'"),

@@ -140,7 +140,7 @@ def test_an_unknown_logger_and_folder_are_refused(tmp_path: Path) -> None:
     results = write_results(tmp_path / "a")
     ran = CliRunner().invoke(app, ["sync", str(results.folder), "--to", "tensorflow"])
     assert ran.exit_code == 2
-    assert "valid are mlflow, tensorboard, wandb" in ran.stderr
+    assert "valid: mlflow, tensorboard, wandb" in ran.stderr
     assert CliRunner().invoke(app, ["sync", str(tmp_path / "nope")]).exit_code == 2
 
 

@@ -60,7 +60,7 @@ def test_the_example_is_what_the_network_takes(tmp_path: Path, plan: RunPlan) ->
 def test_weights_of_another_network_are_told(tmp_path: Path, plan: RunPlan) -> None:
     run(plan, model_file=tmp_path / "model.pt")
     changed = plan_of(model={"name": "tests.tiny_model:Tiny", "options": {}})
-    with pytest.raises(UserError, match=r"not the state of 'tests\.tiny_model:Tiny' as it is now"):
+    with pytest.raises(UserError, match=r"does not fit 'tests\.tiny_model:Tiny' as it is now"):
         served(changed, tmp_path / "model.pt")
 
 

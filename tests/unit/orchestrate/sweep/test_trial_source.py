@@ -143,7 +143,7 @@ def test_values_that_make_no_spec_are_reported_and_left_out(tmp_path):
     sweep.end("a")
     assert sweep.source.suggest("b") == Searcher.FINISHED
     [line] = [each for each in sweep.events if isinstance(each, str)]
-    assert line.startswith("no trial of training.global_batch=33, resources.workers=2: ")
+    assert line.startswith("no trial for training.global_batch=33, resources.workers=2: ")
     assert sweep.source.is_done
 
 
@@ -162,7 +162,7 @@ def test_many_infeasible_draws_in_a_row_end_a_sweep(tmp_path, monkeypatch):
     assert sweep.source.is_done
     assert sweep.source.suggest("b") == Searcher.FINISHED
     assert len(sweep.events) == 3
-    assert sweep.events[-1] == "no further trials: 2 in a row make no spec"
+    assert sweep.events[-1] == "no further trials: 2 draws in a row gave no valid spec"
 
 
 def test_left_out_values_are_known_after_a_resumption(tmp_path, monkeypatch):
