@@ -92,7 +92,7 @@ test-ray: setup ## The tests that start Ray, with another version of it: RAY=2.5
 	PYTHONPATH="$(CURDIR)/$(ANOTHER_RAY)" $(ONE_BY_ONE) -m 'not thorough' \
 	  -W ignore::pytest.PytestUnraisableExceptionWarning \
 	  tests/unit/cluster/test_ray_shortcuts.py tests/unit/orchestrate tests/contract/test_ray_data.py \
-	  $(addprefix tests/integration/test_,$(addsuffix .py,run interruption sweep budget scale trials))
+	  $(addprefix tests/integration/test_,$(addsuffix .py,run interruption sweep scale trials))
 
 test-thorough: setup ## The tests that CI has no time for
 	$(ONE_BY_ONE) tests -m thorough
