@@ -1,4 +1,4 @@
-"""Three frameworks over three hosts, inside an image, beside another Ray of the same user.
+"""Three frameworks over three hosts, inside an image.
 
 The image is a thin one (`thin_image.py`) unless RAYSUITE_TEST_IMAGE names a whole one.
 """
@@ -20,7 +20,6 @@ from lab import hosts
 from lab.layout import LOGIN, ROOT
 
 from raysuite.records import GateVerdict, Results, RunFinished, RunStarted
-from tests.lab.other_ray import OtherRay
 from tests.lab.place import LabPlace
 from tests.lab.thin_image import BINDS
 from tests.marks import LAB_MARKS
@@ -124,17 +123,6 @@ def settled(lab: LabPlace, image: Image) -> Iterator[LabPlace]:
     lab.run("raysuite", "cluster", "down", "--all", check=False, timeout_s=200)
 
 
-@pytest.fixture
-def other(lab: LabPlace) -> Iterator[OtherRay]:
-    """Another Ray of the same user on the first host."""
-    ray = OtherRay(lab, "node1")
-    try:
-        ray.start()
-        yield ray
-    finally:
-        ray.end()
-
-
 def listening(lab: LabPlace, host: str) -> set[str]:
     """Addresses and ports on which programs of a host listen."""
     lines = lab.run("ss", "-Hltn", host=host, user=None).stdout.splitlines()
@@ -154,9 +142,8 @@ def ours(lab: LabPlace, host: str) -> list[str]:
     return found
 
 
-def files(lab: LabPlace, host: str, other: OtherRay) -> str:
-    but = ("-not", "-path", f"{other.temp}*")
-    return lab.out("find", "/tmp", "/dev/shm", "-user", "hpc1", *but, host=host)
+def files(lab: LabPlace, host: str) -> str:
+    return lab.out("find", "/tmp", "/dev/shm", "-user", "hpc1", host=host)
 
 
 def runs_in_mlflow(lab: LabPlace) -> list[dict[str, Any]]:
@@ -169,9 +156,7 @@ def tags(run: dict[str, Any]) -> dict[str, str]:
     return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
 
 
-def test_three_frameworks_over_three_hosts_inside_an_image(
-    settled: LabPlace, image: Image, other: OtherRay
-) -> None:
+def test_three_frameworks_over_three_hosts_inside_an_image(settled: LabPlace, image: Image) -> None:
     lab, everywhere = settled, (LOGIN, *settled.lab.hosts)
     before = {host: listening(lab, host) for host in everywhere}
     up = "cd work && raysuite cluster up --site ./site.yaml --name inside"
@@ -202,7 +187,6 @@ def test_three_frameworks_over_three_hosts_inside_an_image(
     assert lab.out("squeue", "-h", "-u", "hpc1") == ""
     for host in everywhere:
         lab.wait(lambda at=host: ours(lab, at) == [], 60)  # type: ignore[misc]
-        assert files(lab, host, other) == ""
+        assert files(lab, host) == ""
     for host in lab.lab.hosts:
         assert not during[host] & listening(lab, host)
-    other.check_alive()
