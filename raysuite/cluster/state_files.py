@@ -79,8 +79,6 @@ class Head(File):
     """Whether MLflow's server answers: the cluster is up before that."""
     mlflow_error: str = ""
     """Why MLflow's server does not run."""
-    attempt: int = 0
-    """How often the allocation was requeued before."""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
     when: float = Field(default_factory=time.time)
@@ -115,7 +113,6 @@ class Node(File):
     """Distinguishes the agent's process from a later one with its id, even if the clock is set."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Durations of the phases of the node's start."""
-    when: float = Field(default_factory=time.time)
 
 
 class Alive(File):

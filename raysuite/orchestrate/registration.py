@@ -38,20 +38,6 @@ def register_run(
     return register(results, run_id, network, name, tracking_uri, experiment)
 
 
-def register_best(
-    results: Results,
-    name: str | None = None,
-    tracking_uri: str | None = None,
-    experiment: str | None = None,
-) -> tuple[Registration, str]:
-    """Register the best run's network; also return `best_run`'s note.
-
-    Raises UserError like `best_run` and `register_run`.
-    """
-    run_id, note = best_run(results)
-    return register_run(results, run_id, name, tracking_uri, experiment), note
-
-
 def best_run(results: Results) -> tuple[str, str]:
     """The id of the best run with stored weights: in a sweep by the first goal, otherwise by the
     primary metric after the last epoch.

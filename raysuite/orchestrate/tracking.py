@@ -128,7 +128,8 @@ class Tracking:
         if self._preparing.is_alive():
             return
         try:
-            done, note = registration.register_best(results, tracking_uri=self._uri)
+            run_id, note = registration.best_run(results)
+            done = registration.register_run(results, run_id, tracking_uri=self._uri)
         except Exception as error:  # any error: the sweep itself has succeeded
             self._show(f"no model is registered: {one_line(error)}", error=True)
             return

@@ -356,7 +356,6 @@ class HeadNode:
                 else f"http://{self._outside}:{node.ports.mlflow}",
                 mlflow_answers=mlflow is not None and mlflow.answers,
                 mlflow_error="" if mlflow is None else mlflow.error,
-                attempt=node.place.attempt,
                 incarnation=node.place.incarnation,
             )
         )

@@ -25,7 +25,6 @@ class Place:
     host: str
     index: int
     """0 for the head."""
-    attempt: int
     incarnation: str
     """An id that is new at each start of the step; the same on all nodes."""
     cpus: int | None
@@ -45,7 +44,6 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
         return Place(
             host=_file_name(platform.node()),
             index=0,
-            attempt=0,
             incarnation=f"pid-{os.getpid()}",
             cpus=site.cpus,
             gpus=site.gpus,
@@ -58,7 +56,6 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
         return Place(
             host=_file_name(platform.node()),
             index=int(index),
-            attempt=0,
             incarnation=start,
             cpus=site.cpus_per_node,
             gpus=site.gpus_per_node,
@@ -70,7 +67,6 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
     return Place(
         host=_file_name(variables.get("SLURMD_NODENAME") or platform.node()),
         index=_number(variables, "SLURM_NODEID") or 0,
-        attempt=attempt,
         incarnation=f"{variables.get('SLURM_JOB_ID', '')}-{attempt}-{step}",
         cpus=cpus,
         gpus=_gpus(site, variables),

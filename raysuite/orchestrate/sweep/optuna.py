@@ -24,7 +24,7 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from raysuite.plan.space import active
+from raysuite.plan.space import Values, active
 from raysuite.records.sweep import TrialFigures, lower_is_better
 from raysuite.spec.search import QUALITY, TIMES, Dimension, Goal, OptunaSearch, SearchOptions, holds
 from raysuite.spec.tasks import CLASSIFICATION
@@ -131,8 +131,6 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
         return longest * (2.0 - (reached if main.higher_is_better else 1.0 - reached))
     return longest * (1.5 - main.sign * reached / (1 + abs(reached)) / 2)  # factor from 1 to 2
 
-
-Values = dict[str, Any]
 
 _GENERATION = "NSGAIISampler:generation"
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from raysuite.plan.space import drawn
+from raysuite.plan.space import Values, drawn
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
 
-Values = dict[str, Any]
+if TYPE_CHECKING:
+    from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
 
 
-class SearchAlgorithm(Protocol):
-    """Chooses the values of trials, without any state between calls."""
-
-    def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The values of the next trial; None if there are no more.
-
-        `trials` are all trials so far, including running ones; `left_out` are infeasible values,
-        which become no trial.
-        """
-
-
-def search_algorithm_of(search: SearchOptions) -> SearchAlgorithm:
-    """The search algorithm of a sweep."""
+def search_algorithm_of(search: SearchOptions) -> Drawn | OptunaAlgorithm:
+    """The search algorithm of a sweep: it keeps no state between calls."""
     if search.searcher.name == "optuna":
         from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
 
@@ -44,7 +34,11 @@ class Drawn:
         self._search = search
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The first values that are neither a trial's nor left out."""
+        """The first values that are neither a trial's nor left out; None if there are no more.
+
+        `trials` are all trials so far, including running ones; `left_out` are infeasible values,
+        which become no trial.
+        """
         search = self._search
         if search.trials and draws_replacements(search):
             search = search.model_copy(update={"trials": search.trials + len(left_out)})

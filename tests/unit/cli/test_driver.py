@@ -372,7 +372,7 @@ def test_an_error_of_a_store_is_reported_and_raises_nothing(
 ) -> None:
     monkeypatch.setattr("raysuite.track.prepare", lambda uri: None)
     monkeypatch.setattr(import_module("raysuite.track.sync"), "Store", Broken(error, calls))
-    monkeypatch.setattr("raysuite.orchestrate.registration.register_best", Broken(error, 0))
+    monkeypatch.setattr("raysuite.orchestrate.registration.best_run", Broken(error, 0))
     tracking = Tracking(sqlite_uri(tmp_path / "mlflow.db"), print_text)
     tracking.sync(write_results(tmp_path, spec=ONE_RUN))
     assert str(error) in capsys.readouterr().err

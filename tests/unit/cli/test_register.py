@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.orchestrate.registration import best_run, chosen_run, only_run, register_best
+from raysuite.orchestrate.registration import best_run, chosen_run, only_run
 from raysuite.records import Results, results_figures
 from raysuite.track.model_registry import weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
@@ -55,7 +55,7 @@ TOO_SLOW = {"optimizer.lr": {"grid": [0.0001, 0.0002]}}
 def test_a_sweep_without_weights(tmp_path: Path) -> None:
     results = write_sweep(tmp_path, trials=2, scheduler="none")
     with pytest.raises(UserError, match=r"kept its weights"):
-        register_best(results)
+        best_run(results)
 
 
 def test_a_goal_that_no_trial_reached(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_a_goal_that_no_trial_reached(tmp_path: Path) -> None:
     first = results.plans()[0]["run_id"]
     told = f"that kept its weights has a value of time_to_accuracy; .* --run {first}"
     with pytest.raises(UserError, match=told):
-        register_best(results)
+        best_run(results)

@@ -52,7 +52,7 @@ def test_a_head_that_does_not_start_fails_with_rays_reason(
     node = ThisNode(
         ClusterFolder(tmp_path),
         cluster,
-        Place("here", 0, 0, "pid-2", None, None, None),
+        Place("here", 0, "pid-2", None, None, None),
         tmp_path / "temp",
         cast(Signals, signals),
     )

@@ -25,8 +25,8 @@ from tests.killed import kill_agent, said, stray, write
 from tests.living import living
 from tests.require import require
 
-HEAD = Place("here", 0, 0, "pid-2", None, None, None)
-OTHER = Place("here", 1, 0, "pid-2", None, None, None)
+HEAD = Place("here", 0, "pid-2", None, None, None)
+OTHER = Place("here", 1, "pid-2", None, None, None)
 
 
 @pytest.fixture
