@@ -57,21 +57,23 @@ def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Top
     node_of, distances = dict.fromkeys(usable, 0), {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):
         number = int(folder.name.removeprefix("node"))
-        node_of |= {cpu: number for cpu in read_cpus(_text(folder / "cpulist")) if cpu in node_of}
-        distances[number] = [int(each) for each in _text(folder / "distance").split()]
+        node_of |= {
+            cpu: number for cpu in read_cpus(read_sys(folder / "cpulist")) if cpu in node_of
+        }
+        distances[number] = [int(each) for each in read_sys(folder / "distance").split()]
     cores = {}
     for cpu in sorted(usable):
         folder = sys / f"devices/system/cpu/cpu{cpu}/topology"
-        siblings = read_cpus(_text(folder / "thread_siblings_list")) or [cpu]
+        siblings = read_cpus(read_sys(folder / "thread_siblings_list")) or [cpu]
         mine = tuple(each for each in siblings if each in usable)
-        cores[mine] = Core(mine, node_of[cpu], int(_text(folder / "physical_package_id") or 0))
+        cores[mine] = Core(mine, node_of[cpu], int(read_sys(folder / "physical_package_id") or 0))
     ordered = sorted(cores.values(), key=lambda core: (core.node, core.cpus))
     return Topology(tuple(ordered), distances)
 
 
 def gpu_node(pci: str, sys: Path = SYS) -> int | None:
     """The memory node of a GPU, by its PCI address such as 0000:03:00.0; None if not known."""
-    number = int(_text(sys / "bus/pci/devices" / pci.lower() / "numa_node") or -1)
+    number = int(read_sys(sys / "bus/pci/devices" / pci.lower() / "numa_node") or -1)
     return number if number >= 0 else None
 
 
@@ -170,7 +172,8 @@ def cpu_list(cpus: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
-def _text(file: Path) -> str:
+def read_sys(file: Path) -> str:
+    """The text of a file below /sys; empty if it cannot be read."""
     try:
         return file.read_text("utf-8").strip()
     except OSError:

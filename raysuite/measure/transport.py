@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from raysuite.measure.topology import read_sys
+
 INFINIBAND = Path("/sys/class/infiniband")
 """InfiniBand devices, with the state and link layer of their ports (kernel.org,
 Documentation/ABI/stable/sysfs-class-infiniband)."""
@@ -90,7 +92,8 @@ def infiniband(root: Path = INFINIBAND) -> list[str]:
         {
             port.parent.parent.name
             for port in root.glob("*/ports/*")
-            if _text(port / "link_layer") == "InfiniBand" and "ACTIVE" in _text(port / "state")
+            if read_sys(port / "link_layer") == "InfiniBand"
+            and "ACTIVE" in read_sys(port / "state")
         }
     )
 
@@ -116,9 +119,3 @@ def _plain(address: str) -> str:
 def fast_networks(infiniband_root: Path = INFINIBAND, slingshot: Path = SLINGSHOT) -> list[str]:
     """Devices of this host that NCCL can use in place of sockets: InfiniBand's and Slingshot's."""
     return infiniband(infiniband_root) + sorted(each.name for each in slingshot.glob("cxi*"))
-
-
-def _text(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        return file.read_text("utf-8").strip()
-    return ""

@@ -32,6 +32,7 @@ from raysuite.measure.environment import environment
 from raysuite.measure.script_steps import rank_file
 from raysuite.orchestrate import budget
 from raysuite.orchestrate.stopping import requested_stop
+from raysuite.orchestrate.torchrun import launcher
 from raysuite.plan import RunPlan
 from raysuite.records import (
     GateVerdict,
@@ -142,7 +143,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
         with kept_outputs(outputs) as (kept, stream), held_port() as port:
             process = guard.start(
-                [*_launcher(plan.workers, port), *script.words(names)],
+                [*launcher(plan.workers, port), "-m", _MODULE, *script.words(names)],
                 scratch,
                 stream,
                 variables(plan, results, scratch, names),
@@ -226,11 +227,6 @@ def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
         for record in results.records(each["run_id"])
         if isinstance(record, ScriptMeasured)
     ]
-
-
-def _launcher(workers: int, port: int) -> list[str]:
-    words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
-    return [*words, "--nproc-per-node", str(workers), "--master-port", str(port), "-m", _MODULE]
 
 
 def command(words: Sequence[str]) -> list[str]:

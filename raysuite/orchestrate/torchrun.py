@@ -114,12 +114,13 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
         "plans": [[n, request.plans[n].model_dump(mode="json")] for n in pending if request.plans],
     }
     return [
-        *_launcher(request.workers, port),
+        *launcher(request.workers, port),
         *("-m", "raysuite.gate", str(file), json.dumps(content)),
     ]
 
 
-def _launcher(workers: int, port: int) -> list[str]:
+def launcher(workers: int, port: int) -> list[str]:
+    """The words of torchrun on this host, without the program that it starts."""
     words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port)]
 

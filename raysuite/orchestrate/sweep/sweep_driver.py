@@ -107,7 +107,6 @@ def _tuner(
     import ray
     from ray import tune
 
-    from raysuite.orchestrate.groups import INTERFACE
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
     # without Ray's messages on each trial's end and on Tune's files, which repeat the journals
@@ -115,7 +114,6 @@ def _tuner(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
     own |= {name: os.environ[name] for name in RUN_SETTINGS if name in os.environ}
-    own |= {INTERFACE: os.environ[INTERFACE]} if INTERFACE in os.environ else {}
     setting = Setting(
         results=str(results.folder.absolute()),
         path=os.getcwd(),
