@@ -123,15 +123,17 @@ def check(
 
 @contextmanager
 def _cluster(site: str, nodes: str | None) -> Iterator[tuple[ClusterFolder, Status]]:
-    """Start a cluster, and end it after the context."""
+    """Start a cluster, and end it after the context, also if that is left by SIGTERM or SIGHUP."""
     from raysuite.cluster.client import down, status_of
+    from raysuite.cluster.process import in_order
 
-    folder = bring_up(site, nodes, f"check-{Path(site).stem}")
-    try:
-        yield folder, status_of(folder)
-    finally:
-        for line in down(folder, grace_s=0.0):
-            print_text(line, error=True)
+    with in_order():
+        folder = bring_up(site, nodes, f"check-{Path(site).stem}")
+        try:
+            yield folder, status_of(folder)
+        finally:
+            for line in down(folder, grace_s=0.0):
+                print_text(line, error=True)
 
 
 def _job(folder: ClusterFolder, status: Status, command: str) -> None:
