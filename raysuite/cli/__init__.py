@@ -40,7 +40,7 @@ VERBS = {
     "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
-    "recommend": "Rank strategies, batches and numbers of workers by their predicted epoch, and "
+    "recommend": "Rank strategies, batches and numbers of workers by predicted epoch time, and "
     "write a spec.",
     "explain": "Name the term that takes most of each row's time, the throughput without it, and "
     "what to try.",

@@ -212,7 +212,7 @@ def loaders(
     """Time every loader on a data set, and decoding and reading by themselves.
 
     Loaders are timed in rounds, each time in new processes. A loader that cannot be timed has a row
-    with the reason. The last line names the fastest loader and its limit. With a spec, its
+    with the reason. The last line names the fastest loader and what limits it. With a spec, its
     data set is used and, without --loader, its loaders are timed in addition to the usual ones.
 
     \b

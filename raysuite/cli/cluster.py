@@ -438,7 +438,8 @@ def up(
     hosts: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|A,B", help="Hosts of a site of kind hosts, or a file that lists them."
+            metavar="FILE|A,B",
+            help="Hosts, for a site with kind: hosts, or a file that lists them.",
         ),
     ] = None,
     resume: Annotated[

@@ -66,7 +66,7 @@ def plan(
 
 
 def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:
-    """Print runs with their numbers."""
+    """Print a table of runs."""
     from raysuite.measure.topology import read_topology
     from raysuite.plan import passed_over
 

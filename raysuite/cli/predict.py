@@ -139,8 +139,8 @@ def _print_scaling(
     few = {name for name, points in series.items() if not scaling.enough(points)}
     if len(few) == len(series):
         raise UserError(
-            f"no variant of {', '.join(map(str, sources))} was measured on "
-            f"{scaling.LEAST_SIZES} numbers of workers; measure one, as with "
+            f"every variant of {', '.join(map(str, sources))} was measured on fewer than "
+            f"{scaling.LEAST_SIZES} numbers of workers; measure more, as with "
             "matrix.resources.workers=[1,2,4]"
         )
     forecasts = [

@@ -88,7 +88,7 @@ def recommend(
     gpus: CalibratedGpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
+    """Rank strategies, batches and numbers of workers by predicted epoch time, and write a spec.
 
     Candidates with indistinguishable predictions share a place; several in first place are tied.
     Networks, strategies and loaders that the calibration lacks are named instead of ranked.

@@ -199,7 +199,7 @@ Gpus = Annotated[
 CalibratedGpus = Annotated[
     int | None,
     typer.Option(
-        min=0, help="GPUs of the cluster; default: no limit if the calibration was made on GPUs."
+        min=0, help="GPUs of the cluster; default: no limit, or 0 for a calibration on CPUs."
     ),
 ]
 ShowTimings = Annotated[

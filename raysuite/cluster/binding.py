@@ -73,5 +73,5 @@ def _bound(address: str, library: Path) -> dict[str, str]:
     done = run([sys.executable, "-S", "-c", _TRIAL], made)
     if done.returncode != 0 or done.stdout.strip() != address:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise LibraryError(f"{library} has no effect: {said[-1] if said else 'no answer'}")
+        raise LibraryError(f"{library} failed its test: {said[-1] if said else 'no output'}")
     return made

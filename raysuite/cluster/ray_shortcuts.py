@@ -170,7 +170,7 @@ def reread_environment() -> None:
 
 @contextmanager
 def single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to an imported Ray, which has read it only on import. Otherwise its
+    """Apply LOOPBACK_ONLY to a Ray imported earlier: it is read only on import. Otherwise its
     driver would look for the GCS at an address on which the GCS does not listen."""
 
     def targets() -> list[_Target]:

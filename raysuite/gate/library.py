@@ -202,8 +202,8 @@ def _compare_reference(
         for name, error in found.items():
             if not error <= tolerance:
                 raise GateError(
-                    f"{name} of rank {rank} differs from the reference after step {step} by "
-                    f"{error:.2g} of its change; at most {tolerance:.0e} is allowed"
+                    f"{name} of rank {rank} differs from the reference after step {step}: "
+                    f"error / update is {error:.2g}; at most {tolerance:.0e} is allowed"
                 )
             worst = max(worst, error)
     return worst

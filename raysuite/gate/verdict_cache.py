@@ -49,8 +49,8 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
 
 
 class VerdictCache:
-    """Passed checks of a strategy in rank 0's cache folder: one file for each set of options,
-    versions, kinds of machines, code, and the runs' own networks.
+    """Passed checks of a strategy in rank 0's cache folder: one file per combination of options,
+    versions, machine types, code and own networks.
 
     The key has the number of ranks per host, but not the names of hosts.
     """
@@ -91,7 +91,7 @@ class VerdictCache:
         return known or known_pass(file) or self._unread()
 
     def keep(self, verdict: GateVerdict, *key: Any) -> None:
-        """Write a passed verdict on rank 0; `key` has the arguments of `file`."""
+        """Store a passed check on rank 0; `key`: the arguments of `self.file`."""
         if self._world.rank == 0:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 

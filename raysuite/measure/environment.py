@@ -252,7 +252,7 @@ def torch_built_with(name: str) -> str | None:
 
 
 def _offered_cuda() -> int | None:
-    """The newest CUDA that libcuda supports: the driver's libcuda or cuda-compat's, as found."""
+    """The newest CUDA that libcuda, the driver's or cuda-compat's, supports."""
     number = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

@@ -25,7 +25,7 @@ def resnet(
     stem: str | None = None,
     **options: Any,
 ) -> nn.Module:
-    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any side.
+    """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any size.
 
     `options` are options of torchvision's ResNet, such as zero_init_residual.
     """

@@ -103,7 +103,7 @@ class FailureRecorder:
         if attempts > plan.spec.resources.retries:
             message, detail = _first(dead or raised)
             times = "its only attempt" if attempts == 1 else f"each of {attempts} attempts"
-            # ranks that lost another rank raise before Ray detects whether its node was lost
+            # ranks that lost a peer fail before Ray detects whether a node was lost
             hosts = self._nodes.lost(patient=not dead)
             if hosts:
                 message = f"in the last attempt with node {', '.join(hosts)}"

@@ -236,8 +236,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """Processor time of all processes of the fork server, which runs one candidate at a time:
-    loading processes are children of the fork server, not of their loader."""
+    """CPU time of the fork server's children. It runs one candidate at a time, and is the parent of
+    its loading processes."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 

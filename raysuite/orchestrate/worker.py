@@ -71,7 +71,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text; `memory` returns memory figures for an error of memory."""
+    """This rank's error as text; `memory` adds figures if memory ran out."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:

@@ -110,7 +110,7 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     os.environ.update(rank_variables(hosts)[rank])
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
-    # rank 0 runs the server, and a process chosen by torchrun the store: both must outlast the
+    # rank 0 runs the server; a process chosen by torchrun has the store: both must outlast the
     # other ranks' start-up. One process answers all requests, so the timeout grows with the ranks.
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server

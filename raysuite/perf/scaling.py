@@ -358,7 +358,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series determines: not those that are 0, or proportional to computation."""
+    """The terms that a series separates; others are 0 or proportional to computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(

@@ -83,7 +83,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
-            if key == "augment":  # it augments images with their masks, as in the first sample
+            if key == "augment":  # needs masks; checked later, with the first sample
                 continue
             wrong(
                 f"data.{key}",

@@ -263,8 +263,8 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """A sweep's `search` section, `name`, initial `spec`, and `settings`: keys that are set in
-        every drawn block. All are plain data; None if these are not the results of a sweep."""
+        """A sweep's `search` section, `name`, initial `spec`, and `settings`: keys set in each
+        block a trial draws. All are plain data; None if these are not the results of a sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

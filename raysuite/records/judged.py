@@ -12,8 +12,8 @@ from raysuite.records.ends import RunStopped
 class RunJudged(RecordBase):
     """At a PBT step a sweep's scheduler compared the run with the others of its population.
 
-    The run continues with its own weights, or with a copy of another run's and with other values.
-    Its epochs before the step belong to the weights that it had then.
+    The run keeps its weights, or takes a copy of another run's and new hyperparameters. Its epochs
+    before the step belong to the weights that it had then.
     """
 
     kind: Literal["run_judged"] = "run_judged"

@@ -156,8 +156,8 @@ def wall_seconds(records: Sequence[Record]) -> float:
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
     """Intervals in which a run held workers (start, end), in seconds since 1970.
 
-    These are the search for its batch size, and each attempt from its start to its workers' last
-    Record. Between PBT steps, while it waits for other trials, a run holds no workers.
+    They cover the batch-size search, and each attempt from its start to the workers' last Record.
+    Between PBT steps, while it waits for other trials, a run holds no workers.
     """
     start: float | None = None
     last = 0.0

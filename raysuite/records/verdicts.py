@@ -1,4 +1,4 @@
-"""A site's verdict: the throughputs of a fixed suite compared with those of earlier checks."""
+"""Check of a site: the throughputs of a fixed suite compared with those of earlier checks."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def titled(title: str, said: str) -> str:
 Made = Plot | None
 
 
-# Lines over the number of workers, or another number.
+# Line plots over workers or another number.
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,8 @@ class Plot:
         }
 
     def data(self) -> dict[str, Any]:
-        """The data from which the page draws the plot. Traces stay columns, which takes a tenth of
-        the bytes."""
+        """The data from which the page draws the plot. Traces stay columns: a tenth of the bytes of
+        rows."""
         spec = self.spec(600)
         spec.pop("config")
         return {

@@ -53,7 +53,7 @@ class _LoaderOptions(Options):
 
 
 class NativeOptions(_LoaderOptions):
-    """Threads of the worker, or processes of PyTorch's DataLoader, which decode on the CPU."""
+    """Decodes on the CPU: in the worker, its threads, or processes of PyTorch's DataLoader."""
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")

@@ -359,8 +359,8 @@ SITES: dict[str, type[Site]] = {
 """Kind -> class of the site."""
 
 
-# A site's YAML file -> Site, with every mistake at once. Modules for checking are imported on use,
-# so that a cluster's agents start without the options of experiments.
+# A site's YAML file -> Site; reports all mistakes. Modules for checking are imported on use, so
+# that a cluster's agents start without the options of experiments.
 
 
 def read_site(file: Path) -> Site:

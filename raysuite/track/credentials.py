@@ -1,8 +1,8 @@
 """User and password for a cluster's MLflow server: read from a file, sent to that server only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
-MLFLOW_TRACKING_AUTH is raysuite, as in every process of a cluster, and after `raysuite cluster env`
-was evaluated. So no variable, argument or address contains the password.
+MLFLOW_TRACKING_AUTH is raysuite. It is in a cluster's processes and after `eval` of `raysuite
+cluster env`. So no variable, argument or address contains the password.
 """
 
 from __future__ import annotations

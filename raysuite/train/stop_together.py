@@ -40,8 +40,8 @@ the time limit."""
 class Signals:
     """Whether this process has received a signal to stop, within the context.
 
-    `within_s`: seconds from the signal to the deadline; None for no deadline. A repeated signal has
-    its usual effect, or none with `kept`.
+    `within_s`: seconds from the signal to the deadline; None for no deadline. Repeated signals have
+    their usual effect; with `kept`, none.
     """
 
     def __init__(self, within_s: float | None = None, kept: bool = False) -> None:

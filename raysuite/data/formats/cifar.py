@@ -96,7 +96,7 @@ def read_batch(path: Path) -> Batch:
     ):
         raise DataError(
             f"{path}: not a batch of CIFAR-10; expected a dictionary with `labels`, a list of "
-            f"numbers from 0 to 9, and `data`, as many rows of {PLANES} bytes; take it from the "
+            f"numbers from 0 to 9, and `data`, a row of {PLANES} bytes for each; take it from the "
             "official archive"
         )
     return Batch(bytes(labels), planes.data)

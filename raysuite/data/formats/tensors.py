@@ -19,7 +19,7 @@ import torch
 
 from raysuite.data import masks
 from raysuite.data.formats.base import Counts, TensorSource
-from raysuite.data.formats.own import EXPECTED, length, open_split
+from raysuite.data.formats.own import length, open_split
 from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
 from raysuite.errors import DataError
 from raysuite.nested import leaves, mapped
@@ -110,8 +110,8 @@ class _Samples:
         )
         if wrong is not None:
             raise DataError(
-                f"{self.place(first)} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
-                "arrays and numbers"
+                f"{self.place(first)} has a {type(wrong).__name__}; valid: tensors, arrays "
+                "and numbers"
             )
         return inputs, targets
 

@@ -1,4 +1,4 @@
-"""NVIDIA DALI, which gets encoded bytes in raysuite's order."""
+"""NVIDIA DALI; raysuite chooses the order of samples."""
 
 from __future__ import annotations
 

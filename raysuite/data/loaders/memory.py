@@ -135,7 +135,7 @@ _Cut = tuple[Tensor, Tensor]
 
 
 class MemoryLoader:
-    """Cuts batches out of decoded images, in threads that work ahead.
+    """Crops decoded images into batches, in threads that prefetch.
 
     The first worker of a node decodes the split, on all its cores, while the other workers wait.
     Images keep their own size, and views are cut from them as in `native`. An image that cannot be

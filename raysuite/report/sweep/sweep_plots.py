@@ -73,7 +73,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(trial: TrialFigures) -> str:
-    """The text that the page's search compares."""
+    """The text that the page's search looks in."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
