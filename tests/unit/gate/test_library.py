@@ -60,7 +60,7 @@ def test_equal_training_passes() -> None:
 
 def test_an_error_names_parameter_rank_and_step() -> None:
     model, reference = network(), network()
-    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* after step 0: error / update is 1;"):
+    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* after step 0: .* is 1;"):
         check(
             stepper(model, scale=2.0), model, reference=reference, reference_step=stepper(reference)
         )
@@ -214,7 +214,7 @@ def test_shards_that_are_dtensors_are_gathered_for_the_reference_and_not_held_ag
     found = checked(1.0)
     assert (found.ranks, found.ranks_compared, found.parameters) == (1, False, 4)
     assert found.error == pytest.approx(0, abs=1e-6)
-    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* reference after step 0: error / update is 1;"):
+    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* reference after step 0: .* is 1;"):
         checked(2.0)
 
 
