@@ -214,7 +214,9 @@ def test_shards_that_are_dtensors_are_gathered_for_the_reference_and_not_held_ag
     found = checked(1.0)
     assert (found.ranks, found.ranks_compared, found.parameters) == (1, False, 4)
     assert found.error == pytest.approx(0, abs=1e-6)
-    with pytest.raises(GateError, match=r"^0\.weight of rank 0 .* reference after step 0: .* is 1;"):
+    with pytest.raises(
+        GateError, match=r"^0\.weight of rank 0 .* reference after step 0: .* is 1;"
+    ):
         checked(2.0)
 
 
