@@ -174,8 +174,9 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _shared(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that only clients have."""
-    ours = ("RAY_", PROGRAM, "SPT_NOENV")
+    """The environment without the variables that only clients have. Ray Tune sets PL_DISABLE_FORK,
+    which only PyTorch Lightning reads."""
+    ours = ("RAY_", PROGRAM, "SPT_NOENV", "PL_DISABLE_FORK")
     return {name: each for name, each in environment.items() if not name.startswith(ours)}
 
 
