@@ -290,7 +290,7 @@ def main() -> None:
         *(["What a shared worker held before its run is known, and added."] if grown else []),
         "## Recommendations",
         "The candidates of one network, batch and cut into micro-batches are ranked by their "
-        "predicted epoch.",
+        "predicted epoch time.",
         ranking(
             ["Network", "Batch", "Micro-batches"],
             [(work_name(p), str(p["global_batch"]), str(p["accumulate"])) for p in plans],

@@ -35,7 +35,7 @@ class Cluster(File):
     working_folder: str
     """The folder in which `cluster up` was called; jobs start there."""
     hosts: tuple[str, ...] = ()
-    """Hosts of a site of kind hosts, the head first."""
+    """Hosts, for a site with kind: hosts; the head first."""
     host_indices: tuple[int, ...] = ()
     """Index of each host in the scheduler's list, which may name a host several times."""
     job: str = ""

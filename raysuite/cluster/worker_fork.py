@@ -79,7 +79,8 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
     `late`, its module, is imported with the first client's environment, and clients with another
     one are not served. No module may draw random numbers by a generator that a fork does not seed
     again, such as Ray's for ids. Exit if a fork would differ from a new process: if the package
-    imported here is not the file `raysuite`, if a library has a thread, or if CUDA is initialised.
+    imported here is not the file `raysuite`, if a library has a thread, or if CUDA's driver is
+    loaded.
     """
     import gc
     import importlib
@@ -210,7 +211,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # as the raylet set it: the client is killed first if memory ends
+    with suppress(OSError):  # as the raylet set the client's: killed first if memory runs out
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -110,7 +110,7 @@ def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
         files[file] = None
         digest.update(os.fsencode(source.place(sample)) + b"\0")
     for file in files:
-        with contextlib.suppress(OSError):  # a missing file is reported elsewhere
+        with contextlib.suppress(OSError):  # `_fault` reports a missing file
             state = os.stat(file)
             digest.update(f"{state.st_size} {state.st_mtime_ns}".encode())
         digest.update(b"\0")

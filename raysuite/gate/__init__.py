@@ -14,8 +14,7 @@ reductions per step, as the small network otherwise fills only a part of one buc
 If the run uses 16 bits, it is also repeated in 16 bits, with and without that norm, against one
 process in fp32, to a loose bound: a wrong loss scale changes values by a factor, and rounding by
 some 1 %. If the run has options that change the arithmetic on purpose (compression), steps are also
-taken with these options: rule 1 applies, and the bound of each parameter's gradient follows from
-the options.
+taken with them: rule 1 applies, and they determine the error bound of each parameter's gradient.
 
 See docs/explanation/gate.md for what this finds and what it cannot. `raysuite.gate.check` has the
 same checks as a function for other people's code, and needs only torch.

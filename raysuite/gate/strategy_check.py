@@ -119,7 +119,7 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """A passed verdict, extended by the run's own network, which a framework builds anew."""
+    """A passed check, extended by the run's own network, which a framework builds anew."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = compare_rebuilt(strategy, world, model, image, facts.classes)

@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """[b, in_channels, H, W] -> [b, num_classes] logits, for square images of any side.
+    """[b, in_channels, H, W] -> [b, num_classes] logits, for square images of any size.
 
     Raises ValueError for a depth that is not 6n+2.
     """

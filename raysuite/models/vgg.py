@@ -3,7 +3,7 @@
 Large head: torchvision's own, three layers on 7 x 7 pixels. Small head, as in DDLBench on MNIST and
 CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels DDLBench leaves the fifth
 pooling out, since four poolings leave one pixel. Here, each pooling whose input has one pixel is
-left out, so that images of any side can be classified. For images of more than 32 pixels, the mean
+left out, so that images of any size can be classified. For images of more than 32 pixels, the mean
 over the remaining pixels is classified.
 """
 

@@ -26,7 +26,7 @@ from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts, distinct_names, match_classes
 
 EXPECTED = (
-    "expected a map-style data set: len(), and [i] -> (image, label) for i from 0; see "
+    "expected a map-style data set: len(), and [i] -> a sample for i from 0; see "
     "docs/how-to/own-data.md"
 )
 
