@@ -157,7 +157,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a child, before exec: request a signal when its parent ends. On Linux only."""
+    """In a child: request a signal when its parent ends. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 

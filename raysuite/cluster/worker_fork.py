@@ -30,8 +30,8 @@ PROGRAM = "RAYSUITE_WORKER_PROGRAM"
 SOCKET = "RAYSUITE_WORKER_SERVER"
 """Environment variable of clients: the server's socket."""
 _LENGTH = struct.Struct("!Q")
-_FORKED, _ENDED, _CRASHED = b"f", b"e", b"c"
-"""A server's messages to a client about its worker."""
+_FORKED, _CRASHED = b"f", b"c"
+"""A server's messages to a client about its worker; it closes the connection when that ends."""
 _STARTS_S = 20.0
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 """Signals of crashes, such as Ray's failed checks."""
@@ -163,7 +163,8 @@ class _Forks:
                 number = os.WTERMSIG(found[1]) if os.WIFSIGNALED(found[1]) else 0
                 crashed = number in _CRASHES and time.monotonic() < began + _STARTS_S
                 with client, suppress(OSError):
-                    client.send(_CRASHED if crashed else _ENDED)
+                    if crashed:
+                        client.send(_CRASHED)
                 if crashed and not self._workers:
                     sys.exit(f"a worker crashed at its start, by signal {number}")
 

@@ -75,11 +75,11 @@ def _worker_server(folder: Path) -> Iterator[None]:
         yield
         return
     path = os.fspath(folder / "workers")
-    command = [sys.executable, worker_fork.__file__, "--serve", path, raysuite.__file__]
+    own = ["--serve", path, str(raysuite.__file__), EARLY, "ray"]
+    command = [sys.executable, worker_fork.__file__, *own]
     # Ray would start workers before they are needed, and the driver would wait for the first ones
     variables = {worker_fork.SOCKET: path, "RAY_prestart_worker_first_driver": "0"}
     with _environment(variables), open(folder / "workers.log", "w+b") as output:
-        command += [EARLY, "ray"]
         process = ProcessTree(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             yield
