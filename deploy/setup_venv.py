@@ -1,5 +1,6 @@
 """Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
 
+With --before-horovod, it ends before the minutes of Horovod's build, and the next set-up continues.
 Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
 If an optional package cannot be installed, the set-up prints the reason, continues and succeeds.
 """
@@ -201,7 +202,7 @@ def install_horovod(uv: Path, env: dict[str, str]) -> None:
     )
 
 
-def set_up() -> None:
+def set_up(before_horovod: bool = False) -> None:
     """Bring .venv up to date; raises SetupError if a required package cannot be installed."""
     before = kept()
     extras = [name for name in ASKED if name in {*before, *asked()}]
@@ -219,6 +220,9 @@ def set_up() -> None:
     off = install_packages(uv, env, extras)
     editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
+    compile_bytecode()
+    if before_horovod:
+        return
     if "horovod" not in off:
         try:
             install_horovod(uv, env)
@@ -226,7 +230,6 @@ def set_up() -> None:
             off["horovod"] = str(error)
             # A Horovod that was built for another torch must not count as working.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
-    compile_bytecode()
     stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)
@@ -245,6 +248,6 @@ def report(stamp: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     try:
-        set_up()
+        set_up(before_horovod="--before-horovod" in sys.argv[1:])
     except (SetupError, horovod_wheel.HorovodError) as error:
         sys.exit(f"setup: {error}")
