@@ -1,6 +1,7 @@
 """Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
 
-With --before-horovod, it ends before the minutes of Horovod's build, and the next set-up continues.
+With --before-horovod, it ends before what takes longest, compiling all packages' Python files and
+Horovod, and the next set-up continues.
 Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
 If an optional package cannot be installed, the set-up prints the reason, continues and succeeds.
 """
@@ -146,13 +147,18 @@ def kept() -> list[str]:
         return []
 
 
-def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[str, str]:
-    """Install the locked packages; returns the optional sets that failed, each with its reason."""
+def install_packages(
+    uv: Path, env: dict[str, str], extras: list[str], compiled: bool
+) -> dict[str, str]:
+    """Install the locked packages; returns the optional sets that failed, each with its reason.
+
+    `compiled`: all Python files in .venv are compiled to bytecode. Otherwise each process compiles
+    what it imports, and with PYTHONDONTWRITEBYTECODE or in a read-only folder every worker of every
+    run does so.
+    """
     optional = (*OPTIONAL, *extras)
-    # compiled once here: otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every
-    # worker of every run compiles torch's Python files
-    compiled = "--compile-bytecode"
-    install = (uv, "pip", "install", "--quiet", compiled, "--python", PYTHON, "--require-hashes")
+    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes")
+    install += ("--compile-bytecode",) if compiled else ()
 
     def sets(*names: str) -> list[str | Path]:
         return [part for name in names for part in ("-r", REQUIREMENTS / f"{name}.txt")]
@@ -217,7 +223,7 @@ def set_up(before_horovod: bool = False) -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("")
     say("installing the locked packages (a first download takes minutes)")
-    off = install_packages(uv, env, extras)
+    off = install_packages(uv, env, extras, compiled=not before_horovod)
     editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
     compile_bytecode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import platform
 import shutil
@@ -9,6 +11,8 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 COMPILERS = ("cc", "gcc", "clang")
 _PATIENCE_S = 60.0
@@ -43,6 +47,20 @@ def build(source: Path, folder: Path, *options: str) -> Path:
             raise LibraryError(f"{compiler} cannot compile {source}: {done.stderr.strip()}")
         os.replace(fresh, made)  # other nodes may be doing the same
     return made
+
+
+def loaded(source: Path, folder: Path, *options: str) -> ctypes.CDLL | None:
+    """The library of a C file, compiled into `folder` on first use; None, with the reason in the
+    log, if it cannot be compiled."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return ctypes.CDLL(str(library_in(folder, source)))
+        except OSError:  # not compiled yet, or for another system
+            return ctypes.CDLL(str(build(source, folder, *options)))
+    except (OSError, LibraryError) as error:
+        log.info("%s has no effect: %s", source.name, error)
+        return None
 
 
 def run(words: list[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:

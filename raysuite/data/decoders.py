@@ -9,7 +9,6 @@ an image, the reference decoder is used, which can name the error.
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import sys
 import threading
@@ -21,13 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raysuite.compiled import LibraryError, build, library_in
+from raysuite.compiled import loaded
 from raysuite.data.base import Sample
 from raysuite.data.header import JPEG, Header
 from raysuite.data.pixels import Part, cut_out, decode, header_of, touched
 from raysuite.spec.datasets import cache_dir
-
-log = logging.getLogger(__name__)
 
 _SEQUENTIAL = (0xC0, 0xC1)
 """Frames whose rows are stored from top to bottom (ITU-T T.81, table B.1), unless they have several
@@ -59,45 +56,30 @@ def cut_from(
     return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
 
 
-_MARGIN = 2
-"""Columns at the edge of the decoded area that lack a neighbour for interpolating chroma."""
-_UNIT = 32
-"""Columns of the widest block that libjpeg-turbo decodes at once. libjpeg-turbo's crop begins at
-such a block."""
-
-
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
     """As `cut_from`; None if that would not save work, or if libjpeg-turbo fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
-    left, right = max(0, x0 - _MARGIN), min(header.width, x1 + _MARGIN)
+    left, right = max(0, x0), min(header.width, x1)
     is_whole = top == 0 and (left, right) == (0, header.width)
-    if is_whole or top >= bottom or x0 >= header.width or x1 <= 0:
+    if is_whole or top >= bottom or left >= right:
         return None
     edges = np.array([left, top, right, bottom], np.int32)
-    buffer = _buffer((right - left + _UNIT) * (bottom - top) * channels)
-    room = buffer.ctypes.data, buffer.size
-    if crop(data, len(data), channels, edges.ctypes.data, *room):
+    shape = bottom - top, right - left, channels
+    buffer = _buffer(math.prod(shape))
+    if crop(data, len(data), channels, edges.ctypes.data, buffer.ctypes.data, buffer.size):
         return None
-    left, columns = int(edges[0]), int(edges[2] - edges[0])
-    pixels = buffer[: (bottom - top) * columns * channels].reshape(bottom - top, columns, channels)
+    pixels = buffer[: math.prod(shape)].reshape(shape)
     return cut_out(pixels, box, (left, top))
 
 
 @cache
 def _library() -> Any:
     """The function `raysuite_crop` of crop.c, or None if it cannot be compiled."""
-    source, folder = Path(__file__).with_name("crop.c"), cache_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            library = ctypes.CDLL(str(library_in(folder, source)))
-        except OSError:  # not compiled yet, or for another system
-            library = ctypes.CDLL(str(build(source, folder, "-ljpeg")))
-    except (OSError, LibraryError) as error:
-        log.info("JPEGs are decoded down to the last row of a crop: %s", error)
+    library = loaded(Path(__file__).with_name("crop.c"), cache_dir(), "-ljpeg")
+    if library is None:
         return None
     crop = library.raysuite_crop
     crop.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
