@@ -1,7 +1,7 @@
 """Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
 
-With --before-horovod, it ends before what takes longest, compiling all packages' Python files and
-Horovod, and the next set-up continues.
+With --before-horovod, it ends before the longest part, which compiles all Python files and Horovod;
+the next set-up continues there.
 Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
 If an optional package cannot be installed, the set-up prints the reason, continues and succeeds.
 """
@@ -147,18 +147,10 @@ def kept() -> list[str]:
         return []
 
 
-def install_packages(
-    uv: Path, env: dict[str, str], extras: list[str], compiled: bool
-) -> dict[str, str]:
-    """Install the locked packages; returns the optional sets that failed, each with its reason.
-
-    `compiled`: all Python files in .venv are compiled to bytecode. Otherwise each process compiles
-    what it imports, and with PYTHONDONTWRITEBYTECODE or in a read-only folder every worker of every
-    run does so.
-    """
+def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[str, str]:
+    """Install the locked packages; returns the optional sets that failed, each with its reason."""
     optional = (*OPTIONAL, *extras)
     install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes")
-    install += ("--compile-bytecode",) if compiled else ()
 
     def sets(*names: str) -> list[str | Path]:
         return [part for name in names for part in ("-r", REQUIREMENTS / f"{name}.txt")]
@@ -178,9 +170,14 @@ def install_packages(
     return failed
 
 
-def compile_bytecode() -> None:
-    """Compile raysuite's modules that changed, as `install_packages` does with all others."""
-    run(PYTHON, "-m", "compileall", "-q", ROOT / "raysuite")
+def compile_bytecode(*folders: Path) -> None:
+    """Compile the Python files in `folders` that changed.
+
+    Otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every worker of every run
+    compiles torch's files. Files that are no Python of this version, such as templates, are left.
+    """
+    command = (PYTHON, "-m", "compileall", "-qq", "-j", "0", *folders)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
 def install_horovod(uv: Path, env: dict[str, str]) -> None:
@@ -213,7 +210,7 @@ def set_up(before_horovod: bool = False) -> None:
     before = kept()
     extras = [name for name in ASKED if name in {*before, *asked()}]
     if extras == before and (stamp := state()):
-        compile_bytecode()
+        compile_bytecode(ROOT / "raysuite")
         report(stamp)
         return
     uv = private_uv()
@@ -223,10 +220,9 @@ def set_up(before_horovod: bool = False) -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("")
     say("installing the locked packages (a first download takes minutes)")
-    off = install_packages(uv, env, extras, compiled=not before_horovod)
+    off = install_packages(uv, env, extras)
     editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
-    compile_bytecode()
     if before_horovod:
         return
     if "horovod" not in off:
@@ -236,6 +232,8 @@ def set_up(before_horovod: bool = False) -> None:
             off["horovod"] = str(error)
             # A Horovod that was built for another torch must not count as working.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
+    say("compiling the packages' Python files")
+    compile_bytecode(ROOT / "raysuite", VENV / "lib")
     stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)
