@@ -105,8 +105,8 @@ def test_of_a_part_only_its_columns_and_rows_are_decoded():
     view = np.array([64.0, 40.0, 32.0, 30.0])
     got, _ = cut_from(IMAGES["420"], 3, view, "here")
     assert got.shape == (30, 32, 3)
-    assert got.strides[0] <= 3 * (32 + 32)  # with the margin, and whole blocks
-    assert got.ctypes.data - got.base.ctypes.data < got.strides[0]  # no row above it
+    assert got.flags.c_contiguous  # no column beside it, which torch would copy
+    assert got.ctypes.data == got.base.ctypes.data  # no row above it
 
 
 @pytest.mark.parametrize("name", ["444", "422", "420", "411", "restarts", "grey", "rgb stored"])
