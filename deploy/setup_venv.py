@@ -176,7 +176,7 @@ def compile_bytecode(*folders: Path) -> None:
     Otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every worker of every run
     compiles torch's files. Files that are no Python of this version, such as templates, are left.
     """
-    command = (PYTHON, "-m", "compileall", "-qq", "-j", "0", *folders)
+    command: list[str | Path] = [PYTHON, "-m", "compileall", "-qq", "-j", "0", *folders]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
