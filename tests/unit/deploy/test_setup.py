@@ -186,3 +186,24 @@ def test_make_lists_its_targets() -> None:
     lab = ["lab-up", "lab-down", "lab-status", "lab-shell"]
     cluster = ["cluster-up", "cluster-status", "submit", "cluster-down"]
     assert listed == ["help", *habits, *tests, "image", "report", *lab, *cluster, "clean"]
+
+
+def test_a_set_up_before_horovod_leaves_its_build_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    for name in ("run", "install_packages", "install_horovod", "compile_bytecode", "report"):
+        monkeypatch.setattr(setup_venv, name, lambda *_, _name=name, **__: done.append(_name) or {})
+    monkeypatch.setattr(setup_venv, "private_uv", lambda: Path("uv"))
+    monkeypatch.setattr(setup_venv, "uv_environment", lambda uv: {})
+    monkeypatch.setattr(setup_venv, "VENV", setup_venv.ROOT / "no")
+    for name in ("STAMP", "LOG"):
+        monkeypatch.setattr(setup_venv, name, tmp_path / name)
+    monkeypatch.delenv("EXTRAS", raising=False)
+    setup_venv.set_up(before_horovod=True)
+    assert "install_packages" in done
+    assert not {"install_horovod", "compile_bytecode"} & set(done)
+    assert not setup_venv.STAMP.exists()
+    setup_venv.set_up()
+    assert {"install_horovod", "compile_bytecode"} < set(done)
+    assert setup_venv.STAMP.exists()
