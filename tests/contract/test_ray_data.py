@@ -4,6 +4,7 @@ Ray's own errors, threads that stay."""
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from contextlib import closing
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
+from raysuite.data.loaders import ray_data
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
 from raysuite.nested import leaves
@@ -82,6 +84,17 @@ def test_samples_that_are_no_images_come_as_they_do_from_native(
     streamed, expected = (list(leaves(tuple(each))) for each in found)
     assert len(streamed) == len(expected) >= 6
     assert all(map(torch.equal, streamed, expected))
+
+
+def test_a_process_keeps_the_files_of_its_newest_loaders_open(digits, monkeypatch):
+    monkeypatch.setattr(ray_data, "_open", {})
+    counts = []
+    for loader in map(str, range(20)):
+        assert ray_data._source(loader, digits, "train") is ray_data._open[loader]
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[0] < counts[7] == counts[8] == counts[19]
+    for source in ray_data._open.values():
+        source.close()
 
 
 @pytest.mark.thorough

@@ -63,6 +63,20 @@ def test_a_head_that_does_not_start_fails_with_rays_reason(
     assert len(starts) == 3
 
 
+def test_mlflows_database_is_saved_after_the_last_process_has_written_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    folder = ClusterFolder(tmp_path)
+    node = SimpleNamespace(folder=folder, end=lambda: done.append("processes end"))
+    head = HeadNode(cast(ThisNode, node))
+    saved = SimpleNamespace(save=lambda: done.append(f"saved, over: {folder.over.exists()}"))
+    monkeypatch.setattr(head, "_mlflow", saved)
+    head.end()
+    assert done == ["processes end", "saved, over: False"]
+    assert folder.over.exists()
+
+
 def test_which_nodes_are_alive_is_written_again_once_the_disk_has_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,11 +52,15 @@ def test_a_process_that_dies_is_an_error_and_no_hang(loader):
         list(batches)
 
 
-@pytest.mark.parametrize("name", ["native", "dali"])
-def test_the_models_random_numbers_do_not_depend_on_the_loader(digits, name):
-    if name == "dali":
+@pytest.mark.parametrize(
+    "options",
+    [NativeOptions(), NativeOptions(threads=1), NativeOptions(processes=1), DaliOptions()],
+    ids=["native", "threads", "processes", "dali"],
+)
+def test_the_models_random_numbers_do_not_depend_on_the_loader(digits, options):
+    if options.name == "dali":
         require("dali")
-    loader = make_loader(digits, "val", NativeOptions() if name == "native" else DaliOptions(), CPU)
+    loader = make_loader(digits, "val", options, CPU)
     state = torch.get_rng_state()
     list(loader.batches(SLICES))
     assert torch.equal(torch.get_rng_state(), state)

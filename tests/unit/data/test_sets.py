@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from raysuite.data import Prepared, formats, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import decode
+from raysuite.data.reading import check_label
 from raysuite.errors import DataError
 from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
@@ -95,6 +97,12 @@ def test_class_names(folder):
     assert records.classes == small_sets.SYNSETS
     own = prepared(small_sets.write("own-own", folder), folder)
     assert own.classes == small_sets.OwnSet.classes
+
+
+@pytest.mark.parametrize(("label", "known"), [(-1, False), (0, True), (9, True), (10, False)])
+def test_labels_count_from_0_to_the_last_class(label, known):
+    with nullcontext() if known else pytest.raises(DataError, match="the set has 10 classes"):
+        check_label(label, 10, "a.png")
 
 
 # ImageNet's layouts

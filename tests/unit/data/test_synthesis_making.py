@@ -6,8 +6,10 @@ import io
 import json
 import pickle
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from raysuite.data import formats, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import decode_example, read_index
 from raysuite.data.pixels import encode
-from raysuite.data.synthesis import SyntheticSet, make, plan_synthetic_set
+from raysuite.data.synthesis import SyntheticSet, make, making, plan_synthetic_set
 from raysuite.data.synthesis.making import locked
 from raysuite.data.synthesis.pictures import Painter
 from raysuite.errors import DataError, UserError
@@ -233,6 +235,30 @@ def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"needed and .* free"):
         make(plan_synthetic_set("mnist", images=10**12), tmp_path / "set", 1)
+
+
+def test_a_set_that_was_begun_needs_space_only_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic = replace(plan_synthetic_set("imagenet", "tfrecord", **SMALL), shards=(2, 1))
+    done = 0
+
+    def stop(images: int) -> None:
+        nonlocal done
+        done += images
+        if done > 10:
+            raise StopError
+
+    with pytest.raises(StopError):
+        make(synthetic, tmp_path / "set", 1, count=stop)
+    whole = synthetic.train + synthetic.val
+    enough = making.expected_bytes(synthetic, whole - 10)
+    assert enough < making.expected_bytes(synthetic, whole)
+    for free, room in ((enough - 1, False), (enough, True)):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(making.shutil, "disk_usage", lambda _, _usage=usage: _usage)
+        with nullcontext() if room else pytest.raises(DataError, match="are needed"):
+            assert make(synthetic, tmp_path / "set", 1).images == whole
 
 
 def test_a_second_writer_waits_for_the_first(tmp_path: Path) -> None:
