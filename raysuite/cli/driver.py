@@ -65,8 +65,8 @@ from raysuite.spec.search_check import read_search
 from raysuite.train.resuming import left_alone
 
 if TYPE_CHECKING:
+    from raysuite.orchestrate.capacity import Capacity
     from raysuite.orchestrate.found_batches import Decision
-    from raysuite.orchestrate.ray_cluster import Capacity
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.orchestrate.suite import Listener
     from raysuite.plan import RunPlan
@@ -206,7 +206,8 @@ class Work(ABC, Generic[AnyRequest]):
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """Connect to a Ray cluster or, if Ray is not needed, give this machine's capacity."""
-        from raysuite.orchestrate.ray_cluster import Capacity, connect
+        from raysuite.orchestrate.capacity import Capacity
+        from raysuite.orchestrate.ray_cluster import connect
 
         return connect(self.request.address) if self.on_ray else nullcontext(Capacity.here())
 

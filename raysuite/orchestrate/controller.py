@@ -16,9 +16,9 @@ from typing import Protocol
 import ray
 
 from raysuite.errors import RunError, StorageError
+from raysuite.orchestrate.capacity import Capacity
 from raysuite.orchestrate.failures import record_failure
 from raysuite.orchestrate.leaving_nodes import Need, NodesGoneError
-from raysuite.orchestrate.ray_cluster import Capacity
 from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Results

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from raysuite.errors import RunError
-from raysuite.orchestrate.ray_cluster import Capacity
+from raysuite.orchestrate.capacity import Capacity
 from raysuite.plan import RunPlan
 from raysuite.plan.resolve import smaller
 

@@ -18,7 +18,7 @@ from raysuite import lazy
 from raysuite.cluster import private
 from raysuite.errors import Mistake, SpecError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
-from raysuite.orchestrate.ray_cluster import Capacity
+from raysuite.orchestrate.capacity import Capacity
 from raysuite.parts import installed, part
 from raysuite.plan import RunPlan, placed
 from raysuite.plan.dry_batch import distinct, import_error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import os
 import shutil
 import signal
@@ -16,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,7 +28,7 @@ from raysuite.cluster.variables import LOOPBACK_ONLY, RUN_SETTINGS
 from raysuite.compiled import LibraryError
 from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
-from raysuite.plan.resolve import local_gpus
+from raysuite.orchestrate.capacity import Capacity
 
 # A Ray that `raysuite run` starts itself is only for its own processes.
 # It has a new token. By default, Ray would use one token for all of the user's clusters, from
@@ -177,62 +175,6 @@ _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
-
-
-@dataclass(frozen=True)
-class Node:
-    """The resources of one node."""
-
-    cpus: float
-    gpus: float
-    memory: float = math.inf
-    """Bytes of memory that Ray allocates there."""
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """The resources of the cluster."""
-
-    each: tuple[Node, ...]
-    place: str = "the cluster"
-
-    @classmethod
-    def here(cls) -> Capacity:
-        """The resources of this machine; without Ray."""
-        cpus = float(len(os.sched_getaffinity(0)))
-        return cls((Node(cpus, float(local_gpus())),), "this machine")
-
-    @classmethod
-    def now(cls) -> Capacity:
-        """The nodes that Ray counts as alive."""
-        import ray
-
-        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
-        return cls(
-            tuple(
-                Node(has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", math.inf))
-                for has in alive
-            )
-        )
-
-    @property
-    def cpus(self) -> float:
-        return sum(node.cpus for node in self.each)
-
-    @property
-    def gpus(self) -> float:
-        return sum(node.gpus for node in self.each)
-
-    @property
-    def nodes(self) -> int:
-        return len(self.each)
-
-    def holds(self, cpus: int, gpu: bool) -> int:
-        """Number of workers that fit, each with `cpus` CPUs and, if `gpu`, a GPU on one node."""
-        return sum(
-            min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
-            for node in self.each
-        )
 
 
 @contextmanager

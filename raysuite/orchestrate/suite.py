@@ -13,10 +13,11 @@ from typing import Any
 from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
+from raysuite.orchestrate.capacity import Capacity
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.leaving_nodes import reporting, with_fewer
-from raysuite.orchestrate.ray_cluster import Capacity, check_listening
+from raysuite.orchestrate.ray_cluster import check_listening
 from raysuite.orchestrate.script_launch import ScriptRuns
 from raysuite.plan import RunPlan, groups
 from raysuite.records import BatchFound, Journal, Results, RunFailed

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.errors import SpecError
 from raysuite.orchestrate import preflight
-from raysuite.orchestrate.ray_cluster import Capacity, Node
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.plan import make_plans
 from raysuite.spec import read_document
 from tests.integration import own

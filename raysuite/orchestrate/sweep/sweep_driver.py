@@ -11,8 +11,8 @@ from typing import Any
 from raysuite.cluster import private
 from raysuite.cluster.variables import RUN_SETTINGS
 from raysuite.orchestrate import stopping
+from raysuite.orchestrate.capacity import Capacity
 from raysuite.orchestrate.leaving_nodes import reporting
-from raysuite.orchestrate.ray_cluster import Capacity
 from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs

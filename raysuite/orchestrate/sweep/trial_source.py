@@ -14,10 +14,10 @@ from ray.tune.search import Searcher
 
 from raysuite.errors import SpecError
 from raysuite.orchestrate import stopping
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.leaving_nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
-from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.sweep.population_run import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.search_algorithms import (

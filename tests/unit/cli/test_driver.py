@@ -24,7 +24,7 @@ from raysuite.cli.request import Request, RunRequest, SweepRequest
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import budget, preflight
-from raysuite.orchestrate.ray_cluster import Capacity, Node
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.suite import Listener
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking

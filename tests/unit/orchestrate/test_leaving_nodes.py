@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from raysuite.orchestrate import controller
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.controller import (
     DeadlineError,
     LateError,
@@ -21,7 +22,6 @@ from raysuite.orchestrate.controller import (
 )
 from raysuite.orchestrate.leaving_nodes import Need, NodesGoneError, changes, with_fewer
 from raysuite.orchestrate.preflight import too_large
-from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document

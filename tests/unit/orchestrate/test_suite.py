@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from raysuite.orchestrate import suite
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.leaving_nodes import NodesGoneError
-from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.suite import Listener, fit, reset_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed

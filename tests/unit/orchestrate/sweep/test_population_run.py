@@ -13,8 +13,8 @@ from ray.tune.search import Searcher
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
-from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.sweep import population_run, trial_source
 from raysuite.orchestrate.sweep.population_run import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler

@@ -12,8 +12,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from raysuite.orchestrate import rendezvous, stopping, worker
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.groups import work_config
-from raysuite.orchestrate.ray_cluster import Capacity, Node
 from raysuite.orchestrate.sweep import trial, trial_source
 from raysuite.orchestrate.sweep.schedulers import ORDER, JournaledScheduler
 from raysuite.orchestrate.sweep.trial_source import TrialSource

@@ -10,7 +10,7 @@ import pytest
 from ray.tune.search import Searcher
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.ray_cluster import Capacity, Node
+from raysuite.orchestrate.capacity import Capacity, Node
 from raysuite.orchestrate.sweep import trial_source
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import set_more_trials, write_more_trials
