@@ -76,6 +76,11 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
     return None
 
 
+_LOWEST = -1e300
+"""For ASHA in place of minus infinity: its cutoff is interpolated between two values. The median
+rule leaves infinities out."""
+
+
 class JournaledScheduler(FIFOScheduler):
     """Passes each epoch to the scheduler once, and asks workers to stop runs that are to end."""
 
@@ -84,6 +89,8 @@ class JournaledScheduler(FIFOScheduler):
         self._search = search
         self._results = results
         self._scheduler = scheduler_of(search, most_epochs)
+        self._worst = _LOWEST if search.scheduler.name == "asha" else -math.inf
+        """The value of a run that diverged."""
         self._plans: dict[str, RunPlan] = {}
         self._seen: set[tuple[str, int]] = set()
         known = (key for name in (_ORDER_BEFORE, ORDER) for key in _read(results.folder / name))
@@ -130,7 +137,7 @@ class JournaledScheduler(FIFOScheduler):
             return
         self._seen.add((run_id, epoch.epoch))
         self._write_down(epoch)
-        compared = sign * value if math.isfinite(value) else -math.inf
+        compared = sign * value if math.isfinite(value) else self._worst
         found = {"epochs": epoch.epoch + 1, "value": compared}
         action = self._scheduler.on_trial_result(None, TuneTrial(run_id), found)  # type: ignore[arg-type]
         if action != TrialScheduler.STOP:

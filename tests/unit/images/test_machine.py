@@ -103,3 +103,18 @@ def test_settings_are_lent_with_the_certificates_beside_them(
     assert settings["https_proxy"] == "http://proxy.example:3128"
     assert settings["SSL_CERT_FILE"] == settings["PIP_CERT"] == f"{LENT}/certificates.pem"
     assert (folder / "certificates.pem").read_text() == "PEM"
+
+
+def test_uvs_index_and_openssls_certificates_win_over_pips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, variable in (("own", "SSL_CERT_FILE"), ("pips", "PIP_CERT")):
+        (tmp_path / name).write_text(name)
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://pip.example/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://uv.example/simple")
+    (folder := tmp_path / "lent").mkdir()
+    lend(folder)
+    settings = json.loads((folder / "settings.json").read_text())
+    assert settings["UV_DEFAULT_INDEX"] == settings["PIP_INDEX_URL"] == "https://uv.example/simple"
+    assert (folder / "certificates.pem").read_text() == "own"

@@ -1,4 +1,4 @@
-"""The Records of a script's run that is over."""
+"""What a script's ranks are given, and the Records of its run that is over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.orchestrate.script_launch import Ended, write_end
+from raysuite.orchestrate.script_launch import Ended, variables, write_end
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, Journal, Results, RunStarted
 from raysuite.records.script_records import RankLog
@@ -43,3 +43,47 @@ def test_no_step_counts_until_the_one_after_a_profile_has_ended(
     [epoch] = [each for each in records if isinstance(each, EpochFinished)]
     assert epoch.step_seconds == pytest.approx(counted or seconds[2:])
     assert epoch.steady_seconds == pytest.approx(sum(epoch.step_seconds))
+
+
+@pytest.mark.parametrize(
+    ("device", "spec", "expected"),
+    [
+        ("cpu", {}, {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "7", "OTHER": "shell"}),
+        ("gpu", {}, {"CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "7", "OTHER": "shell"}),
+        ("cpu", {"OMP_NUM_THREADS": 5, "OTHER": "spec"}, {"OMP_NUM_THREADS": "5", "OTHER": "spec"}),
+    ],
+)
+def test_a_run_on_the_cpu_sees_no_gpu_of_the_shell_and_the_spec_wins_over_the_shell(
+    device: str,
+    spec: dict[str, object],
+    expected: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = {"CUDA_VISIBLE_DEVICES": "1", "OMP_NUM_THREADS": "7", "OTHER": "shell"}
+    for key, value in {**shell, "PYTHONUNBUFFERED": ""}.items():
+        monkeypatch.setenv(key, value)
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)], "environment": spec},
+        "resources": {"workers": 1, "device": device},
+    }
+    [plan] = make_plans(Document(data, "test"), gpus=1)
+    found = variables(plan, Results(tmp_path), tmp_path, {})
+    assert {key: found[key] for key in expected} == expected
+    assert found["PYTHONUNBUFFERED"] == "1"
+
+
+def test_a_rank_has_as_many_threads_as_cores_unless_the_shell_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)]},
+        "resources": {"workers": 1, "device": "cpu", "cpus_per_worker": 3},
+    }
+    [plan] = make_plans(Document(data, "test"), gpus=0)
+    assert variables(plan, Results(tmp_path), tmp_path, {})["OMP_NUM_THREADS"] == "3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from raysuite.parallel import comm, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, World, seed_draws
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
+from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.process_state import restored
 from raysuite.parallel.single import SingleEngine
 from raysuite.spec.strategies import (
@@ -29,6 +31,7 @@ from raysuite.spec.strategies import (
     FsdpOptions,
     HorovodOptions,
     Lossy,
+    PipelineOptions,
     SingleOptions,
 )
 from tests.require import require
@@ -115,6 +118,77 @@ def test_floating_buffers_are_averaged_and_others_kept() -> None:
     assert model[2].running_mean.tolist() == [2.5, 2.5, 2.5]
     assert model[2].num_batches_tracked.item() == 7
     average_buffers(nn.Linear(1, 1), OtherRank())  # has none
+
+
+@pytest.fixture
+def silent_ranks() -> Iterator[Callable[[PipelineOptions], PipelineEngine]]:
+    """Makes the engine of a pipeline's rank 0. The other ranks send nothing, and add zeros."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    made: list[Pipeline] = []
+
+    def prepared(options: PipelineOptions) -> PipelineEngine:
+        size = options.pipeline().workers
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        made.append(strategy := Pipeline(options))
+        strategy.start(World(0, size, 0, CPU))
+        found = strategy.prepare(
+            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 3)),
+            lambda parameters: torch.optim.SGD(parameters, lr=9.0),
+            StepSettings(4, accumulate=int(options.micro_batches)),
+        )
+        assert isinstance(found, PipelineEngine)
+        return found
+
+    yield prepared
+    for strategy in made:
+        strategy.stop()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_late_update_of_a_pipeline_has_the_rate_of_its_own_step(
+    silent_ranks: Callable[[PipelineOptions], PipelineEngine], schedule: Any, stages: int
+) -> None:
+    """The first of n stages is n - 1 passes late; draining makes up for them."""
+    count = 1 if schedule == "pipedream" else stages
+    options = PipelineOptions(schedule=schedule, stages=stages, micro_batches=count)
+    own = silent_ranks(options)
+    found: list[float] = []
+    own.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: found.append(optimizer.param_groups[0]["lr"])
+    )
+    batch = Batch(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 4, 4)
+    for epoch in ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0]):
+        found.clear()
+        for lr in epoch:
+            own.step([batch] * count, lr)
+        late = stages - 1 if count == 1 else 1  # 2BW's step has as many passes as stages
+        assert found == epoch[:-late]
+        own.drain()
+        assert found == epoch
+
+
+@pytest.mark.parametrize(
+    ("replicas", "mean"), [((2, 1), 2.0), ((3, 1), 4.0 / 3), ((1, 2), 4.0), (None, 4.0)]
+)
+def test_buffers_of_a_stage_are_averaged_over_its_workers_and_gradients_summed(
+    silent_ranks: Callable[[PipelineOptions], PipelineEngine],
+    replicas: tuple[int, ...] | None,
+    mean: float,
+) -> None:
+    """A copy's gradients are parts of one sum, each worker's from micro-batches of its own."""
+    own = silent_ranks(
+        PipelineOptions(schedule="pipedream", stages=2, partition=(2, 2), replicas=replicas)
+    )
+    [norm] = [each for each in own.model.modules() if isinstance(each, nn.BatchNorm1d)]
+    norm.running_mean.fill_(4.0)
+    norm.weight.grad = torch.full((2,), 4.0)
+    own.average_buffers()
+    own.average_gradients()
+    assert norm.running_mean.tolist() == pytest.approx([mean] * 2)
+    assert norm.weight.grad.tolist() == [4.0, 4.0]
 
 
 def test_each_join_has_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysuite.parallel.comm import NoComm, Reduction
@@ -111,6 +115,30 @@ def test_another_ranks_overflow_counts() -> None:
     step(model, scale, optimizer, x=1e-3)
     assert torch.equal(model.weight, before)
     assert scale.factor == 2.0**7
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    """Of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("sharded", [[0], [1], [0, 1], []], ids=str)
+def test_ranks_agree_on_an_overflow_if_gradients_are_sharded(
+    mesh: DeviceMesh, sharded: list[int]
+) -> None:
+    """Of two layers, some may be sharded. Whole gradients are the same on all ranks."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    for layer in (model[place] for place in sharded):
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.data, mesh))
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    scale = LossScale(model, TwoRanks(other=1.0), True, whole=True)
+    scale.decide()
+    scale.update()
+    assert scale.skipped == (1 if sharded else 0)
 
 
 @pytest.mark.parametrize("pixel", [1e30, -1e30, float("nan")])

@@ -202,3 +202,16 @@ def test_the_newest_results_began_last(tmp_path: Path) -> None:
     assert Results.open(tmp_path).folder.name == "20261102-120000"
     os.utime(tmp_path / "zebra" / "plan.json")
     assert Results.open(tmp_path).folder.name == "zebra"
+
+
+def test_a_run_has_ended_if_its_end_is_the_last_record(tmp_path: Path) -> None:
+    """Its first attempt fails, and the second one is left at each of its Records in turn."""
+    results = Results(tmp_path)
+    assert results.end_of(PLAN.run_id) is None
+    failed = FIRST.model_copy(update={"run_id": PLAN.run_id})
+    records = [START, EPOCHS[0], failed, START, *EPOCHS, END]
+    ends = []
+    for record in records:
+        Journal(results.journal_file(PLAN.run_id)).write(record)
+        ends.append(results.end_of(PLAN.run_id))
+    assert ends == [None, None, failed, *[None] * (1 + len(EPOCHS)), END]

@@ -250,3 +250,18 @@ def test_the_front_is_what_nothing_dominates(rows: list[Any]) -> None:
         and not dominated(trial)
     }
     assert {trial.number for trial in pareto(found, goals)} == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "front"),
+    [
+        ([(0.5, 3.0), (0.5, 2.0)], [1]),  # a tie in accuracy
+        ([(0.5, 2.0), (0.6, 2.0)], [1]),  # in time
+        ([(0.5, 2.0), (0.5, 2.0)], [0, 1]),  # in both
+        ([(0.5, 2.0), (0.6, 3.0)], [1, 0]),
+    ],
+)
+def test_a_tie_in_one_goal_is_dominated(rows: list[tuple[float, float]], front: list[int]) -> None:
+    found = made([((accuracy, seconds, None), "finished") for accuracy, seconds in rows])
+    goals: tuple[Goal, ...] = ("accuracy", "time_to_accuracy")
+    assert [trial.number for trial in pareto(found, goals)] == front

@@ -8,7 +8,7 @@ import yaml
 from raysuite.plan import make_plans
 from raysuite.records.sweep import trials
 from raysuite.report import build
-from raysuite.report.sweep.importance import importances
+from raysuite.report.sweep.importance import _sample, importances
 from raysuite.report.sweep.study import study
 from raysuite.spec import parse_document
 from tests.fake_population import write_population
@@ -71,6 +71,8 @@ def test_the_summary_says_that_values_changed(report):
 def test_importance_is_judged_before_anyone_took_weights(results):
     found = importances(study(results))
     assert found.judged == "accuracy within 3 epochs"
+    sample, _ = _sample(study(results))
+    assert [value for _, value in sample] == [trial.curve[2][2] for trial in trials(results)]
     assert found.trials == 8
 
 

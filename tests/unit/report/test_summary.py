@@ -271,6 +271,20 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     assert [named[1] in said[0], named[2] in said[0]] == [False, True]
 
 
+def test_a_single_variant_is_named(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[ddp, horovod, deepspeed]", "[ddp]")
+    spec = spec.replace("[native, dali]", "[dali]")
+    runs = results_figures(write_results(tmp_path, spec, repeats=2))
+    runs = [replace(run, other_cores=0.5) for run in runs]  # of 2
+    runs[0] = replace(runs[0], throughput=300.0)
+    runs[1] = replace(runs[1], throughput=100.0)  # s = 141 about a mean of 200
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
+    [busy] = [each for each in said if "busy during" in each]
+    assert busy.endswith("all cores: ddp · dali · 2 workers (25%).")
+    [wide] = [each for each in said if "standard deviation" in each]
+    assert "or more: ddp · dali · 2 workers (71%)." in wide
+
+
 @pytest.mark.parametrize(
     ("workers", "each", "other_cores", "told"),
     [

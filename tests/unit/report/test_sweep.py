@@ -15,7 +15,7 @@ from raysuite.plan import make_plans
 from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
-from raysuite.report.sweep.importance import LEAST, importances
+from raysuite.report.sweep.importance import LEAST, _sample, importances
 from raysuite.report.sweep.study import study
 from raysuite.report.sweep.sweep_plots import BEST, goal_axis, importance_plot
 from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
@@ -225,6 +225,29 @@ def test_importance_is_of_a_key_alone(tmp_path):
     found = importances(replace(drawn, trials=tuple(told)))
     assert sum(each.middle for each in found.keys) < 0.6
     assert "a key alone explains" in importance_plot(found).note
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "values"), [(True, [0.5, 0.4, 0.7]), (False, [0.2, 0.3, 0.6])]
+)
+def test_importance_counts_the_epochs_that_every_trial_finished(tmp_path, higher_is_better, values):
+    """Two trials of four epochs and one that ASHA stopped after two."""
+    made = study(write_sweep(tmp_path, trials=3))
+    curves = ([0.2, 0.5, 0.9, 0.1], [0.4, 0.3, 0.8, 0.2], [0.7, 0.6])
+    metric = made.task.main.model_copy(update={"higher_is_better": higher_is_better})
+    task = made.task.model_copy(update={"metrics": (metric,)}).model_dump(mode="json")
+    told = [
+        replace(
+            trial,
+            epochs=len(curve),
+            curve=tuple((epoch, 1.0 + epoch, value) for epoch, value in enumerate(curve)),
+            figures=replace(trial.figures, plan=trial.figures.plan | {"task": task}),
+        )
+        for trial, curve in zip(made.trials, curves, strict=True)
+    ]
+    sample, judged = _sample(replace(made, trials=tuple(told)))
+    assert [value for _, value in sample] == values
+    assert judged == "accuracy within 2 epochs"
 
 
 def test_importance_is_not_told_of_few_trials(tmp_path):

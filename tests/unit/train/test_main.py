@@ -31,6 +31,7 @@ from raysuite.train.__main__ import main
 from raysuite.train.run import execute
 from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
+from tests.fake_results import TWELVE_ROWS, write_results
 from tests.torchrun import ROOT, torchrun
 
 SPEC = f"""
@@ -302,3 +303,18 @@ def test_one_batch_is_tried_of_each_network_first(
 def test_a_mistake_in_the_spec(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(spec), "strategy=dpd"]) == 2
     assert "'ddp'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("fails", "code"), [([], 0), ([0], 1), ([1], 1), ([0, 1], 1)], ids=str)
+def test_one_failed_run_of_several_sets_the_exit_code(
+    tmp_path: Path, fails: list[int], code: int
+) -> None:
+    """Of runs that have ended, so that nothing is trained."""
+    text = TWELVE_ROWS.replace("REPEATS", "1").replace("resources.workers: [1, 2]", "seed: [1, 2]")
+    text = text.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[native, dali]", "[native]")
+    failure = RunFailed(run_id="", reason="gate", message="differs")
+    write_results(
+        tmp_path / "made-up" / "20260102-030405", text, fails=dict.fromkeys(fails, failure)
+    )
+    (file := tmp_path / "spec.yaml").write_text(text)
+    assert main([str(file), "--results", str(tmp_path), "--resume"]) == code

@@ -15,6 +15,7 @@ from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.records.base import checked_line
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
+from raysuite.spec.tasks import MetricFacts, TaskFacts
 from raysuite.train.stop_together import Prune
 
 EPOCHS = 9
@@ -233,7 +234,24 @@ def test_epochs_of_warm_up_alone_spoil_no_rung(tmp_path):
     assert sweep.epoch(sweep.begin(), 0, 0.1, speed=100.0)
 
 
-def test_a_run_that_diverged_is_the_worst(tmp_path):
-    sweep = Sweep(tmp_path, ASHA)
-    assert not sweep.epoch(sweep.begin(), 0, 0.1)
-    assert sweep.epoch(sweep.begin(), 0, float("nan"))
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("lower_is_better", [False, True])
+@pytest.mark.parametrize("scheduler", [ASHA, MEDIAN | {"grace_epochs": 1, "min_trials": 1}])
+def test_runs_that_diverged_are_the_worst(tmp_path, scheduler, lower_is_better, value):
+    sweep = Sweep(tmp_path, scheduler)
+    first, *diverged, last = (sweep.begin() for _ in range(4))
+    if lower_is_better:
+        sweep.scheduler._plans = {each.run_id: with_error(each) for each in sweep.plans}
+    assert not sweep.epoch(first, 0, 0.1)
+    assert [sweep.epoch(each, 0, value) for each in diverged] == [True, True]
+    assert not sweep.epoch(last, 0, 0.1)
+    request = requested_end(tmp_path, diverged[0].run_id)
+    assert isinstance(request, Prune)
+    assert request.value is None
+
+
+def with_error(plan: RunPlan) -> RunPlan:
+    """The same run of a task in which the accuracy of its Records is an error: lower is better."""
+    metric = MetricFacts(name="accuracy", title="Error", note="", higher_is_better=False)
+    task = TaskFacts(name="odd", unit="samples", metrics=(metric,), primary="accuracy")
+    return plan.model_copy(update={"task": task})
