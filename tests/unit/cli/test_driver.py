@@ -49,6 +49,18 @@ def test_a_dry_run_of_what_is_resumed_shows_what_is_left(tmp_path: Path) -> None
     assert before == {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
 
 
+@pytest.mark.parametrize(("words", "left"), [((), [2]), (("--retry-failed",), [0, 2])])
+def test_a_dry_run_shows_failed_runs_only_where_they_are_repeated(
+    words: tuple[str, ...], left: list[int], tmp_path: Path
+) -> None:
+    results = write_results(tmp_path, fails={0: DIVERGED}, missing=[2])
+    asked = ["run", "--resume-from", str(results.folder), "--dry-run", "--json", *words]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert [each["index"] for each in json.loads(done.stdout)] == left
+    assert isinstance(results.end_of(results.plans()[0]["run_id"]), RunFailed)
+
+
 def test_what_ray_was_sent_is_no_place_for_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
