@@ -262,7 +262,7 @@ class SuiteWork(Work[RunRequest]):
                 print_what_changed(self.opened, self.document)
         if self.opened is not None:
             self.plans = suite.planned(self.opened)
-            check_unchanged(self.left())
+            check_unchanged(self.left(request.retry_failed))
             if not request.retry_failed:
                 for line in left_alone(self.plans, self.opened):
                     print_text(line, error=True)

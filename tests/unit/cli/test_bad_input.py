@@ -28,6 +28,8 @@ GIVEN = {
             "x.yaml --address http://10.0.0.1:8265": "-- raysuite VERB",
         }.items()
     },
+    "sweep x.yaml search.trials=9 training.epochs=9 --resume": "leave KEY=VALUE out",
+    "sweep x.yaml training.epochs=9 search.trials=9 --resume": "leave KEY=VALUE out",
     "plan": "Missing argument",
     "plan none.yaml": "none.yaml: cannot be",
     "plann": "No such command",

@@ -22,6 +22,7 @@ from raysuite.measure.topology import Core, Topology
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
 from tests.fake_results import write_results
+from tests.fake_sweeps import write_sweep
 
 ROOT = Path(__file__).parents[3]
 ROOM = "free disk space, or give a writable folder"
@@ -193,6 +194,20 @@ def test_a_report_without_pictures(tmp_path: Path) -> None:
     run("report", str(results.folder), "--no-pictures")
     assert (results.folder / "report.html").exists()
     assert not (results.folder / "plots").exists()
+
+
+@pytest.mark.parametrize("out", [None, "page"])
+def test_a_report_names_the_files_that_it_wrote(
+    out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sweep(Path("made"), trials=3)
+    told = run("report", "made", "--no-pictures", *(["--out", out] if out else []))
+    folder = out or "made"
+    assert f"\n{folder}/report.html\n" in told
+    assert f"\n{folder}/best.yaml  (run it: raysuite run {folder}/best.yaml)\n" in told
+    assert Path(folder, "best.yaml").is_file()
+    assert [str(page) for page in Path().rglob("report.html")] == [f"{folder}/report.html"]
 
 
 def test_damaged_plans_are_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from raysuite.cli.cluster import _how_to_go_on, _mlflow_page, _wait, _working_fo
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
 from raysuite.cluster.state_files import Head
+from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
 CLI = CliRunner()
@@ -65,6 +67,43 @@ def test_jobs_start_where_runs_can_write(tmp_path: Path, monkeypatch: pytest.Mon
     closed = {str(tmp_path)}
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in closed)
     assert _working_folder() == str(tmp_path / "home")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("disk", "networks", "code"),
+    [(900.0, [], 0), (90.0, [], 1), (900.0, ["mlx5_0"], 1), (90.0, ["mlx5_0"], 1)],
+)
+def test_a_check_exits_with_1_for_a_slow_node_or_one_that_fell_back_to_sockets(
+    disk: float,
+    networks: list[str],
+    code: int,
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [
+        NodeFigures(
+            host=host,
+            when=0.0,
+            figures={"disk": disk if host == "b" else 900.0},
+            all_reduce_s=0.1,
+            transports=["NCCL, NET/Socket"],
+            networks=networks if host == "c" else [],
+        )
+        for host in "abc"
+    ]
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", lambda address: nullcontext())
+    monkeypatch.setattr("raysuite.orchestrate.node_check.check_nodes", lambda folder: rows)
+    done = CLI.invoke(app, ["cluster", "check", "--results", "nodes.jsonl", *options])
+    assert (done.exit_code, done.stderr) == (code, "")
+    assert read_checks(Path("nodes.jsonl")) == rows
+    if options:
+        told = json.loads(done.stdout)
+        assert [each["host"] for each in told["slow"]] == (["b"] if disk == 90.0 else [])
+        assert told["fell_back"] == (["c"] if networks else [])
+    else:
+        assert ("b is slow" in done.stdout) == (disk == 90.0)
+        assert ("c fell back to sockets" in done.stdout) == bool(networks)
 
 
 def test_only_a_spec_that_is_there_is_suggested(tmp_path: Path) -> None:

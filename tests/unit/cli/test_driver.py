@@ -49,6 +49,18 @@ def test_a_dry_run_of_what_is_resumed_shows_what_is_left(tmp_path: Path) -> None
     assert before == {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
 
 
+@pytest.mark.parametrize(("words", "left"), [((), [2]), (("--retry-failed",), [0, 2])])
+def test_a_dry_run_shows_failed_runs_only_where_they_are_repeated(
+    words: tuple[str, ...], left: list[int], tmp_path: Path
+) -> None:
+    results = write_results(tmp_path, fails={0: DIVERGED}, missing=[2])
+    asked = ["run", "--resume-from", str(results.folder), "--dry-run", "--json", *words]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert [each["index"] for each in json.loads(done.stdout)] == left
+    assert isinstance(results.end_of(results.plans()[0]["run_id"]), RunFailed)
+
+
 def test_what_ray_was_sent_is_no_place_for_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +304,30 @@ def resumed(
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     write_results(folder, spec=ONE_RUN, fails=fails)
     return CliRunner().invoke(app, ["run", "--resume-from", str(folder), *words])
+
+
+def test_a_failed_run_is_not_repeated_on_another_data_set_than_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is told before Ray starts, and before the failed run's journal is set aside."""
+    images = tmp_path / "set"
+    for place in ("train/a", "train/b", "val/a", "val/b"):
+        (images / place).mkdir(parents=True)
+        for number in range(4):
+            (images / place / f"{number}.png").touch()
+    spec = ONE_RUN.replace("digits", f"{{name: image_folder, path: {images}, image_size: 32}}")
+    spec = spec.replace("global_batch: 64", "global_batch: 4")
+    results = write_results(tmp_path / "results", spec=spec, fails={0: DIVERGED})
+    monkeypatch.setattr(
+        "raysuite.orchestrate.ray_cluster.connect", Broken(AssertionError("Ray"), 0)
+    )
+    (images / "train" / "a" / "more.png").touch()
+    words = ["run", "--resume-from", str(results.folder), "--retry-failed", "--no-mlflow"]
+    for more in ([], ["--dry-run"]):
+        done = CliRunner().invoke(app, [*words, *more])
+        assert done.exit_code == 2, done.output
+        assert "the plan counts 8 training and 8 validation images" in done.stderr
+        assert isinstance(results.end_of(results.plans()[0]["run_id"]), RunFailed)
 
 
 def test_a_run_that_an_earlier_budget_left_out_is_left_and_needs_ray(

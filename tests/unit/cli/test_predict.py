@@ -131,6 +131,22 @@ def test_recommend_prints_the_top_candidates_and_how_many_there_are(folder: Path
     assert len(lines) == 1
 
 
+def test_recommend_probes_all_that_are_tied_and_not_only_those_it_prints(folder: Path) -> None:
+    found = Calibration.read(folder / "c.yaml")
+    seconds = found.seconds.model_copy(update={"sigma": 9.0})  # nothing can be told apart
+    found.model_copy(update={"seconds": seconds}).write(folder / "vague.yaml")
+    asked = ("--calibration", "vague.yaml", "--batches", "64", "--top", "1")
+    printed = run(
+        "recommend", "spec.yaml", *asked, "--out", "best.yaml", "--probe", "probe-all.yaml"
+    )
+    assert "probe-all.yaml  measures the 5 that are tied\n" in printed
+    assert printed.count("tied with the best") == 1
+    measured = make_plans(read_document(Path("probe-all.yaml")), gpus=0)
+    names = [(plan.spec.strategy.name, plan.workers, plan.repeat) for plan in measured]
+    kinds = [("single", 1), ("ddp", 1), ("ddp", 2), ("horovod", 1), ("horovod", 2)]
+    assert sorted(names) == sorted((*kind, repeat) for kind in kinds for repeat in range(5))
+
+
 def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) -> None:
     asked = ("recommend", "spec.yaml", "--batches", "64", "--accumulate", "1,4")
     asked += ("--out", "best.yaml", "--json")

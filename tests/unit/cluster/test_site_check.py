@@ -169,6 +169,17 @@ def test_an_images_kind(tmp_path: Path, header: bytes, state: State) -> None:
     assert found["image"].state is state
 
 
+@pytest.mark.parametrize("target", ["", ":/data", ":/data:ro"])
+def test_a_bind_is_looked_up_by_its_source(tmp_path: Path, target: str) -> None:
+    absent = tmp_path / "absent"
+    site = LocalSite(python="/nowhere/python", binds=(f"{tmp_path}{target}", f"{absent}{target}"))
+    found = [each for each in check_site(site, sys.executable) if each.what == "bind"]
+    assert [(each.state, each.note) for each in found] == [
+        (State.WORKS, str(tmp_path)),
+        (State.WRONG, f"{absent} is not there"),
+    ]
+
+
 def test_a_secret_that_others_can_read(tmp_path: Path) -> None:
     file = tmp_path / "url"
     file.touch(mode=0o600)

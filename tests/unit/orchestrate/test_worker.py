@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -11,8 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
-from raysuite.orchestrate import preflight, worker
+from raysuite.orchestrate import preflight, rendezvous, worker
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.mailbox import Mailbox
@@ -21,6 +23,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.records.base import content_of
+from raysuite.records.system import read_samples, system_files
 from raysuite.spec import parse_document
 from raysuite.train import recording
 from raysuite.train import world as world_module
@@ -103,6 +106,32 @@ def test_rank_0_alone_writes_the_journal(
         world = World(rank, 3, rank, torch.device("cpu"))
         worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)
     assert results.records(plan.run_id) == [record]
+
+
+@pytest.mark.parametrize("script", [False, True])
+def test_the_first_rank_of_each_host_samples_its_system(
+    script: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: RunPlan
+) -> None:
+    results = Results(tmp_path)
+    places = [("one", 0), ("one", 1), ("two", 0), ("two", 1)]
+    made = []
+    monkeypatch.setattr(recording, "execute", lambda *given, **named: iter([]))
+    monkeypatch.setattr(worker, "run_rank", lambda *given: None)
+    monkeypatch.setattr(rendezvous, "_store", HashStore())
+    monkeypatch.setattr(
+        "ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node")
+    )
+    for rank, (host, local_rank) in enumerate(places):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        if script:
+            place = {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+            worker._run_script(plan, place, results, "store")
+        else:
+            world = World(rank, 4, local_rank, torch.device("cpu"))
+            worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)
+        files = system_files(results.journal_file(plan.run_id).parent)
+        made.append({name: len(list(read_samples(file))) for name, file in files.items()})
+    assert made == [{"one": 1}, {"one": 1}, {"one": 1, "two": 1}, {"one": 1, "two": 1}]
 
 
 @pytest.mark.parametrize(("every", "made"), [(0, False), (1, True)])

@@ -79,8 +79,12 @@ class Sweep:
     The accuracy of weights is that of the trial whose they were first, plus its epochs.
     """
 
-    def __init__(self, folder: Path, reached: dict[int, float] | None = None) -> None:
-        self.document = Document(DATA, "sweep.yaml")
+    def __init__(
+        self, folder: Path, reached: dict[int, float] | None = None, quantile: float = 0.25
+    ) -> None:
+        scheduler = {**DATA["search"]["scheduler"], "quantile": quantile}
+        data = {**DATA, "search": {**DATA["search"], "scheduler": scheduler}}
+        self.document = Document(data, "sweep.yaml")
         self.search = read_search(self.document)
         self.results = Results(folder)
         if not (folder / "plan.json").exists():
@@ -232,19 +236,21 @@ def test_decisions_are_the_same_where_a_driver_was_killed_between_segments(tmp_p
 
 @pytest.mark.parametrize("copies", [0, 1])
 @pytest.mark.parametrize("writes", range(4))
+@pytest.mark.parametrize("quantile", [0.25, 0.5])
 def test_decisions_are_the_same_where_a_driver_was_killed_amid_them(
-    tmp_path, monkeypatch, copies, writes
+    tmp_path, monkeypatch, copies, writes, quantile
 ):
-    """At the second interval: before a checkpoint was copied whole, or between any two turns."""
-    whole = Sweep(tmp_path / "whole")
+    """At the second interval: before a checkpoint was copied whole, or between any two turns. One
+    or two trials take weights."""
+    whole = Sweep(tmp_path / "whole", quantile=quantile)
     numbers(whole.segments())
-    broken = Sweep(tmp_path / "broken")
+    broken = Sweep(tmp_path / "broken", quantile=quantile)
     assert len(numbers(broken.segments(8))) == 8
     with monkeypatch.context() as patch:
         _break(patch, copies, writes)
         with pytest.raises(KeyboardInterrupt):
             numbers(broken.segments(1))
-    numbers(Sweep(tmp_path / "broken").segments())
+    numbers(Sweep(tmp_path / "broken", quantile=quantile).segments())
     assert broken.turns() == whole.turns()
     assert [trial.curve for trial in trials(broken.results)] == [
         trial.curve for trial in trials(whole.results)
