@@ -41,6 +41,7 @@ OWN: list[dict[str, Any]] = [
     {"optimizer_lr_factors": {"fc*": 2.0}},
     {"optimizer": {"name": "schedule_free"}},
     {"optimizer": {"name": "muon", "adamw": ["fc.*"]}},
+    {"optimizer": {"name": "muon", "lr_factors": {"fc.*": 2.0}}},
     {"data_transform": "my:cutout"},
     {"strategy": {"name": "fsdp", "gather_dtype": "bf16"}},
 ]

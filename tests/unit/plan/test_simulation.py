@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,23 @@ def test_a_step_at_a_rate_by_hand(plan: RunPlan, options: dict[str, float], seco
 def test_a_step_may_take_milliseconds() -> None:
     found = step_of(plan_of(workers=1), None, 1000 * RATE, SLOW)
     assert found.seconds == pytest.approx(2 * 3 * WHOLE / 1000)
+
+
+def test_tokens_are_what_is_computed_and_read_of_text(tmp_path: Path) -> None:
+    """64 sequences of 16 tokens: at 8 tokens a second, and at one from storage."""
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.txt").write_bytes(b"a" * 2000)
+    data = {
+        "name": "simulated",
+        "task": "language_model",
+        "model": {"name": "gpt", "options": {"layers": 1, "heads": 1, "width": 8}},
+        "data": {"name": "text", "path": str(tmp_path), "sequence": 16},
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"workers": 1, "device": "cpu"},
+    }
+    (plan,) = make_plans(Document(data, "spec.yaml"), gpus=0)
+    assert step_of(plan, None, 8.0, FAST).seconds == pytest.approx(128)
+    assert step_of(plan, None, 8.0, FAST, storage=1.0).seconds == pytest.approx(1024)
 
 
 def test_the_output_of_a_stage_is_sent_both_ways() -> None:

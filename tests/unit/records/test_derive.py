@@ -274,6 +274,19 @@ def test_names_are_those_of_the_plan():
         assert run_name(plan.model_dump(mode="json")) == plan.title
 
 
+def test_zero_and_false_are_in_names_and_what_is_left_open_is_not():
+    spec = TWELVE_ROWS.replace(
+        "[ddp, horovod, deepspeed]",
+        "[ddp]\n  optimizer.weight_decay: [0, 0.5]\n  optimizer.nesterov: [false]"
+        "\n  training.target_accuracy: [null]",
+    ).replace("[native, dali]", "[native]")
+    made = [each for each in plans(spec.replace("[1, 2]", "[1]")) if not each.repeat]
+    ends = ["weight_decay=0 · nesterov=False", "weight_decay=0.5 · nesterov=False"]
+    wanted = [f"ddp · native · 1 worker · {end}" for end in ends]
+    assert [plan.title for plan in made] == wanted
+    assert [run_name(plan.model_dump(mode="json")) for plan in made] == wanted
+
+
 def test_a_diverged_epoch_survives_the_journal(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     nan = float("nan")

@@ -126,6 +126,18 @@ def test_a_node_of_half_the_speed_is_named_alone(check: str) -> None:
         assert all(len(slow) == 1 and 0.4 < slow[0].share < 0.6 for slow in found)
 
 
+@pytest.mark.parametrize(("middle", "named"), [([0.0], ["n0"]), ([-0.1, 0.1], [])])
+def test_few_nodes_are_seven_and_not_eight(middle: list[float], named: list[str]) -> None:
+    """Logarithms 0.1 from the median, so a deviation of 0.148; one of 0.4 is beyond two of these,
+    and within five."""
+    logs = [-0.4, -0.1, -0.1, *middle, 0.1, 0.1, 0.1]
+    rows = [
+        row.model_copy(update={"figures": {"disk": 900 * math.exp(each)}})
+        for row, each in zip(drawn(len(logs), 0.0, random.Random(0)), logs, strict=True)
+    ]
+    assert [slow.host for slow in slow_nodes(rows)] == named
+
+
 def test_of_two_nodes_none_is_named() -> None:
     assert slow_nodes(drawn(2, 0.01, random.Random(0), matrix=0.9)) == []
 

@@ -22,6 +22,7 @@ from raysuite.report.against import (
     Unmatched,
     against_published,
     against_study,
+    compare,
     comparison_sheets,
     published,
     ratio_of_ratios,
@@ -279,6 +280,15 @@ def test_speed_ups_against_different_baselines_have_no_ratio(tmp_path):
     assert throughput.notes == ()
     again = against_study(ours, rows_of(tmp_path / "c", four), "there")
     assert line(again, "speed_up", name).ratio
+
+
+def test_a_baseline_that_is_asked_for_is_that_of_both_studies(tmp_path):
+    asked, name = "ddp · native · 1 worker", "horovod · native · 2 workers"
+    write_results(tmp_path / "b")
+    rows = make_rows(results_figures(write_results(tmp_path / "a")), asked)
+    for quantity in ("speed_up", "efficiency"):
+        shown = line(compare(rows, str(tmp_path / "b"), asked), quantity, name)
+        assert (shown.ratio.value, shown.notes) == (1, ())
 
 
 def test_another_option_of_the_model_does_not_match(tmp_path):

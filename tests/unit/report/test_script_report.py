@@ -73,6 +73,8 @@ def test_each_node_has_its_start_and_the_energy_or_why_there_is_none(results: Re
         ("a", "3.00"),
         ("longer", "5.00"),
     ]
+    start = cells(found["script-start"])  # of two workers, the first is the faster one
+    assert [line["Imports"] for line in start] == ["3.00", "5.00"]
     assert [line["Nodes"] for line in cells(found["script-work"])] == ["1", "2"]
     one, two = make_rows(results_figures(results))
     # 8 W for the steps of 1 s, with 8 samples of each worker

@@ -147,6 +147,20 @@ def test_steps_that_fp16_skipped_are_a_caveat(tmp_path):
     assert (said.kind, said.text.partition(": ")[2]) == ("caveat", f"{first.name} (4).")
 
 
+def test_steps_that_were_skipped_are_told_of_each_repeat(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=3))
+    same = [place for place, run in enumerate(runs) if run.variant == runs[0].variant]
+    for place, skipped in zip(same, (4, 3, 0), strict=True):
+        epoch, *more = runs[place].epochs
+        epoch = epoch.model_copy(update={"skipped_steps": skipped})
+        runs[place] = replace(runs[place], epochs=(epoch, *more))
+    [said] = [s.text for s in summarize_rows(make_rows(runs), runs) if "in fp16" in s.text]
+    first = "ddp · native · 1 worker"
+    assert f": {first} (4)" in said
+    assert f"{first} · repeat 1 (3)" in said
+    assert "repeat 2" not in said
+
+
 def test_nothing_so_far(tmp_path):
     assert "No run has" in summary(tmp_path, missing=range(12))
 

@@ -343,6 +343,21 @@ def test_times_of_two_sweeps_stand_beside_their_epochs(asha):
     assert "Both tried the same values." in again.remarks
 
 
+def test_best_accuracies_of_two_sweeps_have_each_its_own_interval(asha):
+    from scipy.stats import binomtest
+
+    def with_best(accuracy):
+        trial = replace(asha.sweep.study.trials[0], goals={"accuracy": accuracy})
+        return replace(asha.sweep.study, trials=(trial,))
+
+    found = against_sweep(with_best(0.9), with_best(0.5), "x")
+    [line] = [each for each in found.lines if each.quantity == "best_accuracy"]
+    for side, hits in ((line.ours, 324), (line.theirs, 180)):  # of 360
+        wilson = binomtest(hits, 360).proportion_ci(method="wilson")
+        values = (hits / 360, wilson.low, wilson.high)
+        assert (side.value, side.low, side.high) == pytest.approx(values, abs=1e-6)
+
+
 def test_against_wants_a_sweep(asha, tmp_path):
     write_results(tmp_path)
     with pytest.raises(UserError, match="of a sweep"):
