@@ -88,3 +88,5 @@ def test_patterns_choose_the_matrices_of_adamw() -> None:
     assert moved_by_muon(adamw=("hidden.*", "head*")) == {"embedding.weight"}
     with pytest.raises(UserError, match=r"optimizer\.adamw: no parameter matches 'nothing'"):
         moved_by_muon(adamw=("nothing",))
+    net.embedding.requires_grad_(False)
+    assert moved_by_muon(adamw=("embedding.*",)) == {"hidden.weight", "head.weight"}
