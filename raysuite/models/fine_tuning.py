@@ -31,12 +31,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)
-    head = [
-        name
-        for name in own.keys() & found.keys()
-        if own[name].shape != found[name].shape
-        and _other_classes(own[name], found[name], facts.classes)
-    ]
+    head = _of_other_classes(own, found, facts.classes)
     of_run = class_names(file.with_name("journal.jsonl"))
     if not head and other_class(of_run, facts.class_names) is not None:
         *_, (last, _) = network.named_parameters()
@@ -125,9 +120,20 @@ def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str,
     return bare
 
 
-def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:
-    same = own.ndim == found.ndim and own.ndim > 0 and own.shape[1:] == found.shape[1:]
-    return same and own.shape[0] == classes
+def _of_other_classes(
+    own: Mapping[str, Tensor], found: Mapping[str, Tensor], classes: int
+) -> list[str]:
+    """The names of the tensors with one row per class, if the file has another number of classes.
+
+    The last such tensor gives the file's number: others may have as many rows by chance, such as
+    the position embedding for 256 tokens in a model of bytes.
+    """
+    rows = [name for name in own.keys() & found.keys() if own[name].shape[:1] == (classes,)]
+    last = max(rows, key=list(own).index, default=None)
+    if last is None or found[last].ndim == 0 or found[last].shape[0] == classes:
+        return []
+    others = found[last].shape[:1]
+    return [name for name in rows if found[name].shape == others + own[name].shape[1:]]
 
 
 def _counters(state: dict[str, Tensor]) -> set[str]:

@@ -93,6 +93,29 @@ def test_a_class_with_two_labels(tmp_path: Path, listed: bool) -> None:
     assert all("labels 0, 1" in each.message for each in found)
 
 
+def test_classes_are_told_apart_by_their_synsets(tmp_path: Path) -> None:
+    """ImageNet has two classes called crane, a bird and a machine; records name both ways."""
+
+    def write(split: str, *synsets: str) -> None:
+        records = [
+            encode_example(
+                picture("JPEG"),
+                label,
+                more={"image/class/text": b"crane", "image/class/synset": synset.encode()},
+            )
+            for label, synset in enumerate(synsets)
+        ]
+        write_records(tmp_path / f"{split}-00000-of-00001", records)
+
+    write("train", "n02012849", "n03126707")
+    write("val", "n02012849", "n03126707")
+    assert errors(check(detect(tmp_path))) == []
+    write("val", "n03126707", "n02012849")
+    found = errors(check(detect(tmp_path)))
+    assert [each.kind for each in found] == ["label", "label"]
+    assert {name for each in found for name in ("n02012849", "n03126707") if name in each.message}
+
+
 def test_bytes_behind_the_last_record(shard: Path) -> None:
     end = shard.stat().st_size
     with shard.open("ab") as file:

@@ -70,15 +70,20 @@ def test_what_is_forgotten_is_removed(root):
     assert list(root.iterdir()) == []
 
 
-def test_an_error_while_writing_leaves_nothing(root):
+@pytest.mark.parametrize("kind", [DataError, KeyboardInterrupt, SystemExit])
+def test_an_error_while_writing_leaves_nothing(root, kind):
+    """Also Ctrl-C, and a signal that ends the process."""
+
     def fail(folder: Path) -> None:
         write("half", folder)
-        raise DataError("no")
+        raise kind("no")
 
-    with pytest.raises(DataError, match=r"^no$"):
+    with pytest.raises(kind, match=r"^no$"):
         NodeShare("key", lambda: 1, fail)
     assert list(root.iterdir()) == []
 
+
+def test_a_full_memory_leaves_nothing(root):
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 

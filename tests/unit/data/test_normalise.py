@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Slice, make_loader, prepare, rendering
+from raysuite.data.formats import open_source
 from raysuite.data.normalise import Normalise
+from raysuite.data.reading import read
 from raysuite.data.rendering import Rendering
 from raysuite.spec.loaders import DaliOptions, SyntheticOptions
 from tests import small_sets
@@ -75,3 +79,29 @@ def test_c_and_numpy_give_the_same_bits(
     shown = image[:, ::-1] if mirrored else image
     expected = (np.moveaxis(shown, 2, 0) - (shift * 255).astype(np.float64)) / scale
     assert np.allclose(by_c, expected, rtol=1e-4, atol=1e-3)
+
+
+def inverted(image: NDArray[np.uint8], draws: np.random.Generator | None) -> NDArray[np.uint8]:
+    return 255 - image
+
+
+@pytest.mark.parametrize(("draw", "flips"), [(None, {False}), ((0, 1), {False, True})])
+def test_ones_own_transform_changes_every_image_in_both_types(
+    coloured: Prepared, draw: tuple[int, int] | None, flips: set[bool]
+) -> None:
+    """Both mirrored and others, and in validation, where none is mirrored."""
+    data = coloured.data.model_copy(update={"transform": f"{__name__}:inverted"})
+    plain = Rendering(coloured, "exact")
+    own = Rendering(replace(coloured, data=data), "exact")
+    source, count = open_source(coloured, "train"), coloured.facts.train_samples
+    samples = Slice(np.arange(count), count, count, draw)
+    assert set(read(source, coloured, samples).views.flips.tolist()) == flips
+    pixels, found = np.empty((2, count, 32, 32, 3), np.uint8)
+    plain.write(source, samples, pixels)
+    own.write(source, samples, found)
+    assert np.array_equal(found, 255 - pixels)
+    values, expected = np.empty((2, count, 3, 32, 32), np.float32)
+    own.write(source, samples, values)
+    plain.normalise(255 - pixels, expected)
+    assert np.array_equal(values, expected)
+    source.close()

@@ -82,6 +82,21 @@ def test_what_becomes_of_the_pixels(kind, augment, fit, exact, folder):
     assert (found.augment, found.fit, found.exact) == (augment, fit, exact)
 
 
+@pytest.mark.parametrize(
+    ("kind", "augment", "fit"),
+    [
+        ("mnist-idx", "resized_crop_flip", "center"),
+        ("mnist-folder", "resized_crop_flip", "center"),
+        ("own-own", "resized_crop_flip", "center"),
+        ("highres-folder", "pad_crop_flip", "stretch"),
+        ("cifar10-binary", "none", "stretch"),
+    ],
+)
+def test_a_given_augmentation_replaces_that_of_the_set(kind, augment, fit, folder):
+    found = prepared(small_sets.write(kind, folder), folder, augment=augment)
+    assert (found.augment, found.fit) == (augment, fit)
+
+
 def test_another_size_or_number_of_channels_is_no_longer_exact(folder):
     small = small_sets.write("mnist-idx", folder)
     assert not prepared(small, folder, image_size=32).exact

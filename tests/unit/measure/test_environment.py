@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import raysuite
 from raysuite.measure import environment as environment_module
 from raysuite.measure.environment import (
     IMAGE_FACTS,
@@ -74,18 +75,41 @@ def test_gpus_are_listed_and_no_driver_means_none(monkeypatch):
     assert environment()["gpus"] == [expected]
 
 
+def commit(file: Path) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for arguments in (["init", "-q"], ["add", str(file)], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", *arguments], check=True)
+
+
 def test_commit_and_dirty_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert environment()["git"] is None
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     (tmp_path / "file").write_text("one")
-    for arguments in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "one"]):
-        subprocess.run(["git", *arguments], check=True)
+    commit(tmp_path / "file")
     clean = environment()["git"]
     assert len(clean["commit"]) == 40
     assert clean["dirty"] is False
     (tmp_path / "file").write_text("two")
     assert environment()["git"] == {**clean, "dirty": True}
+
+
+def test_a_checkout_around_an_installed_package_is_not_its_source(tmp_path, monkeypatch):
+    """An environment `.venv` in the user's own repository."""
+    installed = tmp_path / ".venv" / "site-packages" / "raysuite" / "__init__.py"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    monkeypatch.setattr(raysuite, "__file__", str(installed))
+    monkeypatch.chdir(tmp_path)
+    assert environment()["source"] is None
+    (tmp_path / "train.py").touch()
+    commit(tmp_path / "train.py")
+    found = environment()
+    assert len(found["git"]["commit"]) == 40
+    assert found["source"] is None
+    commit(installed)
+    found = environment()
+    assert found["source"] == found["git"]
+    assert environment(commits=False)["source"] is None
 
 
 def test_it_is_cheap_and_imports_nothing_heavy():

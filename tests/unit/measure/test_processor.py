@@ -60,6 +60,22 @@ def test_own_time_and_that_of_children_is_not_others() -> None:
     assert alone <= max(0.0, machine - own) + 1e-9
 
 
+def test_descendants_of_children_count() -> None:
+    """Such as a loader's processes, which are children of the fork server."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+    before = family_seconds(psutil.Process(), itself=False)
+    command = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", burn]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "done\n"
+        (grandchild,) = psutil.Process(child.pid).children()
+        assert family_seconds(psutil.Process(), itself=False) - before > 0.25
+        assert family_seconds(psutil.Process(child.pid), itself=False) > 0.25
+        assert family_seconds(grandchild) > 0.25
+        child.communicate("\n")
+
+
 def test_a_child_that_ends_takes_no_time_away() -> None:
     """Such as torch.compile's: their seconds would else be those of other programs."""
     with subprocess.Popen(SPIN) as child:

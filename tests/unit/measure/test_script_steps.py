@@ -63,7 +63,9 @@ def test_a_step_is_the_optimisers_with_the_samples_of_its_batches(log: Any) -> N
 
 
 def test_gradient_accumulation_is_one_step(log: Any) -> None:
-    assert samples(log(lambda: Loop(samples=40, batch=5).epoch(accumulate=4))) == [20, 20]
+    found = log(lambda: Loop(samples=40, batch=5).epoch(accumulate=4))
+    assert samples(found) == [20, 20]
+    assert found.model["pass_samples"] == 40
 
 
 def test_a_compared_step_has_the_sum_of_its_micro_batches_losses(log: Any) -> None:

@@ -78,6 +78,50 @@ def test_a_head_for_other_classes_keeps_its_own_values(tmp_path: Path) -> None:
         assert torch.equal(value, (before if name in head else saved)[name]), name
 
 
+def test_a_single_number_is_no_layer_of_classes(tmp_path: Path) -> None:
+    torch.save({**network().state_dict(), "fc.bias": torch.tensor(1.0)}, tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"shape: fc\.bias \(\) in the file, \(10,\) in the model"):
+        load_weights(network(), tmp_path / "w.pt", facts_of(10))
+
+
+def gpt(classes: int, sequence: int) -> nn.Module:
+    facts = DatasetFacts(1, 1, classes, channels=0, image_size=0, sequence=sequence)
+    return models.build(ModelOptions(name="gpt"), facts)
+
+
+@pytest.mark.parametrize(("in_file", "classes"), [(10, 10), (10, 7), (16, 16), (10, 16)])
+def test_positions_of_another_sequence_are_no_classes(
+    tmp_path: Path, in_file: int, classes: int
+) -> None:
+    """Also beside a vocabulary of another size, and if it is as large as the sequence is long."""
+    torch.save(gpt(in_file, 8).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(
+        UserError,
+        match=r"of another shape: embedding\.place\.weight \(8, 64\) in the file, \(16, 64\) in "
+        r"the model; ",
+    ):
+        load_weights(gpt(classes, 16), tmp_path / "w.pt", facts_of(classes))
+
+
+@pytest.mark.parametrize("classes", [7, 16])
+def test_a_vocabulary_of_another_size_leaves_the_positions(tmp_path: Path, classes: int) -> None:
+    saved = changed(gpt(10, 16).state_dict())
+    torch.save(saved, tmp_path / "w.pt")
+    begun = gpt(classes, 16)
+    head = load_weights(begun, tmp_path / "w.pt", facts_of(classes))
+    assert head == ["embedding.token.weight", "head.weight"]
+    place = "embedding.place.weight"
+    assert torch.equal(begun.state_dict()[place], saved[place])
+
+
+def test_a_hidden_layer_of_another_width_is_no_layer_of_classes(tmp_path: Path) -> None:
+    torch.save(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"shape: 0\.bias .*, 0\.weight .*, 1\.weight "):
+        load_weights(
+            nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), tmp_path / "w.pt", facts_of(3)
+        )
+
+
 def test_torchvisions_own_state_fits_the_large_stem_alone(tmp_path: Path) -> None:
     from torchvision.models import resnet18
 

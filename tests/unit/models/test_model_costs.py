@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 import torchvision
@@ -9,7 +13,8 @@ from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck
 
 from raysuite.errors import UserError
-from raysuite.models import build, cost_of
+from raysuite.models import build, cost_of, layers_of
+from raysuite.models.layers import LayerCost, kept
 from raysuite.models.model_costs import cost, layer_costs
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
@@ -161,3 +166,42 @@ def test_layers_add_up_to_their_network(name: str) -> None:
     assert sum(layer.parameters for layer in layers) == whole.parameters
     assert sum(layer.forward_flops for layer in layers) == whole.forward_flops
     assert layers[-1].output_bytes == 10 * 4 * (facts.sequence or 1)
+
+
+def test_layers_are_counted_once_for_each_shape_of_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    model, first = ModelOptions(name="resnet18"), small()
+
+    def said(number: int) -> Callable[[], list[LayerCost]]:
+        return lambda: [LayerCost("layer", number, number, number)]
+
+    others = [
+        replace(first, **{name: value})
+        for name, value in {
+            "classes": 9,
+            "channels": 1,
+            "image_size": 16,
+            "sequence": 32,
+            "inputs": "float32[3]",
+        }.items()
+    ]
+    for number, facts in enumerate([first, *others]):
+        assert kept(model, facts, said(number)) == said(number)(), facts
+    assert kept(model, replace(first, train_samples=7, val_samples=8), said(100)) == said(0)()
+    assert kept(ModelOptions(name="resnet34"), first, said(101)) == said(101)()
+    large = ModelOptions(name="resnet18", options={"stem": "large"})
+    assert kept(large, first, said(102)) == said(102)()
+
+
+@pytest.mark.parametrize("sequence", [16, 32])
+def test_a_language_models_layers_are_those_of_its_sequence(
+    sequence: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+    for tokens in (8, sequence):
+        facts = DatasetFacts(1, 1, 10, channels=0, image_size=0, sequence=tokens)
+        found = layers_of(ModelOptions(name="gpt"), facts)
+    assert found[-1].output_bytes == sequence * 10 * 4
+    assert found[-1].forward_flops == sequence * 64 * 10

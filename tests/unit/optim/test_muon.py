@@ -90,3 +90,5 @@ def test_patterns_choose_the_matrices_of_adamw() -> None:
         moved_by_muon(adamw=("nothing",))
     with pytest.raises(UserError, match=r"optimizer\.lr_factors: no parameter matches 'nothing'"):
         moved_by_muon(lr_factors={"nothing": 2.0})
+    net.embedding.requires_grad_(False)
+    assert moved_by_muon(adamw=("embedding.*",)) == {"hidden.weight", "head.weight"}

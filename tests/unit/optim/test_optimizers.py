@@ -197,7 +197,8 @@ def test_rates_by_layer() -> None:
     model = Net()
     names = {parameter: key for key, parameter in model.named_parameters()}
     model.convolution.weight.requires_grad_(False)
-    factors = {"lin*": 10.0, "*.weight": 0.5}
+    # the first pattern matches a frozen parameter alone
+    factors = {"convolution.weight": 3.0, "lin*": 10.0, "*.weight": 0.5}
     options = SgdOptions(decay_bias_and_norm=False, lr_factors=factors)
     optimizer = build_optimizer(options, model.parameters(), 0.1, names)
     set_lr(optimizer, 0.2)
