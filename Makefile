@@ -87,6 +87,7 @@ test-extras: ## The parts of `make setup EXTRAS=...`, which it installs: 2 worke
 	@$(MAKE) --no-print-directory setup EXTRAS=$(ASKED)
 	RAYSUITE_REQUIRE="$$RAYSUITE_REQUIRE,$(ASKED)" $(IN_STREAMS) -m 'not thorough' \
 	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py \
+	  tests/unit/parallel/test_rebuilt.py \
 	  tests/unit/track/test_loggers.py -k '$(ON_REQUEST)'
 
 RAY ?= 2.55.1

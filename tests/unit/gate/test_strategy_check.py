@@ -5,6 +5,7 @@ tests/contract/test_gate.py has real collectives, caches and frameworks.
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.data.base import Batch
+from raysuite.gate import own_network
+from raysuite.gate.__main__ import main as verify
 from raysuite.gate.rebuilt_network import TOLERANCE_REBUILT, compare_rebuilt
 from raysuite.gate.small_network import TOLERANCE, Comparison, SmallNet, small_net
 from raysuite.gate.strategy_check import (
@@ -337,6 +340,23 @@ class WrongOfOthers(InThread):
         return BrokenEngine(model, make_optimizer, self.world, settings, self)
 
 
+class Alone(InThread):
+    """Without other ranks; made without arguments, as by its name in a spec."""
+
+    def __init__(self) -> None:
+        super().__init__(NoComm(), "none", None)
+
+
+class WrongOfSmall(Alone):
+    """Right with all but the gate's small network."""
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        self.flaw = "divides_twice" if isinstance(model, SmallNet) else "none"
+        return BrokenEngine(model, make_optimizer, self.world, settings, self)
+
+
 def started(
     flaw: str = "none", lossy: Lossy | None = None, kind: type[InThread] = InThread
 ) -> InThread:
@@ -377,6 +397,18 @@ def test_a_passed_check_is_made_once_for_its_strategy_and_its_network(
     assert again.model_dump(exclude=own) == first.model_dump(exclude=own)
     other = run_verdict(strategy, model="resnet32")
     assert (other.passed, other.cached, kept()) == (True, False, 3)
+
+
+def test_a_network_that_was_not_compared_is_compared_by_the_next_run(
+    kept: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(own_network, "available_bytes", lambda _: 0)
+        found = run_verdict(started())
+    assert (found.passed, found.error_network, kept()) == (True, None, 1)
+    assert found.network.startswith("not compared: it would take ")
+    again = run_verdict(started())
+    assert (again.network, again.cached, kept()) == ("equal to one process", False, 2)
 
 
 def test_a_strategy_that_fails_is_not_kept_nor_is_its_network_looked_at(
@@ -499,6 +531,28 @@ def test_why_a_runs_network_is_not_compared(
     assert (found.passed, found.error_network, found.message) == (True, None, "a remark")
     assert found.network.startswith("not compared: ")
     assert words in found.network
+
+
+def test_verify_looks_at_a_network_only_of_a_strategy_that_passed(tmp_path: Path) -> None:
+    """The flaw is one of the gate's own networks alone."""
+    target = "tests.unit.gate.test_strategy_check"
+    strategies = [
+        {"name": "custom", "target": f"{target}:{kind}"} for kind in ("Alone", "WrongOfSmall")
+    ]
+    plans = [plan_of(strategy=each).model_dump(mode="json") for each in strategies]
+    request = {
+        "strategies": list(enumerate(strategies)),
+        "settings": {"accumulate": 2},
+        "device": "cpu",
+        "plans": list(enumerate(plans)),
+    }
+    assert verify(tmp_path / "answers", request) == 0
+    lines = [json.loads(line) for line in (tmp_path / "answers").read_text().splitlines()]
+    assert [line.get("begin", line.get("number")) for line in lines] == [0, 0, 1, 1]
+    right, wrong = (GateVerdict.model_validate_json(line["verdict"]) for line in lines[1::2])
+    assert (right.passed, right.network) == (True, "equal to one process")
+    assert (wrong.passed, wrong.network, wrong.error_network) == (False, "", None)
+    assert "differ by" in wrong.message
 
 
 @pytest.mark.parametrize(("flaw", "passes"), [("none", True), ("sum", False)])

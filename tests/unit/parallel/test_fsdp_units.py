@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from raysuite.data.base import Batch
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, World
-from raysuite.parallel.fsdp import share_of, units
+from raysuite.parallel.fsdp import FsdpEngine, share_of, units
 from raysuite.spec.strategies import FsdpOptions
 
 
@@ -94,3 +96,40 @@ def test_a_rank_keeps_the_rows_that_torch_chunk_gives_it(before: int, now: int) 
         shards = [*whole.chunk(before), *[whole[:0]] * before][:before]
         for rank in range(now):
             assert torch.equal(share_of(shards, now, rank), expected[rank])
+
+
+def test_a_further_copy_saves_nothing_and_loads_what_the_first_one_saved(tmp_path: Path) -> None:
+    """Ranks 0 and 1 are copies of one shard."""
+    strategy = make_strategy(FsdpOptions())
+    strategy.start(World(0, 1, 0, torch.device("cpu")))
+    try:
+        mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+        engines = []
+        for rank in (0, 1):
+            torch.manual_seed(rank)
+            engine = FsdpEngine(
+                nn.Linear(2, 3),
+                lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+                World(rank, 2, rank, torch.device("cpu")),
+                StepSettings(4),
+                FsdpOptions(copies=2),
+                mesh,
+            )
+            engine.step([Batch(torch.randn(4, 2), torch.arange(4) % 3, 4, 4)], 0.1)
+            engines.append(engine)
+        first, second = engines
+        second.save(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        first.save(tmp_path)
+        assert [file.name for file in tmp_path.iterdir()] == ["engine-0.pt"]
+        second.load(tmp_path)
+        found, expected = second.weights(), first.weights()
+        momenta = [
+            [each["momentum_buffer"].full_tensor() for each in engine.optimizer.state.values()]
+            for engine in engines
+        ]
+    finally:
+        strategy.stop()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert [each.shape for each in momenta[1]] == [(3, 2), (3,)]
+    torch.testing.assert_close(momenta[1], momenta[0], rtol=0, atol=0)

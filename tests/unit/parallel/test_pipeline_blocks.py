@@ -6,15 +6,20 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from raysuite import models
+from raysuite.data.base import Batch
 from raysuite.errors import UserError
 from raysuite.models.base import example
+from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune, sent_bytes
+from raysuite.parallel.pipeline.engine import Groups, SynchronousEngine
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
     block_costs,
@@ -24,6 +29,7 @@ from raysuite.parallel.pipeline.partition import (
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.schedules import Schedule
+from raysuite.spec.strategies import PipelineOptions
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,50 @@ def test_a_stage_that_recomputes_holds_one_micro_batch_and_what_it_was_given() -
     assert cost(1, 4, 8) == 3 * 4 + 400 + 2 * 3  # of the block before its own, twice
     assert cost(2, 8, 12) == 3 * 4 + 400  # one at a time: nothing is recomputed
     assert partition(12, 3, cost) == [4, 4, 4]
+
+
+def test_a_repeated_forward_pass_drops_the_same_and_counts_no_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of two stages, with a mailbox instead of the second. Its layer of weights 0 and
+    biases 1 sends 0 or 2 after dropout. If it gets gradients of 1, a bias's gradient is the sum of
+    what was sent."""
+    sent: list[torch.Tensor] = []
+    arrived = SimpleNamespace(wait=lambda: None)
+
+    def isend(value: torch.Tensor, *_: object) -> object:
+        sent.append(value.clone())
+        return arrived
+
+    def irecv(value: torch.Tensor, *_: object) -> object:
+        value.fill_(1.0)
+        return arrived
+
+    monkeypatch.setattr(dist, "isend", isend)
+    monkeypatch.setattr(dist, "irecv", irecv)
+    first, norm = nn.Linear(3, 8), nn.BatchNorm1d(3, momentum=0.5)
+    nn.init.zeros_(first.weight)
+    nn.init.ones_(first.bias)
+    model = nn.Sequential(norm, first, nn.Dropout(0.5), nn.Linear(8, 2)).train()
+    images = [torch.full((4, 3), value) for value in (2.0, 4.0, 6.0, 8.0)]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        engine = SynchronousEngine(
+            model,
+            lambda parameters: torch.optim.SGD(parameters, 1.0),
+            World(0, 2, 0, torch.device("cpu")),
+            StepSettings(4, 4),
+            PipelineOptions(partition=(2, 1), recompute=True),
+            Groups([None], [None], None, None),
+        )
+        engine.step([Batch(each, torch.zeros(4, dtype=torch.long), 4, 16) for each in images], 1.0)
+    finally:
+        dist.destroy_process_group()
+    _, *activations = sent  # after their shape
+    assert [each.unique().tolist() for each in activations] == [[0.0, 2.0]] * 4
+    torch.testing.assert_close(first.bias.detach(), 1 - torch.cat(activations).sum(0))
+    assert norm.running_mean is not None
+    assert norm.running_mean.tolist() == [6.125] * 3  # 0 -> 1 -> 2.5 -> 4.25 -> 6.125
 
 
 def test_a_stage_may_change_what_it_was_given_in_place() -> None:

@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from raysuite.data.base import Batch
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
+from raysuite.parallel.comm import NoComm, Reduction
+from raysuite.parallel.jax import Jax
 from raysuite.parallel.rebuilt import Array, RebuiltEngine, updated
 from raysuite.parallel.single import Single
+from tests.require import require
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
 SETTINGS = StepSettings(8)
@@ -115,3 +118,46 @@ def test_training_is_torchs_also_where_it_is_resumed(optimizer: Any, tmp_path: P
     weights = reference.weights()
     for name, value in again.weights().items():
         torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-6)
+
+
+class OtherRank(NoComm):
+    """The other of two ranks holds zeros."""
+
+    size = 2
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        assert reduction == "sum"
+        return value.clone()
+
+
+def test_the_framework_validates_with_the_mean_of_the_ranks_statistics() -> None:
+    model = nn.Sequential(*model_of().children(), nn.BatchNorm2d(3))
+    engine = NumpyEngine(model, partial(torch.optim.SGD, lr=0.1))
+    engine.comm = OtherRank()
+    trained(engine, range(1))
+    engine.write("2.running_mean", np.array([2.0, 4.0, 6.0]))
+    engine.write("2.running_var", np.array([8.0, 8.0, 1.0]))
+    engine.average_buffers()
+    assert engine.read("2.running_mean").tolist() == [1.0, 2.0, 3.0]
+    assert engine.read("2.running_var").tolist() == [4.0, 4.0, 0.5]
+    assert model[2].running_mean.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_jax_counts_each_micro_batch_in_the_running_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each channel: 1 and 3, with mean 2 and variance 2; then 0 and 8, with 4 and 32."""
+    require("jax")
+    monkeypatch.setenv("PJRT_NPROC", "1")  # the engine sets it; undone after the test
+    model = nn.Sequential(nn.BatchNorm2d(3, momentum=0.5), nn.Flatten(), nn.Linear(3, CLASSES))
+    strategy = Jax()
+    strategy.start(ALONE)
+    engine = strategy.prepare(model, partial(torch.optim.SGD, lr=0.1), StepSettings(2, 2))
+    batches = [
+        Batch(torch.tensor(pair).view(2, 1, 1, 1).expand(2, 3, 1, 1), torch.arange(2), 2, 4)
+        for pair in ([1.0, 3.0], [0.0, 8.0])
+    ]
+    engine.step(batches, 0.1)
+    state = engine.whole_state(engine.weights())
+    assert state["0.running_mean"].tolist() == pytest.approx([2.5] * 3)  # (0 + 2) / 2, (1 + 4) / 2
+    assert state["0.running_var"].tolist() == pytest.approx([16.75] * 3)  # 1 -> 1.5 -> 16.75

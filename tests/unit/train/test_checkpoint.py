@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from raysuite.files import flush_folder
-from raysuite.parallel.base import World
+from raysuite.parallel.base import World, draws, restore_draws
 from raysuite.parallel.comm import Comm, NoComm, Reduction
 from raysuite.train import checkpoint
-from raysuite.train.checkpoint import LoopState, keep_checkpoint, latest_checkpoint
+from raysuite.train.checkpoint import (
+    LoopState,
+    keep_checkpoint,
+    latest_checkpoint,
+    load_rank,
+    save_rank,
+)
 
 STATE = LoopState(run_id="mine", epoch=1, step=9, elapsed_seconds=1.0, time_to_accuracy=None)
 
@@ -125,3 +132,25 @@ def test_a_damaged_one_is_named_and_the_one_before_is_taken(
     found, why = latest_checkpoint(tmp_path / "x", "mine", 2)
     assert found == tmp_path / "x.old"
     assert str(file) in why
+
+
+def test_a_rank_draws_on_from_its_own_state_and_a_new_rank_from_nobodys(tmp_path: Path) -> None:
+    """Two ranks wrote; three continue."""
+    cpu = torch.device("cpu")
+    models = [nn.BatchNorm1d(1) for _ in range(3)]
+    expected = []
+    with torch.random.fork_rng(devices=[]):
+        for rank in (0, 1):
+            models[rank].running_mean = torch.tensor([5.0 + rank])
+            torch.manual_seed(rank)
+            save_rank(tmp_path, World(rank, 2, rank, cpu), [models[rank]])
+            expected.append(torch.rand(3).tolist())
+        for rank in (1, 0):
+            own = load_rank(tmp_path, World(rank, 3, rank, cpu), [nn.BatchNorm1d(1)])
+            assert own is not None
+            assert own.keys() == draws(cpu).keys()
+            restore_draws(cpu, own)
+            assert torch.rand(3).tolist() == expected[rank]
+    assert load_rank(tmp_path, World(2, 3, 2, cpu), [models[2]]) is None
+    assert models[2].running_mean is not None
+    assert models[2].running_mean.tolist() == [5.0]  # rank 0's

@@ -79,6 +79,9 @@ def test_graph_breaks_are_told_and_nothing_is_left() -> None:
     del model
     gc.collect()
     assert left() is None
+    following = TorchCompiler(nn.Linear(4, 4), "default", CPU)
+    assert (following.graphs, following.graph_breaks) == (0, {})
+    following.close()
     seconds = compiler.seconds
     other = Compiler()
     assert (other.seconds, other.graphs, other.graph_breaks) == (0.0, 0, {})

@@ -248,6 +248,32 @@ def test_a_failed_run_left_alone_exits_1_and_is_repeated_on_request(
     assert main([*call, "--retry-failed"]) == 2
 
 
+@pytest.mark.integration
+def test_a_failed_run_is_repeated_from_its_first_step_though_it_has_a_checkpoint(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysuite.train import recording
+
+    def failing(*arguments: Any, **options: Any) -> Iterator[Record]:
+        for record in execute(*arguments, **options):
+            if isinstance(record, EpochFinished) and record.epoch == 1:
+                yield RunFailed(run_id=record.run_id, reason="diverged", message="", step=6)
+                return
+            yield record
+
+    folder = tmp_path / "failed"
+    call = [str(spec), "--results", str(folder), "training.checkpoint_every=1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "execute", failing)
+        assert main(call) == 1
+    results = Results.open(folder)
+    (plan,) = results.plans()
+    assert results.journal_file(plan["run_id"]).with_name("checkpoint").is_dir()
+    assert main([*call, "--resume", "--retry-failed"]) == 0
+    started = [r for r in results.records(plan["run_id"]) if isinstance(r, RunStarted)]
+    assert [record.first_step for record in started] == [0, 0]
+
+
 def test_each_call_has_a_results_folder_that_a_report_opens(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

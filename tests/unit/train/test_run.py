@@ -236,6 +236,16 @@ class TestEarlyStopping:
         again = run(plan, resume=tmp_path / "3")  # killed after its last epoch
         assert (epochs_of(again), end_of(again).stopped_early) == ([], True)
 
+    def test_patience_that_ends_with_the_last_epoch_stopped_nothing(self, tmp_path: Path) -> None:
+        early = {"metric": "val_loss", "patience": 2, "min_delta": 100.0}
+        plan = plan_of(training_epochs=3, training_early_stopping=early)
+        records = run(plan, checkpoint=keep(tmp_path))
+        assert len(epochs_of(records)) == 3
+        assert not end_of(records).stopped_early
+        resumed = run(plan, resume=tmp_path / "2")
+        assert len(epochs_of(resumed)) == 1
+        assert not end_of(resumed).stopped_early
+
     def test_the_best_value_and_its_epoch_are_those_of_the_checkpoint(self, tmp_path: Path) -> None:
         world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
         strategy.start(world)
