@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from ray.exceptions import OutOfMemoryError
 from ray.train.v2.api.exceptions import ControllerError
 
-from raysuite.errors import StorageError, is_full
+from raysuite.errors import StorageError, how_to_write, is_full
 from raysuite.orchestrate import controller
 from raysuite.orchestrate.controller import BrokenRunError, FailureRecorder
 from raysuite.orchestrate.failures import record_lost, storage_error
@@ -87,6 +88,23 @@ def test_torchs_errors_on_a_full_disk_are_known(numbers):
         torch.save(torch.zeros(numbers), "/dev/full")
     assert is_full(raised.value)
     assert not is_full(RuntimeError("something else"))
+
+
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+def test_a_disk_that_cannot_be_written_is_known_beneath_other_errors(link):
+    """Raised `from` the disk's error, or while that error was handled."""
+    for number, remedy in [
+        (errno.ENOSPC, "free disk space"),
+        (errno.EDQUOT, "free disk space"),
+        (errno.EROFS, "mount the file system for writing"),
+    ]:
+        top, between = RuntimeError("not saved"), KeyError("epoch")
+        setattr(top, link, between)
+        setattr(between, link, OSError(number, os.strerror(number)))
+        assert is_full(top)
+        assert how_to_write(top) == remedy
+    setattr(between, link, OSError(errno.EIO, "Input/output error"))
+    assert not is_full(top)
 
 
 FULL = BrokenRunError("RuntimeError: can't allocate memory", "Traceback ...", False, True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +53,17 @@ def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_p
     assert not own.exists()
     assert latest_checkpoint(other, STOPPED.run_id, 8) == (other, "")
     assert results.records(FAILED.run_id) == []
+
+
+def test_each_failed_attempt_keeps_a_journal_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", itertools.count(1_000_000_000, 60).__next__)
+    for _ in range(3):
+        reset_failures([FAILED], failed(tmp_path))
+    kept = sorted(Results(tmp_path).journal_file(FAILED.run_id).parent.glob("journal.failed-*"))
+    assert len(kept) == 3
+    assert all("boom" in file.read_text("utf-8") for file in kept)
 
 
 def test_each_smaller_run_of_a_group_that_lost_a_node_has_a_place_of_its_own(
