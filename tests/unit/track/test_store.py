@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from raysuite.records import Results
 from raysuite.track import sync
 from raysuite.track.entries import Point
 from raysuite.track.loader_run import log_loaders
-from raysuite.track.model_registry import Network, _version_with, register
+from raysuite.track.model_registry import Network, register
 from raysuite.track.store import (
     Store,
     _artifacts,
@@ -65,26 +64,6 @@ def test_a_store_that_is_refused_is_named_without_its_password(
     said = write(tmp_path, "ftp://me:hush@host/x")
     assert said.count("ftp://host/x") == 2, "as raysuite and as MLflow name it"
     assert "hush" not in said
-
-
-def test_weights_are_registered_before_only_under_the_same_name(
-    tmp_path: Path, empty_store: Path
-) -> None:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    own = {f"raysuite.{key}": "1" for key in ("results", "run_id", "weights")}
-    for name, all_tags in {
-        "first": [own | {"raysuite.weights": "0"}, own],
-        "second": [own | {"raysuite.run_id": "0"}, own | {"raysuite.results": "0"}],
-    }.items():
-        client.create_registered_model(name)
-        for tags in all_tags:
-            client.create_model_version(name, tmp_path.as_uri(), tags=tags)
-    assert _version_with(client, "first", own) == "2"
-    assert _version_with(client, "second", own) == ""
-    client.create_model_version("second", tmp_path.as_uri(), tags=own)
-    assert _version_with(client, "second", own) == "3"
-    assert _version_with(client, "first", own) == "2"
 
 
 @pytest.mark.parametrize("name", ["run#1", "q?x", "a%41b", "a b", "ü", "x@y:z"])
