@@ -306,6 +306,10 @@ MIB = 2**20
             {"name": "deepspeed", "zero_stage": 3, "bucket_mb": 5},
             Reductions(5 * MIB, gathers="weights", kept_bytes=4e5, every_pass=True),
         ),
+        (
+            {"name": "deepspeed", "zero_stage": 3, "bucket_mb": 5, "overlap_comm": False},
+            Reductions(5 * MIB, overlap=False, gathers="weights", kept_bytes=4e5, every_pass=True),
+        ),
         ({"name": "fsdp"}, Reductions(gathers="weights", gathers_again=True, by_unit=True)),
         (
             {

@@ -13,7 +13,7 @@ from raysuite.errors import DataError, Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.dataset import Datasets, check_unchanged, official, passed_over
 from raysuite.spec import Document
-from raysuite.spec.data_set import DataOptions
+from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
 
@@ -344,3 +344,17 @@ def test_a_set_is_looked_at_anew_where_what_its_counts_depend_on_differs(tmp_pat
     assert seen.look(data.model_copy(update={"image_size": 9, "mean": (0.1,)})) is found
     assert seen.look(data.model_copy(update={"bad_samples": "skip"})) is not found
     assert isinstance(seen.look(data.model_copy(update={"path": "/nowhere"})), str)
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ({"name": "image_folder", "path": "~/images", "image_size": 8}, "/home/ada/images"),
+        ({"name": "mnist", "root": "~/sets"}, "/home/ada/sets/mnist-idx"),
+    ],
+)
+def test_the_folder_of_a_set_may_begin_at_home(
+    options: dict[str, Any], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert root_of(DataOptions.model_validate(options)) == Path(folder)

@@ -123,6 +123,15 @@ def test_dates_are_utc_wherever_the_page_is_written() -> None:
     assert "1970-01-01 00:00:01" in page([found])
 
 
+def test_the_newest_folder_is_that_of_all_variants() -> None:
+    newer, older = (
+        History(name, "a CPU", tuple(points([100] * count, 0.0, 0)), by_runs=False)
+        for name, count in (("ddp", 3), ("fsdp", 2))
+    )
+    for found in ([newer, older], [older, newer]):
+        assert "newest folder 1970-01-01 00:00:02 UTC" in page(found)
+
+
 def test_one_folder_has_no_history(tmp_path: Path) -> None:
     results = write(tmp_path / "a" / "1", "a", 1.0)
     assert histories([results]) == []

@@ -114,6 +114,14 @@ def test_repeats_have_the_unit_of_their_mean(tmp_path):
     assert sum(dots["x"]) / 2 == pytest.approx(bar["x"][0])
 
 
+def test_ends_of_an_interval_have_the_unit_of_their_mean(tmp_path):
+    row = row_of(tmp_path)
+    bar, _ = drawn("memory", [row]).traces
+    unit = row.peak_process_bytes.mean / bar["x"][0]
+    assert bar["low"][0] * unit == pytest.approx(max(0.0, row.peak_process_bytes.low))
+    assert bar["high"][0] * unit == pytest.approx(row.peak_process_bytes.high)
+
+
 def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
     plot = named(reports["throughput"], "efficiency-models")
     assert set(series_of(plot, "ddp · native")) == {"resnet20", "resnet32", "resnet44"}

@@ -55,6 +55,11 @@ def said(report, kind):
     return " ".join(each.text for each in report.summary if each.kind == kind)
 
 
+def test_trials_without_a_result_are_those_that_failed_and_those_that_did_not_begin(front):
+    (sheet,) = (each for each in front.sweep.sheets if each.name == "failed-trials")
+    assert [cells[0] for cells in sheet.cells] == ["trial 3", "trial 11"]
+
+
 def test_a_study_is_none_where_no_sweep_is(tmp_path):
     assert study(write_results(tmp_path)) is None
     assert collect(Results(tmp_path)).sweep is None

@@ -8,7 +8,7 @@ import pytest
 
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.spec.site import LocalSite, SlurmSite, read_site
-from raysuite.spec.site_values import expand, secret_like, slurm_seconds
+from raysuite.spec.site_values import expand, node_range, secret_like, slurm_seconds
 
 
 def read(tmp_path: Path, text: str) -> LocalSite | SlurmSite:
@@ -127,6 +127,22 @@ def test_a_day_in_yaml(tmp_path: Path, text: str) -> None:
 )
 def test_slurms_notation_of_a_time(text: str, seconds: int) -> None:
     assert slurm_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [(3, (3, 3)), ("2-4", (2, 4)), ("4-4", (4, 4)), ("8-16", (8, 16)), ("2-10", (2, 10))],
+)
+def test_a_range_of_nodes_goes_from_the_least_to_the_most(
+    nodes: int | str, found: tuple[int, int]
+) -> None:
+    assert node_range(nodes) == found
+
+
+@pytest.mark.parametrize("nodes", ["4-3", "20-3", "10-9", "0-2", "2-", "a"])
+def test_what_is_no_range_of_nodes(nodes: str) -> None:
+    with pytest.raises(ValueError, match="the least and the most"):
+        node_range(nodes)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1:2:3:4", "1h", "UNLIMITED", "1-", "٣", "9" * 30])
