@@ -114,7 +114,7 @@ class JobServer:
             try:
                 ended = self.job(name).ended_already  # queried before the last lines are read
                 for text in _read(self._client.tail_job_logs(name)):
-                    seen += len(text)
+                    seen, failing_since = seen + len(text), None
                     if seen > yielded:
                         yield text[yielded - seen :]
                         yielded = seen

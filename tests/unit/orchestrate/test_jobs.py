@@ -72,6 +72,17 @@ def test_a_server_that_stays_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> No
         list(Server((), (), ()).follow("one"))
 
 
+def test_breaks_between_which_output_came_are_not_one_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(1, jobs._PATIENCE_S * 0.7)  # read twice at most for each break
+    time = SimpleNamespace(monotonic=clock.__next__, sleep=lambda _: None)
+    monkeypatch.setattr(jobs, "time", time)
+    assert "".join(Server((SOME[:4],), (SOME[:9],), (SOME[:9],), (SOME,)).follow("one")) == SOME
+    with pytest.raises(RunError, match="cannot be followed any longer"):
+        list(Server((SOME[:4],), (), (SOME,)).follow("one"))
+
+
 def test_a_job_has_seconds_and_its_own_exit_code() -> None:
     found = Server(()).job("one")
     assert (found.started, found.ended, found.exit_code) == (1.0, 2.5, 0)
