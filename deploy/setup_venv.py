@@ -170,13 +170,19 @@ def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[s
     return failed
 
 
-def compile_bytecode(*folders: Path) -> None:
-    """Compile the Python files in `folders` that changed.
+def compile_bytecode() -> None:
+    """Compile raysuite's modules that changed, as `compile_packages` does with all others."""
+    run(PYTHON, "-m", "compileall", "-q", ROOT / "raysuite")
+
+
+def compile_packages() -> None:
+    """Compile the Python files of all packages.
 
     Otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every worker of every run
     compiles torch's files. Files that are no Python of this version, such as templates, are left.
     """
-    command: list[str | Path] = [PYTHON, "-m", "compileall", "-qq", "-j", "0", *folders]
+    say("compiling the packages' Python files")
+    command = (PYTHON.as_posix(), "-m", "compileall", "-qq", "-j", "0", VENV / "lib")
     subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
@@ -210,7 +216,7 @@ def set_up(before_horovod: bool = False) -> None:
     before = kept()
     extras = [name for name in ASKED if name in {*before, *asked()}]
     if extras == before and (stamp := state()):
-        compile_bytecode(ROOT / "raysuite")
+        compile_bytecode()
         report(stamp)
         return
     uv = private_uv()
@@ -232,8 +238,8 @@ def set_up(before_horovod: bool = False) -> None:
             off["horovod"] = str(error)
             # A Horovod that was built for another torch must not count as working.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
-    say("compiling the packages' Python files")
-    compile_bytecode(ROOT / "raysuite", VENV / "lib")
+    compile_packages()
+    compile_bytecode()
     stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)

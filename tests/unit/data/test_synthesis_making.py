@@ -163,22 +163,27 @@ class StopError(Exception):
     pass
 
 
+def break_off(synthetic: SyntheticSet, folder: Path, images: int) -> None:
+    """Begin to make a set, and stop at the count of more than `images`; -1: at the first count."""
+    done = 0
+
+    def stop(counted: int) -> None:
+        nonlocal done
+        done += counted
+        if done > images:
+            raise StopError
+
+    with pytest.raises(StopError):
+        make(synthetic, folder, 1, count=stop)
+
+
 @pytest.mark.parametrize(("form", "shards"), [("folder", (0, 0)), ("tfrecord", (4, 1))])
 def test_one_that_was_broken_off_is_gone_on_with(
     tmp_path: Path, form: str, shards: tuple[int, int]
 ) -> None:
     planned = plan_synthetic_set("imagenet", form, images=600, size=(32, 24))
     synthetic = replace(planned, shards=shards)
-    done = 0
-
-    def stop(images: int) -> None:
-        nonlocal done
-        done += images
-        if done > 400:
-            raise StopError
-
-    with pytest.raises(StopError):
-        make(synthetic, tmp_path / "set", 1, count=stop)
+    break_off(synthetic, tmp_path / "set", 400)
     assert not (tmp_path / "set").exists()
     assert hidden(tmp_path) == [".set.making"]
     work = tmp_path / ".set.making"
@@ -205,27 +210,14 @@ def test_one_that_was_broken_off_is_gone_on_with(
 def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path) -> None:
     planned = plan_synthetic_set("imagenet", "tfrecord", images=30, size=(32, 24))
     synthetic = replace(planned, shards=(3, 1))
-    done = 0
-
-    def stop(images: int) -> None:
-        nonlocal done
-        done += images
-        if done > 25:
-            raise StopError
-
-    with pytest.raises(StopError):
-        make(synthetic, tmp_path / "set", 1, count=stop)
+    break_off(synthetic, tmp_path / "set", 25)
     shard = tmp_path / ".set.making" / "train-00000-of-00003"
     shard.write_bytes(shard.read_bytes()[:-1])
     assert make(synthetic, tmp_path / "set", 1).digest == make(synthetic, tmp_path / "b", 1).digest
 
 
 def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
-    def stop(images: int) -> None:
-        raise StopError
-
-    with pytest.raises(StopError):
-        make(plan_synthetic_set("mnist", images=20), tmp_path / "set", 1, count=stop)
+    break_off(plan_synthetic_set("mnist", images=20), tmp_path / "set", -1)
     other = plan_synthetic_set("mnist", images=30)
     with pytest.raises(UserError, match="begun in"):
         make(other, tmp_path / "set", 1)
@@ -241,16 +233,7 @@ def test_a_set_that_was_begun_needs_space_only_for_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synthetic = replace(plan_synthetic_set("imagenet", "tfrecord", **SMALL), shards=(2, 1))
-    done = 0
-
-    def stop(images: int) -> None:
-        nonlocal done
-        done += images
-        if done > 10:
-            raise StopError
-
-    with pytest.raises(StopError):
-        make(synthetic, tmp_path / "set", 1, count=stop)
+    break_off(synthetic, tmp_path / "set", 10)
     whole = synthetic.train + synthetic.val
     enough = making.expected_bytes(synthetic, whole - 10)
     assert enough < making.expected_bytes(synthetic, whole)
