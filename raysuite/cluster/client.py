@@ -219,8 +219,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
 def _record_timings(
     folder: ClusterFolder, status: Status, running_since: float, now: float
 ) -> None:
-    """Record the durations of the start's phases. The clocks of several hosts are compared, which
-    may differ slightly."""
+    """Record the durations of the start's phases. They are differences between clocks of several
+    hosts, which may differ slightly."""
     seconds = dict(folder.timings())
     submitted = status.cluster.created + seconds.get("submit", 0.0)
     seconds["waiting"] = max(0.0, running_since - submitted)
@@ -234,8 +234,8 @@ def _record_timings(
 
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
-"""`waiting`: for an allocation; `stale`: the job disappeared without a record, for example in a
-power failure."""
+"""`waiting`: the job waits for an allocation; `stale`: the job disappeared without a record, for
+example in a power failure."""
 
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
@@ -442,7 +442,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """The remedy for a job that SLURM could not launch."""
+    """How to fix a job that SLURM could not launch."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (
@@ -473,12 +473,13 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds for a busy head to answer; an unreachable one, as from a laptop, never will."""
+"""Seconds to wait for a busy head; a head that cannot be reached, as from a laptop, never
+answers."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""Seconds from the request until all processes have ended and the database is copied; then the job
-is killed."""
+"""Seconds from the request until all processes have ended and the database is copied. After that,
+the job is killed."""
 
 
 def down(
@@ -487,7 +488,7 @@ def down(
     tell: Callable[[str], None] = lambda _: None,
     remove: bool = False,
 ) -> list[str]:
-    """End a cluster. Return a line for each thing that is left of it, normally none.
+    """End a cluster. Return a line for each process or folder that remains, normally none.
 
     Leftovers of a killed cluster on this machine are removed, after its MLflow database has been
     copied to its folder. Nodes of a SLURM job that has ended cannot be reached. With `remove` the

@@ -27,7 +27,7 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 class ClusterFolder:
     """Paths in the folder, and the content of its files.
 
-    A file that does not exist yet is None, or is missing from the result.
+    The result for a file that does not exist is None; lists and dicts leave the file out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -222,7 +222,7 @@ def all_folders() -> list[ClusterFolder]:
 
 
 def current_folder() -> ClusterFolder | None:
-    """The folder of the cluster that this process runs in."""
+    """The folder of the cluster in which this process runs; None outside clusters."""
     named = os.environ.get(VARIABLE)
     return ClusterFolder(Path(named)) if named else None
 

@@ -173,10 +173,10 @@ class Forwarded(ClusterFolder):
 
 @contextmanager
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
-    """The cluster `name` of `ssh LOGIN`, or the only running one there, within the context.
+    """The cluster `name` at the login node `login`, or the only running cluster there.
 
-    A signal that ends this process ends the context too. Raises UserError with the message of ssh
-    or of the login node.
+    The ports are forwarded within the context. A signal that ends this process ends the context
+    too. Raises UserError with the message of ssh or of the login node.
     """
     if name is not None:
         folder_of(name)  # raises UserError for an invalid name

@@ -31,7 +31,7 @@ FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-"""SLURM sends these signals to each process of a step, but the guard has to outlive the others."""
+"""SLURM sends these signals to each process of a step, but the guard has to outlive the command."""
 _REPORT = "exit.json"
 
 

@@ -42,7 +42,7 @@ _OF_OTHERS = (
 )
 """Prefixes of variables for clients and other servers, which this server must not inherit."""
 _PASSWORDS_KEPT_S = 300
-"""Seconds for which a correct password is cached: a check hashes for a tenth of a second."""
+"""Seconds for which a correct password is cached: hashing a password takes a tenth of a second."""
 
 
 def words(address: str, port: int, artifacts: Path) -> list[str]:

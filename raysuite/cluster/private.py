@@ -65,7 +65,7 @@ def _remove_abandoned(prefix: str) -> None:
                 while lock.parent.exists() and time.monotonic() < deadline:
                     # processes left behind would make the folder again, open to others
                     kill_left_behind(str(lock.parent))
-                    remove(lock.parent, LOCK)  # lock last, so leftovers are found
+                    remove(lock.parent, LOCK)  # the lock last, so that leftovers are found
             finally:
                 os.close(descriptor)
 

@@ -63,7 +63,8 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum length: the paths of Ray's sockets are about 65 longer, and limited to 107 characters."""
+"""Maximum length in characters: the paths of Ray's sockets are about 65 longer, and limited to
+107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -186,7 +187,8 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check how the image is entered: by a program, or by a SLURM plugin's option of srun."""
+    """Check that the image can be started: by a program, or by srun with the option of a SLURM
+    plugin."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]

@@ -320,7 +320,8 @@ def _settings(job: Job) -> str:
 # SLURM's programs
 
 TIMEOUT_S = 30.0
-"""A busy controller takes some seconds to answer; one that is down never answers."""
+"""Seconds to wait for slurmctld: on a busy host it takes some seconds, and if it is down it never
+answers."""
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,7 @@ class NodeGroup:
 
     partition: str
     default: bool
-    """Whether this is the partition of jobs that name none."""
+    """Whether jobs that name no partition run in this partition."""
     up: bool
     limit_s: float
     """The longest time limit, in seconds."""
@@ -341,7 +342,7 @@ class NodeGroup:
 
 
 class SlurmError(RaysuiteError):
-    """A SLURM command that failed; the text is the last line of its output."""
+    """A SLURM command failed; the message is the last line of its output."""
 
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
@@ -350,7 +351,7 @@ class SlurmError(RaysuiteError):
 
 
 class NoSlurmError(SlurmError):
-    """A SLURM command that is not installed on this host."""
+    """A SLURM command is not installed on this host."""
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
@@ -556,8 +557,8 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
-    """Check a site, from SLURM's commands to a trial of the script; checks that depend on a failed
-    one are left out.
+    """Check a site, from SLURM's commands to a trial of the script. A check that depends on a
+    failed check is left out.
 
     `folder` is the folder of all clusters. Nothing is queued.
     """

@@ -1,7 +1,7 @@
 """The cluster's MLflow server, with a password and its database on the head's own disk.
 
-SQLite on a network file system corrupts with several writers (optuna#815): the database is restored
-from the cluster's folder at the start, and copied back at intervals and at the end.
+Several writers can corrupt a SQLite database on a network file system (optuna#815). So the database
+is restored from the cluster's folder at the start, and copied back at intervals and at the end.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ ANSWERED = "answered"
 """A file next to the database, written at the server's first answer: the database is then
 complete."""
 _NICENESS = 10
-"""Lower priority than Ray and its workers: the server must not slow their start or a measured
-run."""
+"""The server has a lower priority than Ray and its workers: it must not slow their start or a
+measured run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """Command line, environment and files of the server, which `children` starts as `mlflow`."""
+    """The server's command line, environment and files. The agent's `Children` start it as
+    `mlflow`."""
 
     NAME = "mlflow"
 
@@ -185,8 +186,8 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
     _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    # Created here, because sqlite would use the umask. The copy is a single file, as no process
-    # writes to it.
+    # The file is created here, because SQLite would create it with the umask's mode. The copy needs
+    # no journal files, because no other process writes to it.
     fresh.unlink(missing_ok=True)
     try:
         private.create(fresh, "")
