@@ -60,7 +60,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
 
 
 class Host:
-    """Reads this host's counters; rates are since the previous sample."""
+    """Reads this host's counters."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -76,7 +76,8 @@ class Host:
             self._nvml.nvmlShutdown()
 
     def sample(self) -> SystemSample:
-        """The host's load now; rates are since the previous sample."""
+        """The host's load now. Processor use is the mean since the previous sample; network bytes
+        count from the construction of this object on."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

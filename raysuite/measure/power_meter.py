@@ -53,7 +53,7 @@ class PowerMeter:
         kind = AmdGpu if torch.version.hip else Gpu
         self._gpu = kind.found(device)
         self.missing: list[str] = []
-        """Counters that cannot be read, as messages."""
+        """A message for each counter that cannot be read."""
         if self._rapl is None:
             there = any(map(_counts, powercap.glob("intel-rapl:*")))
             why = "RAPL's counters are not readable" if there else "there is no RAPL"
@@ -75,12 +75,12 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """A number for the host, the same in its containers; 0 if the host has no counter."""
+        """A number for the host, equal in all its containers; 0 if the host has no counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """A number for the device, the same in workers that share it; 0 if it has no counter."""
+        """A number for the device, equal in all workers that share it; 0 if it has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
@@ -157,7 +157,8 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether to count a zone: a package or its memory. Cores and psys would count twice."""
+    """Whether to count a zone of RAPL. Only packages and their memory count: with the zones of
+    cores and psys, energy would count twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

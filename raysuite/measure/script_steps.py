@@ -110,7 +110,7 @@ class Recorder:
         self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
         """The context in which a batch is requested."""
         self.marks: dict[str, float] = {}
-        """Name of a moment -> its time."""
+        """Name of a moment -> its time, by the monotonic clock."""
 
     @property
     def on_device(self) -> bool:
@@ -122,13 +122,14 @@ class Recorder:
         """Whether parameters are compared after the first steps."""
         return self._check > 0
 
-    # What the hooks call.
+    # Methods that the hooks call.
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle an optimiser's step. A wrapper's step contains that of the wrapped optimiser."""
+        """Handle an optimiser's step. The step of a wrapper contains the step of the wrapped
+        optimiser, and counts once."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -365,8 +366,8 @@ def _event() -> Any:
 
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
-    """Samples of a batch, from the first axis of its first tensor, and tokens, from `input_ids`;
-    None if there is no such tensor."""
+    """Number of samples of a batch (length of the first axis of its first tensor) and number of
+    tokens (of `input_ids`); None if the tensor is missing."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -388,7 +389,8 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts if sharded."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; of sharded tensors, the local
+    parts."""
     import torch
 
     found = hashlib.sha256()

@@ -226,8 +226,8 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Phases from the moment when all ranks are ready until the result is there; phases nested in them
-are parts of them."""
+"""Phases from the moment when all ranks are ready until the result is available. A nested phase is
+a part of such a phase."""
 
 
 def horovod_collectives(file: Path) -> Intervals:

@@ -18,7 +18,8 @@ Documentation/ABI/stable/sysfs-class-infiniband)."""
 SLINGSHOT = Path("/sys/class/cxi")
 """Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Variables with the ports at which ranks find each other; no gradients pass there."""
+"""Variables with the ports of the stores in which ranks find each other; gradients do not pass
+through these ports."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
 _DEVICE = re.compile(r"\d+(\(\d+\))?")
 

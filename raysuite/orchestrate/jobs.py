@@ -46,7 +46,8 @@ class Job:
 
     @property
     def code(self) -> int:
-        """Exit code for a program that waited for the job: the command's own, or else 1."""
+        """Exit code for a program that waited for the job: the command's exit code, or 1 if it has
+        none."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1

@@ -1,4 +1,5 @@
-"""Time loaders in turn, each timing in a new process; and time only decoding and only reading."""
+"""Time loaders one after the other, each in a new process; also time decoding alone and reading
+alone."""
 
 from __future__ import annotations
 
@@ -111,10 +112,11 @@ def turn(names: Sequence[str], repeat: int) -> list[str]:
 
 
 _WARM_S = 0.5
-"""Minimum length of the warm-up, which is not counted. It also lasts until the batches that were
-loaded ahead at the start are used up."""
+"""Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
+that were prefetched at the start are used up."""
 _HELD = 3
-"""Images that the decoding limit repeats, as a multiple of batch size times threads."""
+"""Number of images that the decoding limit decodes again and again, as a multiple of batch size
+times threads."""
 _PASS = 1024
 """Minimum number of batches per request to a loader: epochs of small sets are joined."""
 
@@ -128,7 +130,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Each trial has its own order, so that its images are not in memory from an earlier trial."""
+    """Seed of the order of the images. Each trial has another seed, so that its images are not in
+    memory from an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -201,7 +204,7 @@ def _limit(trial: Trial, stack: ExitStack) -> Timing:
     for epoch in itertools.count(trial.seed + 1):
         waits_since = time.perf_counter()
         images += subject.run(part, epoch)
-        # larger parts if a part is short: threads wait for each other at its end
+        # make short parts longer: threads wait for each other at the end of a part
         if time.perf_counter() - waits_since < plan.seconds / 10:
             part *= 2
         if _enough(plan, images, time.perf_counter() - watch.began):
@@ -236,8 +239,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU time of the fork server's children. It runs one candidate at a time, and is the parent of
-    its loading processes."""
+    """CPU seconds of the fork server's descendants: this process and its loading processes, because
+    the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 

@@ -75,7 +75,8 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Findings in the order of the table, each as soon as all findings up to it are known."""
+    """Findings in the order of the table, each as soon as it and all findings before it are
+    known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -189,7 +190,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # shorter than a part's deadline, whose kill misses the gate's processes (another session)
+    # shorter than the part's deadline, whose kill does not reach the gate's processes
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:
@@ -223,7 +224,7 @@ def torchvision() -> str:
 
 
 def ray() -> str:
-    """Run a task on a Ray that is started as for runs."""
+    """Start Ray in the same way as for runs, and run a task on it."""
     from raysuite.orchestrate.ray_cluster import connect
 
     with connect(None):

@@ -30,18 +30,17 @@ from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 from raysuite.orchestrate.capacity import Capacity
 
-# A Ray that `raysuite run` starts itself is only for its own processes.
-# It has a new token. By default, Ray would use one token for all of the user's clusters, from
-# ~/.ray/auth_token, which Ray writes readable for every user that the umask allows.
-# The TCPStore, Gloo and Horovod's rendezvous of its workers have no authentication: they use
-# loopback.
+# A Ray that `raysuite run` starts itself is only for the processes of that command. It has a new
+# token. By default, Ray would use one token for all of the user's clusters, from ~/.ray/auth_token,
+# which Ray writes readable for every user that the umask allows. The TCPStore, Gloo and Horovod's
+# rendezvous of its workers have no authentication: they use loopback.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
 EARLY = "torch._dynamo,pandas,raysuite.train.run"
-"""Modules of workers that are imported once for all; optimisers import torch._dynamo, Ray Train
-pandas. Not Ray Train itself: it draws ids when it is imported, so all workers would have the same
-ones."""
+"""Modules that are imported once for all workers. (Optimisers import torch._dynamo, and Ray Train
+imports pandas.) Ray Train itself is left out: it draws ids when it is imported, so all workers
+would have equal ids."""
 log = logging.getLogger(__name__)
 
 
@@ -150,9 +149,9 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 # The module search path of Ray's workers: raysuite as installed for the driver, then the spec's
-# folder.
-# Ray puts the driver's working folder first in its workers' search path. In a checkout of raysuite
-# they would import that checkout, even if the driver runs another version or an image's.
+# folder. Ray puts the driver's working folder first in its workers' search path. In a checkout of
+# raysuite, workers would import that checkout, even if the driver runs another version, such as an
+# image's.
 
 
 @contextmanager
@@ -170,7 +169,7 @@ def search_path() -> Iterator[dict[str, Any] | None]:
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
-# without this, a thread's call after Ray has ended would join any cluster it finds, or start one
+# otherwise a thread that calls Ray after its end would join any cluster, or start a new one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"

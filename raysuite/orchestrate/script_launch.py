@@ -130,7 +130,7 @@ class Ended:
     """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
     themselves."""
     stalled: bool = False
-    """Whether the run was ended because no rank took a step any more."""
+    """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
 
 
@@ -293,8 +293,8 @@ class Stall:
 
 
 def _failure(ended: Ended) -> tuple[int, str]:
-    """The first rank that failed, preferably by itself rather than by losing another, and its
-    error; the error is empty if no rank failed."""
+    """The rank that failed first, and its error (empty if no rank failed). Ranks that failed
+    because they lost another rank count only if there is no other."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}

@@ -2,8 +2,8 @@
 
 A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends its
 measurements and the end of its output to rank 0's worker, which writes the Records. All messages go
-through the worker group's store. The key `over` in it ends the remaining ranks: a rank has failed,
-no rank takes a step any more, or the driver requested the end.
+through the worker group's store. The key `over` of this store ends the remaining ranks. It is set
+when a rank has failed, when no rank takes steps any longer, and when the driver requests the end.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _received(store: Store, rank: int) -> Any:
 
 
 class _Watch:
-    """One rank's view on whether all ranks have to end."""
+    """Finds out, on one rank, whether all ranks have to end."""
 
     def __init__(self, plan: RunPlan, results: Results, store: Store, rank: int) -> None:
         assert plan.spec.script is not None

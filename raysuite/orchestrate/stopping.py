@@ -102,8 +102,8 @@ class StopWatch:
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:
-        """Whether the head's agent has a request to end, or Ray's head has died, after which its
-        agent sends SIGTERM."""
+        """Whether the head's agent was asked to end, or Ray's head has died. (The agent then sends
+        SIGTERM to its processes.)"""
         if self._cluster is None:
             return False
         while not self._cluster.ending.exists():
@@ -136,7 +136,7 @@ class StopWatch:
 
 
 _writing = threading.Lock()
-"""A sweep's scheduler requests prunes in another thread."""
+"""Lock for the file: a sweep's scheduler requests prunes in another thread."""
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:

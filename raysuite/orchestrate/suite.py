@@ -27,9 +27,8 @@ from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
-# Whether an error of a trainer means that the cluster's head has ended.
-# The head's processes end one after the other. The driver is one of the last, and gets an error
-# about an unavailable actor.
+# Whether an error of a trainer means that the cluster's head has ended. The head's processes end
+# one after the other. The driver ends late, so it first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
 """Seconds that the head may take to end after the first of its processes."""
@@ -96,8 +95,8 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let failed runs start from the beginning; old journals are kept beside the new ones, which
-    begin with the result of a batch search, if any."""
+    """Let failed runs start from the beginning. Old journals are kept beside the new ones. A new
+    journal begins with the result of the batch search, if there was a search."""
     from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:

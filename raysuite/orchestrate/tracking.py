@@ -22,7 +22,7 @@ time."""
 _PATIENCE_S = 60.0
 """Time limit for MLflow in seconds, before the first run and again after the last."""
 _NICENESS = 10
-"""Lower priority for sending during runs, which get the CPUs first."""
+"""Niceness of the thread that sends during runs: the runs have priority."""
 
 
 class Show(Protocol):
@@ -32,7 +32,7 @@ class Show(Protocol):
 
 
 class Tracking:
-    """MLflow, with the journals as input; an outage is reported once."""
+    """Sends the journals to MLflow. An outage is reported once."""
 
     def __init__(
         self,

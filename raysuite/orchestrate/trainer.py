@@ -31,10 +31,10 @@ from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, Nothing
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
-"""Seconds; longer than two polls of the workers."""
+"""Seconds to wait for `fit` in `halt`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of starts in which workers die, or wait a minute for resources."""
+"""Maximum number of failed starts: workers died, or waited for resources for more than a minute."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors in such a start."""
 

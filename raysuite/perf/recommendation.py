@@ -16,7 +16,8 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Dotted keys of every candidate; the plan decides which of them are feasible."""
+    """Every candidate, as dotted keys and their values; only planning shows which ones are
+    feasible."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):
@@ -41,7 +42,8 @@ class Choice:
 
     @property
     def tied(self) -> bool:
-        """Whether it shares the first place: it differs from the best by no more than noise."""
+        """Whether the candidate shares the first place: it differs from the best by no more than
+        noise."""
         return self.rank == 1
 
     @property
@@ -64,9 +66,9 @@ def rank(
     epoch, lowest first; those outside the calibrated range come last. A candidate whose figure for
     a limit is unknown is left out.
 
-    A candidate shares the place of the first one whose prediction interval reaches its figure. Part
-    of the errors is common to all candidates, so there may be more ties than necessary, but not
-    fewer.
+    A candidate has the same place as the first better one whose prediction interval includes its
+    figure. Part of the errors is common to all candidates, so there may be more ties than
+    necessary, but not fewer.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

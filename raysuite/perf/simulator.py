@@ -2,7 +2,8 @@
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
-Identical workers share one lane with their number: a million workers need as many tasks as two.
+Identical workers share one lane, which has their number: a million workers need as many tasks as
+two.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class Network(BaseModel):
         nodes.
 
         Inside a node there is a reduce-scatter and an all-gather by ring. Between N nodes, each
-        worker reduces its part with those of the other nodes: by a ring of 2 (N - 1) messages with
-        1 / N of it (Patarasuk and Yuan 2009), or by two binary trees of 2 log2 N messages in
-        pipelined pieces (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
+        worker reduces its part with workers of the other nodes: by a ring of 2 (N - 1) messages,
+        each with 1 / N of the part (Patarasuk and Yuan 2009), or by two binary trees of 2 log2 N
+        messages in pipelined pieces (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
         """
         if count <= 0:
             return 0.0
@@ -149,8 +150,8 @@ class Event:
 
 
 Pace = Callable[[int], float]
-"""Number of lanes that compute at once -> relative speed of each: 1 with a processor for each, 2 /
-n if n lanes share two (processor sharing)."""
+"""Number of lanes that compute at once -> relative speed of each: 1 if each lane has a processor, 2
+/ n if n lanes share two processors (processor sharing)."""
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
@@ -255,9 +256,9 @@ def data_parallel(
 
     These are forward and backward passes layer by layer, the reduction of gradients in buckets from
     the last layer on (with the last backward pass or with each), and the update. If weights are
-    sharded, those of a bucket are gathered while the layers of the bucket before compute, for each
-    micro-batch except for small layers. Workers wait `load_s` for each micro-batch. During the
-    step, storage delivers the next step's samples in `storage_s`.
+    sharded, the weights of a bucket are gathered while the previous bucket's layers compute: for
+    each micro-batch, or only for the first one if the layer is small. Workers wait `load_s` for
+    each micro-batch. During the step, storage delivers the next step's samples in `storage_s`.
     """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
@@ -327,7 +328,7 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # if just freed
+            after = self._gather(bucket, self._beside if place else 1)  # place 0: just freed
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)

@@ -70,7 +70,7 @@ class Population:
         if not held <= left:
             return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
-        if incomplete:  # repeat: the driver was killed before these checkpoints were complete
+        if incomplete:  # repeat these: the driver was killed before their checkpoints were complete
             return incomplete
         members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
         standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]

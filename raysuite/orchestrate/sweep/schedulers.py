@@ -47,7 +47,8 @@ _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """The attributes of a trial that Ray Tune's schedulers need. Equal for a resumed trial."""
+    """The attributes of a trial that Ray Tune's schedulers need. A resumed trial has the same
+    id."""
 
     trial_id: str
 
@@ -77,8 +78,8 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
 
 
 _LOWEST = -1e300
-"""For ASHA in place of minus infinity: its cutoff is interpolated between two values. The median
-rule leaves infinities out."""
+"""Replaces minus infinity for ASHA, which interpolates its cutoff between two values. The median
+rule ignores infinities."""
 
 
 class JournaledScheduler(FIFOScheduler):
@@ -179,7 +180,8 @@ class JournaledScheduler(FIFOScheduler):
         Journal(self._results.journal_file(run_id)).write(record)
 
     def _value(self, epoch: EpochFinished, task: TaskFacts) -> tuple[float | None, int]:
-        """The value by which runs are compared at one epoch, and a sign: with it, higher is better.
+        """The value by which runs are compared at one epoch, and the sign by which it is multiplied
+        so that higher is better.
 
         With a time to the target as the goal, the primary metric is compared. None if the whole
         epoch was warm-up: the first later epoch with a value is used.

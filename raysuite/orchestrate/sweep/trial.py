@@ -106,7 +106,7 @@ class WarmWorkers:
 
     def epochs(self) -> Iterator[str | None]:
         """The epochs of the started run as lines of its journal, without values per step, until the
-        run or its workers end. None ten times per second while there is no new line."""
+        run or its workers end. Yields None ten times per second while there is no new line."""
         number = self._number
         for place in count():
             key = f"report/{number}/{place}"

@@ -101,7 +101,8 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible values count as draws, so they are read; those of a grid are tried again
+        # infeasible draws count as draws, so they are read; infeasible values of a grid are tried
+        # again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -273,7 +274,7 @@ class TrialSource(Searcher):
         return None
 
     def _trials(self) -> list[TrialFigures]:
-        """Every trial chosen so far; ended ones' journals are read once."""
+        """Every trial chosen so far; the journals of ended trials are read only once."""
         found = []
         for plan in self._plans:
             trial = self._ended.get(plan.run_id)
