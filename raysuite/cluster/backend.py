@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Start `command` once on each node; return the cluster with its job's id."""
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        """The states of the jobs, one per cluster, from one query for all."""
+        """The state of each cluster's job, in order; one query asks for all states."""
 
     def end(self, cluster: Cluster) -> None:
         """Request the end of the agents."""

@@ -1,9 +1,9 @@
 """Make the processes of a cluster listen only on the node's chosen address.
 
 Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of `ray
-start`. So do torch's TCPStore and Horovod's rendezvous, which require no token. `bind.c` changes
-the address in such a call of bind(2) to the chosen address; docs/explanation/security.md lists all
-listening ports.
+start`. torch's TCPStore and Horovod's rendezvous do this too, and require no token. `bind.c`
+changes the address in such a call of bind(2) to the chosen address; docs/explanation/security.md
+lists all listening ports.
 """
 
 from __future__ import annotations

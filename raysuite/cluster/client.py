@@ -104,7 +104,7 @@ class Progress:
 
 
 class Patience:
-    """The time limit of a cluster's start. It starts again when the job is requeued."""
+    """The time limit of a cluster's start. The limit starts again when the job is requeued."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds`: the limit, from the start of the cluster's allocation."""
@@ -219,8 +219,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
 def _record_timings(
     folder: ClusterFolder, status: Status, running_since: float, now: float
 ) -> None:
-    """Record the durations of the start's phases. They are differences between clocks of several
-    hosts, which may differ slightly."""
+    """Record the durations of the start's phases. Some durations are differences between the clocks
+    of two hosts, which may differ slightly."""
     seconds = dict(folder.timings())
     submitted = status.cluster.created + seconds.get("submit", 0.0)
     seconds["waiting"] = max(0.0, running_since - submitted)
@@ -308,7 +308,8 @@ class Status:
 
     @property
     def wanted(self) -> int:
-        """Number of nodes to wait for: those of the allocation, if known, or else the minimum."""
+        """Number of nodes to wait for: all nodes of the allocation, if known, or else the
+        minimum."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -452,8 +453,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether a cluster that is a process of one host has recorded its end. False for SLURM, which
-    may start a job again."""
+    """Whether the cluster is a process of one host, and has recorded its end. False for SLURM,
+    which may start a job again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 

@@ -1,6 +1,6 @@
 """The folder of one cluster: the client's request, and the states that the nodes' agents write.
 
-It is on a file system that the login node and the compute nodes share.
+The folder is on a file system that the login node and the compute nodes share.
 """
 
 from __future__ import annotations

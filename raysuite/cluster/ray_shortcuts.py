@@ -139,7 +139,7 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Replace the function `find` by which Ray's Python finds its node after the start of a raylet
-    by `wrap(find)`. Its arguments are the GCS's address and the node's id."""
+    by `wrap(find)`. The arguments of `find` are the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -328,7 +328,8 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Without Ray Train's own variables, so that waiting worker processes can be reused."""
+            """Leave out Ray Train's own variables, so that waiting worker processes can be
+            reused."""
             return custom_runtime_env
 
     return WorkerGroup

@@ -3,8 +3,8 @@
 On each node, Ray starts two agents as Python programs. If they are read from a busy shared file
 system, or the node is busy, they start slowly, and Ray gives up: the raylet waits 15 s for the file
 in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the raylet. No
-setting changes these two timeouts; ENVIRONMENT extends the others. If the private shortcuts are
-off, the limit of 30 s remains, but the files of late agents are still written.
+setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the private shortcuts
+are off, the limit of 30 s remains, but the files of late agents are still written.
 
 As a program, this module is the `ray` command with these longer timeouts.
 """

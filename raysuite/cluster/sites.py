@@ -29,7 +29,7 @@ def own_sites() -> Path:
 
 
 def site_files() -> dict[str, Path]:
-    """The files of all sites by name; the user's own replace shipped ones of the same name."""
+    """The files of all sites by name. A user's file replaces a shipped file of the same name."""
     found: dict[str, Path] = {}
     for folder in (own_sites(), _SHIPPED):
         for file in sorted(folder.glob("*.yaml")):

@@ -320,8 +320,7 @@ def _settings(job: Job) -> str:
 # SLURM's programs
 
 TIMEOUT_S = 30.0
-"""Seconds to wait for slurmctld: on a busy host it takes some seconds, and if it is down it never
-answers."""
+"""Seconds to wait for slurmctld. A busy slurmctld takes some seconds to answer."""
 
 
 @dataclass(frozen=True)
@@ -497,7 +496,7 @@ class SlurmBackend:
 
 
 def _of(where: str) -> list[str]:
-    """The option for one of several SLURM clusters; empty for the login node's own."""
+    """The option that selects one of several SLURM clusters; empty for the login node's cluster."""
     return [f"--clusters={where}"] if where else []
 
 

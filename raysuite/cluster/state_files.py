@@ -30,7 +30,7 @@ class Cluster(File):
     nodes: int
     """The smallest number of nodes with which the cluster is up."""
     most_nodes: int = 0
-    """The largest number that SLURM may allocate; 0: the same as `nodes`."""
+    """The largest number of nodes that SLURM may allocate; 0: exactly `nodes`."""
     created: float
     """Time in seconds since 1970."""
     working_folder: str

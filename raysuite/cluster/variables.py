@@ -55,9 +55,9 @@ _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """`variables` combined with those of a site. A site's folders in PATH and LD_LIBRARY_PATH
-    come before the existing ones, which may be an image's. If they are already first, nothing
-    changes."""
+    """`variables`, overridden by the variables of a site. A site's folders in PATH and
+    LD_LIBRARY_PATH are put before the existing folders, which may be an image's. If they are
+    already first, PATH and LD_LIBRARY_PATH do not change."""
     merged = {**variables, **site}
     for name in _LISTS:
         there = variables.get(name)
@@ -95,7 +95,8 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
 
 
 _NAMES = ("NO_PROXY", "no_proxy")
-"""Programs read one or the other; if both are set, most read the second."""
+"""Some programs read only one of these two variables; if both are set, most programs use
+no_proxy."""
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:

@@ -5,8 +5,8 @@ starts, and makes each worker by fork(2). In the place of a worker, the raylet s
 client sends its arguments, environment and standard streams to the server, and ends when the worker
 ends. If the server makes no worker for it, the client itself becomes the worker.
 
-As programs: `worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` is the server,
-`worker_fork.py ARGUMENT ...` the client.
+`worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` runs the server; `worker_fork.py ARGUMENT
+...` runs a client.
 """
 
 from __future__ import annotations

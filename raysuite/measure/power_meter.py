@@ -45,7 +45,8 @@ class Reading:
 class PowerMeter:
     """Measures the energy of this worker's device and host between `begin` and `end`.
 
-    Other processes on the same device or host are included: the counters do not tell them apart.
+    The energy of other processes on the device or host is included: the counters cannot separate
+    it.
     """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:

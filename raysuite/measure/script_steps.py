@@ -3,13 +3,13 @@
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
   optimiser that steps first counts: a GAN's second optimiser is part of the same step, until it
   steps twice in a row. With gradient accumulation, `step` is called once for several batches.
-- Samples are those of the batches that the script takes from its DataLoader. As torch has no hook
-  there, `DataLoader.__iter__` is replaced in this process; so is
-  `torch.distributed.init_process_group`, to measure its time.
+- Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
+  there, so `DataLoader.__iter__` is replaced in this process. To measure its time,
+  `torch.distributed.init_process_group` is replaced too.
 
-A rank appends its measurements to its own file, about once a second, as lines of JSON. Times are
-those of the monotonic clock, which all processes of a host share. A thread samples the energy of
-host and device once a second from the first step on.
+A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
+are by the monotonic clock, which all processes of a host share. A thread samples the energy of host
+and device once a second from the first step on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 class Row(NamedTuple):
-    """One step of one rank; figures are since the end of the previous step."""
+    """One step of one rank. All figures cover the time since the end of the previous step."""
 
     end: float
     device_s: float | None
@@ -101,7 +101,8 @@ class Recorder:
         self._events: list[Any] = []
         self._steps = 0
         self._hash: int | None = 0
-        """Hash of the samples that were read since the last step; None if they have no tensors."""
+        """Hash of the samples that were read since the last step; None if samples have no
+        tensors."""
         self._pass_samples: int | None = None
         self._sharded = False
         self._loss: float | None = None
@@ -399,7 +400,7 @@ def digest(value: Any) -> str:
             continue
         own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
-        if hasattr(own, "__tensor_flatten__"):  # made of several tensors, such as a quantised one
+        if hasattr(own, "__tensor_flatten__"):  # made of several tensors, as quantised tensors are
             names, _ = own.__tensor_flatten__()
             found.update(digest([getattr(own, name) for name in names]).encode())
             continue

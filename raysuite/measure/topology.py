@@ -1,7 +1,7 @@
 """Find which CPUs are near which GPU and memory, from Linux's sysfs, and divide them among workers.
 
 (Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
-does the same for CUDA only, and only in torch's own launcher.)
+binds workers too, but only for CUDA, and only in torch's own launcher.)
 """
 
 from __future__ import annotations

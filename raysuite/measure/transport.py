@@ -52,7 +52,8 @@ class Transport:
 
 
 def connections() -> set[Connection]:
-    """This process's TCP connections, except those to stores; empty if they cannot be read."""
+    """This process's TCP connections, except connections to stores; empty if they cannot be
+    read."""
     stores = {int(os.environ.get(name) or 0) for name in _STORES}
     with contextlib.suppress(psutil.Error, OSError):
         return {

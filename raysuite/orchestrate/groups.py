@@ -30,9 +30,11 @@ class Segment:
     """A segment of a run: the epochs between two comparisons of a sweep's trials."""
 
     name: str | None
-    """Name of the segment's checkpoint; others are ignored. None: the run's own checkpoint."""
+    """Name of the segment's checkpoint; others are ignored. None: the checkpoint of the whole
+    run."""
     until: int | None
-    """The number of completed epochs at which the segment stops; None: at the run's end."""
+    """The number of completed epochs at which the segment stops; None: the segment lasts to the
+    run's end."""
     taken: str | None
     """Folder of the checkpoint from which the segment starts if it has no checkpoint itself."""
 
@@ -93,7 +95,7 @@ def make_trainer(
 def work_config(
     plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
 ) -> dict[str, Any]:
-    """The workers' arguments: plans, or a segment of one, as plain data."""
+    """The workers' arguments as plain data: plans, or a segment of one plan."""
     part = segment and {
         "checkpoint": segment.name,
         "until": segment.until,

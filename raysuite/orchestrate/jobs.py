@@ -38,7 +38,7 @@ class Job:
     started: float | None = None
     ended: float | None = None
     exit_code: int | None = None
-    """Exit code of the command; None until it has ended, or if it was never started."""
+    """Exit code of the command; None while it runs, and if it was never started."""
 
     @property
     def ended_already(self) -> bool:

@@ -169,7 +169,7 @@ MARK = "raysuite-trial: "
 """Prefix of the line with a trial's note (stdout) or error (stderr)."""
 
 MISSING, SLOW = 3, 4
-"""Exit statuses of a trial whose part is missing, and of one that did not end in time."""
+"""Exit status of a trial whose part is missing, and of a trial that did not end in time."""
 _STATES = {0: State.WORKS, MISSING: State.MISSING, SLOW: State.SLOW}
 
 

@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 def own_folder() -> Iterator[Path]:
     """Temporary folder of an embedded Ray that requires a token and listens on loopback.
 
-    The token and the preloaded library are outside of Ray's own folder, which Ray makes with mode
-    0777: another user could replace the library and run code as this user.
+    The token and the preloaded library are outside Ray's own folder, which has mode 0777: in it,
+    another user could replace the library and so run code as this user.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
         defaults = {
@@ -74,7 +74,7 @@ def _worker_server(folder: Path) -> Iterator[None]:
     path = os.fspath(folder / "workers")
     own = ["--serve", path, str(raysuite.__file__), EARLY, "ray"]
     command = [sys.executable, worker_fork.__file__, *own]
-    # Ray would start workers before they are needed, and the driver would wait for the first ones
+    # Ray would start workers before they are needed, and the driver would wait for them
     variables = {worker_fork.SOCKET: path, "RAY_prestart_worker_first_driver": "0"}
     with _environment(variables), open(folder / "workers.log", "w+b") as output:
         process = ProcessTree(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -93,7 +93,7 @@ def _worker_server(folder: Path) -> Iterator[None]:
 def own_token(folder: Path) -> Iterator[Path]:
     """Make the Ray that starts within the context require a new token; yield the token's file.
 
-    `folder` is the user's own (0700) and contains the file, which is created with mode 0600. The
+    The file is made in `folder` with mode 0600; `folder` belongs to the user and has mode 0700. The
     environment's previous token variables are restored afterwards.
     """
     file = folder / "token"

@@ -1,9 +1,9 @@
-"""Launch a user's own training script on this machine with torch's launcher, and write the Records
-of a script's run, on any launcher.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
+script's run, whatever launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
-the end of the output. When a run has ended or must end, no process of it is left: neither ranks
-that ignore SIGTERM nor their children.
+the end of the output. When a run has ended, all its processes are killed, even ranks that ignore
+SIGTERM, and their children.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Ended:
     outputs: Sequence[bytes | bytearray]
     """The end of each rank's output, and then of the launcher's, if there is one."""
     code: int = 0
-    """0 if all ranks succeeded."""
+    """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
     themselves."""
@@ -218,7 +218,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements so far of the same script with one worker."""
+    """The measurements so far of runs of this script with one worker."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -239,8 +239,8 @@ def variables(
 ) -> dict[str, str]:
     """The environment of ranks that are launched now and write into the folder `scratch`.
 
-    Each rank gets the same number of threads, whatever the number of ranks: torch's launcher sets
-    it only for several ranks.
+    The number of threads of a rank does not depend on the number of ranks: torch's launcher would
+    set it only for several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None

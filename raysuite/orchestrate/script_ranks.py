@@ -2,8 +2,9 @@
 
 A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends its
 measurements and the end of its output to rank 0's worker, which writes the Records. All messages go
-through the worker group's store. The key `over` of this store ends the remaining ranks. It is set
-when a rank has failed, when no rank takes steps any longer, and when the driver requests the end.
+through the worker group's store. The key `over` of this store ends the remaining ranks. The key is
+set when a rank has failed, when no rank takes steps any longer, and when the driver requests the
+end.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
 def _torchrun(
     plan: RunPlan, place: Mapping[str, str], meeting: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The other variables of torchrun that scripts may read, and the address of the store.
+    """The variables of torchrun that are not in `place`, and the address of the store.
 
     (torch's documentation, "torchrun (Elastic Launch)", environment variables.)
     """
@@ -120,8 +121,9 @@ def _torchrun(
 
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
-    """Wait until all workers have arrived. `address`: that of the script's store, on rank 0. Return
-    the address and the number of nodes, at the same time on all ranks."""
+    """Wait until all workers have arrived. `address` is the address of the script's store; it is
+    used only on rank 0. Return the address and the number of nodes, on all ranks at the same
+    time."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}

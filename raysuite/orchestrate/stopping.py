@@ -1,9 +1,9 @@
 """Requests to stop: to the driver of a suite, and from there to its workers.
 
-The driver reads its cluster's folder and receives signals. It notifies rank 0 through
-RESULTS/stop.json, which it creates before the first run: on a network file system, a reader that
-opens a file gets its new content, but a new file may be invisible for a minute. The same file names
-the runs of a sweep that are to end for good.
+The driver reads its cluster's folder and receives signals. The driver notifies rank 0 through
+RESULTS/stop.json, and creates this file before the first run: on a network file system, a reader
+that opens a file gets its new content, but a new file may be invisible for a minute. In a sweep,
+this file also names the runs that are to end for good.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def request_prune(results: Path, run_id: str, prune: Prune) -> None:
 
 
 def requested_stop(results: Path) -> Stop | None:
-    """The driver's request to the workers of these results to stop; None without one."""
+    """The driver's request to the workers of these results to stop; None if there is no request."""
     return _stop_of(_read(results) or {})
 
 
@@ -178,7 +178,8 @@ def _write(results: Path, content: dict[str, Any] | None) -> None:
 
 
 def _read(results: Path) -> dict[str, Any] | None:
-    """The content of the driver's file; None if it is null, missing, or just being written."""
+    """The content of the driver's file; None if the file is null, missing, or just being
+    written."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads((results / FILE).read_text("utf-8"))
         return found if isinstance(found, dict) else None

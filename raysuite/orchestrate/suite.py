@@ -185,7 +185,7 @@ def run(
 
 
 def _measure_nodes(folder: Path, listener: Listener) -> None:
-    """Measure and record every node before the runs, and report slow ones."""
+    """Measure and record every node before the runs, and report slow nodes."""
     from ray.exceptions import RayError
 
     from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
@@ -237,8 +237,7 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: on Ctrl-C, Ray's own handler would wait for the workers, but this process ends
-    # them
+    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, but this process ends them
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

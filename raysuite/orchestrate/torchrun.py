@@ -62,7 +62,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch; the last one is a failure if the launch crashed or hung."""
+    """Verdicts of one launch; the last verdict is a failure if the launch crashed or hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:

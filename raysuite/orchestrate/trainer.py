@@ -36,11 +36,12 @@ _POLL_S = 0.5
 _MOST_STARTS = 10
 """Maximum number of failed starts: workers died, or waited for resources for more than a minute."""
 _START_FAILED = "WorkerGroupStartup"
-"""Prefix of the class names of Ray Train's errors in such a start."""
+"""Prefix of the class names of Ray Train's errors when workers cannot be started."""
 
 
 class _Backend(Backend):
-    """Connects all workers to one store for their runs' process groups, in rank 0's process."""
+    """Connects all workers to one store in rank 0's process, for the process groups of their
+    runs."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True

@@ -227,7 +227,7 @@ class Calibration(_Part):
     @property
     def works_with_one_batch(self) -> list[str]:
         """Networks whose runs all have the same micro-batch: the cost of a sample cannot be
-        separated from that of a pass and an update."""
+        separated from the cost of a pass and of an update."""
         return [
             work
             for work in self.works
@@ -240,13 +240,13 @@ class Calibration(_Part):
         simulated: Callable[[Plan, Calibration], float],
         most_other_cores: float = math.inf,
     ) -> Calibration:
-        """This calibration with the cost of a pipeline's operation, for all schedules together and
-        for each, and the errors of simulated steps, from the pipelines among `runs`.
+        """Return this calibration with `operation`, `operations` and `pipelines`, fitted to the
+        pipelines among `runs`.
 
-        With that cost, measured and simulated steps agree in the geometric mean; it is 0 if
-        simulated steps are longer even without it. The cost and the errors are left out if no run
-        with several workers gives the cost of a byte. Pipelines over several nodes are not used.
-        `most_other_cores` is as in `observed`.
+        With the fitted cost of an operation, measured and simulated steps agree in the geometric
+        mean. The cost is 0 if simulated steps are too long even without it. The cost and the errors
+        are left out if no run with several workers gives the cost of a byte. Pipelines over several
+        nodes are not used. `most_other_cores` is as in `observed`.
         """
         from scipy.optimize import brentq
 
@@ -364,12 +364,13 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch of steady steps."""
+        """Seconds of an epoch in which all steps are as fast as steady steps."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
     def batch(self) -> str:
-        """A key that is equal for runs of one batch size, which fits leave out together."""
+        """A key that is equal for runs of one batch size: cross-validation leaves these runs out
+        together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 
@@ -451,7 +452,7 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if each.run.attempts <= 1  # the end's `seconds` are those of the last attempt
+        if each.run.attempts <= 1  # `seconds` of the end are of the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
@@ -520,9 +521,9 @@ def _middle(values: Sequence[float]) -> Interval:
 def _separable(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The rows without terms whose cost cannot be separated from the computation of an image, and a
-    cost of zero for each of these terms. These are the loader's term if all rows have the same
-    loader, and the epoch's term if all rows have equally many images in an epoch."""
+    """Remove the terms whose cost cannot be separated from the computation of an image: the
+    loader's term if all rows have the same loader, and the epoch's term if all rows have equally
+    many images in an epoch. Return the remaining rows, and a cost of zero for each removed term."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}

@@ -5,7 +5,7 @@ times a non-negative cost from a calibration. The fit of such a sum needs no sta
 one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23), and each cost
 has a meaning: seconds per image, per step, per message, per byte.
 
-A term is named `cost/of what`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
+The name of a term is `COST/SUBJECT`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Work:
-    """The work for one image of a network, counted, not measured."""
+    """The work of a network for one image. It is counted, not measured."""
 
     parameters: int
     gradient_bytes: int
@@ -149,8 +149,8 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
 
 def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
     """Quantities of the terms of a worker's peak memory: the bytes of its process before the run (0
-    for a device), the memory that the strategy adds, that of each image of a micro-batch, and that
-    of weights with gradients, optimiser state and buffers."""
+    for a device), the memory that the strategy adds, the memory of each image of a micro-batch, and
+    the memory of weights, gradients, optimiser state and buffers."""
     name, kind = work_name(plan), strategy_kind(plan)
     workers = "one" if int(plan["workers"]) == 1 else "several"
     return {

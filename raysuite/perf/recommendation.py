@@ -36,7 +36,8 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Relative to the fastest candidate with one worker and the same batch; None without one."""
+    """Efficiency relative to the fastest candidate with one worker and the same batch; None if
+    there is no such candidate."""
     rank: int
     """Place from 1; equal for candidates with indistinguishable predictions."""
 
@@ -63,11 +64,11 @@ def rank(
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
     """The candidates that can be predicted and are within the limits, by duration or energy of an
-    epoch, lowest first; those outside the calibrated range come last. A candidate whose figure for
-    a limit is unknown is left out.
+    epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
+    for a limit is unknown is left out.
 
-    A candidate has the same place as the first better one whose prediction interval includes its
-    figure. Part of the errors is common to all candidates, so there may be more ties than
+    A candidate has the same place as the first better candidate whose prediction interval includes
+    its figure. Part of the errors is common to all candidates, so there may be more ties than
     necessary, but not fewer.
     """
 

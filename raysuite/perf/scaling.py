@@ -89,10 +89,10 @@ TERMS: dict[str, Term] = {
         Prior(0.02, 1.0),
     ),
 }
-"""The quantity of `bandwidth` is the share that a ring's worker sends between nodes; that of
-`slowest` is the expected largest of W normal delays, to first order. Medians are assumed orders of
-magnitude of data-parallel training; one deviation of 1 to 1.5 is a factor of 2.7 to 4.5, up or
-down."""
+"""The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
+nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
+are assumed orders of magnitude of data-parallel training; one deviation of 1 to 1.5 is a factor of
+2.7 to 4.5, up or down."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
@@ -148,8 +148,8 @@ class Scaling:
         ]
 
     def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
-        """Throughput on `workers` workers: its median and 90 % interval, for one more
-        measurement."""
+        """Median and 90 % prediction interval of the throughput that would be measured on `workers`
+        workers."""
         import numpy as np
 
         place = Point(workers, nodes, 1.0, batch)
@@ -238,8 +238,8 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error for the largest number of workers, predicted from the others; None: not
-    validated."""
+    """Relative error for the largest number of workers, predicted from the others; None if it could
+    not be validated."""
 
     @property
     def words(self) -> str:
@@ -265,9 +265,9 @@ def forecast(
 ) -> Forecast:
     """Predict a series on other numbers of workers.
 
-    `per_node` is the number of workers per node; by default, that of the measurement with the most
-    workers. The images per worker are those of this measurement too. If all measurements have one
-    global batch, that batch is kept instead.
+    `per_node` is the number of workers per node; by default, the same number as in the measurement
+    with the most workers. The number of images per worker is also taken from this measurement. If
+    all measurements have one global batch, that batch is kept instead.
     """
     found = fit(points)
     first, last = found.points[0], found.points[-1]
@@ -385,8 +385,8 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draw from a distribution by stretch moves: each half of the walkers moves along lines to
-    walkers of the other half."""
+    """Draw from a distribution by stretch moves: each walker of one half moves along the line to a
+    walker of the other half."""
     import numpy as np
 
     walkers, dimensions = start.shape

@@ -255,10 +255,11 @@ def data_parallel(
     """Tasks of a data-parallel step.
 
     These are forward and backward passes layer by layer, the reduction of gradients in buckets from
-    the last layer on (with the last backward pass or with each), and the update. If weights are
-    sharded, the weights of a bucket are gathered while the previous bucket's layers compute: for
-    each micro-batch, or only for the first one if the layer is small. Workers wait `load_s` for
-    each micro-batch. During the step, storage delivers the next step's samples in `storage_s`.
+    the last layer on (in the last backward pass or in each backward pass), and the update. If
+    weights are sharded, the weights of a bucket are gathered while the previous bucket's layers
+    compute: for each micro-batch, or only for the first one if the layer is small. Workers wait
+    `load_s` for each micro-batch. During the step, storage delivers the next step's samples in
+    `storage_s`.
     """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
@@ -402,7 +403,7 @@ def pipeline(
     """Tasks of a pipeline's steps: the operations of each worker in order, each after the transfer
     of its input; before an update, an all-reduce between the stage's workers and copies.
 
-    A transfer occupies its link (one for each direction), but neither of the workers. Without a
+    A transfer occupies its link (one link for each direction), but not the two workers. Without a
     network, transfers and all-reduces take no time.
     """
     tasks: list[Task] = []
@@ -524,7 +525,8 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds of all events; those of an asynchronous pipeline span several steps."""
+        """Seconds from the first to the last event; the events of an asynchronous pipeline are of
+        several steps."""
         return max(event.end for event in self.events)
 
     def trace(self) -> str:

@@ -188,8 +188,7 @@ class _Waiting:
 
 
 class Resuming:
-    """Suites that are still to be submitted. Each suite has its own job, and never two at a
-    time."""
+    """Suites that are still to be submitted. A suite has at most one job at a time."""
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder

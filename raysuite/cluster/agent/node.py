@@ -245,7 +245,7 @@ class WorkerNode:
 
     def _find_head(self) -> Head | None:
         """The head of this start of the step, once it can be reached; None if this node or the head
-        has to end first."""
+        has to end before."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:

@@ -26,7 +26,7 @@ class Place:
     index: int
     """0 for the head."""
     incarnation: str
-    """An id that is new at each start of the step; the same on all nodes."""
+    """An id that is new at each start of the step, and equal on all nodes."""
     cpus: int | None
     gpus: int | None
     memory: int | None
@@ -121,7 +121,8 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """The address on the site's interface; without one, the address on the route to `head`.
+    """The address on the site's interface; if the site names none, the address on the route to
+    `head`.
 
     `head` is None on the head itself: its address is then looked up by its name in SLURM. Raises
     UserError if there is no such address.

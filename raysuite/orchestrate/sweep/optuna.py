@@ -1,8 +1,8 @@
 """Optuna, through its ask-and-tell interface.
 
-The study is rebuilt for each suggestion from the trials' results. Its random state depends only on
-the sweep's seed and the trial's number, so that a resumed sweep continues as if it had not been
-interrupted.
+The study is rebuilt for each suggestion from the trials' results. The random state of a suggestion
+depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same
+suggestions as an uninterrupted sweep.
 """
 
 from __future__ import annotations

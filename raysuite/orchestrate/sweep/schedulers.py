@@ -37,7 +37,7 @@ from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler got them. It can differ from the order of these times."""
+scheduler got them. This order can differ from the order of the times."""
 _ORDER_BEFORE = "heard.jsonl"
 """The file's name in results of earlier versions."""
 
@@ -105,13 +105,13 @@ class JournaledScheduler(FIFOScheduler):
             return
         self._plans[plan.run_id] = plan
         if self._scheduler is not None:
-            # Tune draws brackets from numpy's random state: a resumed trial gets the same one
+            # Tune draws brackets from numpy's random state: a resumed trial gets the same bracket
             with _numpy_seeded(self._search.seed, plan.index):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass the journals' epochs to the scheduler: first those that it has had before, in the
-        same order, then the rest."""
+        """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
+        attempts, in the same order, then the rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]

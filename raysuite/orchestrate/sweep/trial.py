@@ -166,8 +166,8 @@ class Request(BaseModel):
 
 
 def as_text(model: BaseModel) -> str:
-    """JSON of a pydantic model: Ray Tune would rename values of nested ones. (Pydantic's own JSON
-    is UTF-8, which not all file names are.)"""
+    """JSON of a pydantic model: Ray Tune would rename values of nested models. (Pydantic's own JSON
+    would fail for file names that are not UTF-8.)"""
     return json.dumps(model.model_dump(mode="json"))
 
 
@@ -179,7 +179,8 @@ class Setting:
     path: str
     """The driver's working folder."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Ray's settings, and the driver's own: the environment of an existing cluster differs."""
+    """Environment variables of the driver for Ray and raysuite: an existing cluster has other
+    values."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
@@ -255,7 +256,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record an end for a run without one, unless it was stopped or waits for other trials."""
+    """Record the end of a run whose workers recorded none, unless it was stopped or waits for other
+    trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

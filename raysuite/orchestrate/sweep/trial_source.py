@@ -107,7 +107,7 @@ class TrialSource(Searcher):
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
-        """Trials that wait at the end of an interval for the others of their population."""
+        """Trials that wait at the end of an interval for the other trials of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
@@ -216,7 +216,8 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether to choose the next trial later, so that it can use results of running ones."""
+        """Whether to choose the next trial later, so that its values can depend on results of
+        running trials."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -232,7 +233,7 @@ class TrialSource(Searcher):
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
-        """Whether this cluster can execute the run; if not, that is recorded."""
+        """Whether this cluster can execute the run; if not, record the run as infeasible."""
         wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
@@ -241,8 +242,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan; infeasible ones are reported, and recorded if they have a
-        plan."""
+        """The next feasible plan. Infeasible values are reported; if they have a plan, it is
+        recorded."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
