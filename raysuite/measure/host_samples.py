@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` in the context, and one at its end; without a file, do
-    nothing.
+    """Append samples of this host to `file` within the context, and a last sample at its end.
+    Without a file, do nothing.
 
     The file is created at once: the number of such files decides how MLflow names the samples. An
     error in sampling or writing ends the sampling, not the run.

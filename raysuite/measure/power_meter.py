@@ -2,7 +2,7 @@
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 the share of its last sample period in which a kernel ran (`nvmlDeviceGetUtilizationRates`; the
-period is a sixth of a second to a second). AMD SMI does the same for AMD's GPUs (untested;
+period is a sixth of a second to a second). AMD SMI gives both figures for AMD's GPUs (untested;
 rocm.docs.amd.com, AMD SMI Python API reference). RAPL counts the energy of processors and of their
 memory (Linux, Documentation/power/powercap/powercap.rst); on most systems only root can read it. If
 there is nothing to read, no thread is started.

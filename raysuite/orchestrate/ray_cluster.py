@@ -374,7 +374,7 @@ def _without_rays_lines() -> Iterator[None]:
 
 
 def _token() -> dict[str, str]:
-    """Ray's setting to send a token, if there is one: a cluster started with a token requires it,
-    but Ray's driver does not send one by default."""
+    """The setting that makes Ray's driver send a token, if the user has one. A cluster that was
+    started with a token requires it, but Ray's driver sends none by default."""
     named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
     return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}

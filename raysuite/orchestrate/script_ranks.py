@@ -51,8 +51,9 @@ def run_rank(
 ) -> None:
     """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
 
-    `place`: torchrun's variables of this rank. `node`: the id of its node. `store`: for this run
-    only. A run that was asked to stop has no end in its journal: it is resumed from its beginning.
+    `place`: torchrun's variables of this rank. `node`: the id of its node. `store` is used by this
+    run only. A run that was asked to stop has no end in its journal: it is resumed from its
+    beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:

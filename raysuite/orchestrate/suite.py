@@ -217,7 +217,7 @@ def fit(
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
 
-    Return the exception that ended it, or None, and the request to stop, or None.
+    Return the exception that ended the trainer, or None, and the request to stop, or None.
 
     NodeKeeper ends workers that have not stopped in time. If Ray does not respond, or after Ctrl-C,
     they end only when this process shuts down Ray. `shut_down` is always called at the end; it

@@ -370,7 +370,8 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Doublings of the workers, from the fewest, common to two random walks."""
+    """Number of doublings, from the fewest workers `first` on, that the random walks to `left` and
+    to `right` workers have in common."""
     return math.log2(min(left, right) / first)
 
 

@@ -91,7 +91,7 @@ def internal_value(dimension: Dimension, value: Any) -> Any:
 
 
 def ordered(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Dimension]]:
-    """Each key and dimension, after the keys on which its conditions depend."""
+    """All keys with their dimensions, each after the keys on which its conditions depend."""
     known: set[str] = set()
     while len(known) < len(space):
         for key, dimension in space.items():

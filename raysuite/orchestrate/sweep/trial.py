@@ -144,8 +144,8 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """The address at which new workers find jobs, and the number of their first job, the
-        current one."""
+        """The address at which new workers find jobs, and the number of the current job, their
+        first one."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
