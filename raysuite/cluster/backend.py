@@ -32,7 +32,7 @@ class Backend(Protocol):
     """Starts, watches and ends the agents of clusters."""
 
     ask_s: tuple[float, float]
-    """Seconds between two queries of a state: at first, and at most after a long wait."""
+    """Seconds between two queries of a job's state: the first interval, and the longest."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
         """Start `command` once on each node; return the cluster with its job's id."""

@@ -50,8 +50,7 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """Hosts of the allocation, or else hosts with a state file, that Ray does not count as
-    alive."""
+    """Hosts of the allocation, or else with a state file, that Ray does not count as alive."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -109,13 +108,12 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         """`seconds`: the limit, from the start of the cluster's allocation."""
         self.running_since = 0.0
-        """Time at which the allocation was first seen running, seconds since 1970; 0 while it
-        waits."""
+        """Time at which the allocation was first seen running, in s since 1970; 0 before."""
         self._seconds = seconds
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether the start takes too long, or a node failed and is not restarted."""
+        """Whether the start takes too long, or a node failed and was not restarted in time."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
@@ -308,8 +306,7 @@ class Status:
 
     @property
     def wanted(self) -> int:
-        """Number of nodes to wait for: all nodes of the allocation, if known, or else the
-        minimum."""
+        """Number of nodes to wait for: all nodes of the allocation, or the minimum if unknown."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -474,8 +471,7 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds to wait for a busy head; a head that cannot be reached, as from a laptop, never
-answers."""
+"""Seconds to wait for a busy head; a head that cannot be reached (from a laptop) never answers."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
@@ -512,8 +508,8 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
-            folder.end.touch(0o600)  # for agents that outlived the process that started them
-            backend.kill(cluster)  # whatever its known state
+            folder.end.touch(0o600)  # for agents whose launcher has died
+            backend.kill(cluster)  # even if its known state is "gone"
         try:
             left = _left(folder, status, tell)
         finally:

@@ -75,8 +75,7 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """Exists once the head's agent has ended or was killed; the batch script and nodes check
-        it."""
+        """Exists once the head's agent has ended or was killed, for the batch script and nodes."""
         return self.path / "over"
 
     @property

@@ -133,7 +133,7 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     """
     found = []
     inside = f"{temp}/"
-    psutil.process_iter.cache_clear()  # it caches ended processes whose ids may be reused
+    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
     for process in psutil.process_iter(["cmdline", "uids"]):
         words = process.info["cmdline"] or [""]
         uids = process.info["uids"]
@@ -157,7 +157,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a child: request a signal when its parent ends. On Linux only."""
+    """Called in a child process: request a signal for it when its parent ends. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 

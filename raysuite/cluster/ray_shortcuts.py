@@ -328,8 +328,7 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Leave out Ray Train's own variables, so that waiting worker processes can be
-            reused."""
+            """Leave out Ray Train's variables, so that waiting worker processes can be reused."""
             return custom_runtime_env
 
     return WorkerGroup

@@ -42,8 +42,8 @@ _SOCKET = "sockets/raylet"
 _STEP_S = 0.05
 _EACH_S = 12.0
 """Seconds to wait for each port of an agent; after that, this module writes the port's file. The
-raylet waits 15 s for each port in turn, and for the port of the runtime environments' agent
-last."""
+raylet waits 15 s for each port in turn, and last for the port of the runtime environments'
+agent."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:

@@ -451,7 +451,7 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(LibraryError):  # if it fails here, each node builds its own
+        with contextlib.suppress(LibraryError):  # then each node builds the library itself
             build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})

@@ -11,8 +11,7 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the next agent on the host identifies the
-folder."""
+"""A file in a node's temporary folder, by which the host's next agent identifies the folder."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -46,8 +45,7 @@ class Cluster(File):
     started: float = 0.0
     """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
     birth: str = ""
-    """An id that no later process with the pid of the local agent has, even if the clock is
-    changed."""
+    """An id that no later process with this pid has, even if the clock is changed."""
     host: str = ""
     """Host of a local agent: other hosts that share the folder cannot see its process."""
 

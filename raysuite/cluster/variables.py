@@ -95,8 +95,7 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
 
 
 _NAMES = ("NO_PROXY", "no_proxy")
-"""Some programs read only one of these two variables; if both are set, most programs use
-no_proxy."""
+"""Some programs read only one of these variables; if both are set, most programs use no_proxy."""
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:

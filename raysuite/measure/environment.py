@@ -68,8 +68,8 @@ VARIABLES = (
 def environment(commits: bool = True) -> dict[str, Any]:
     """The environment of this process, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
-    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. What
-    cannot be found is None or left out.
+    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. A value
+    that cannot be found is None or left out.
     """
     found: dict[str, Any] = {
         "time": time.time(),
@@ -125,8 +125,7 @@ def _cpu_model() -> str:
 
 
 def nvml() -> Any:
-    """The module of NVML, initialised; the caller ends it by `nvmlShutdown`. None without a
-    driver."""
+    """NVML's module, initialised; the caller ends it by `nvmlShutdown`. None without a driver."""
     try:
         import pynvml
 
@@ -254,8 +253,7 @@ def torch_built_with(name: str) -> str | None:
 
 
 def _offered_cuda() -> int | None:
-    """The newest CUDA version that libcuda supports; libcuda is part of the driver or of
-    cuda-compat."""
+    """The newest CUDA version that libcuda, from the driver or from cuda-compat, supports."""
     number = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

@@ -12,8 +12,7 @@ from raysuite.measure.power_meter import BOOT
 
 
 def machine_seconds() -> float:
-    """Processor seconds that the machine has used since its start, without idle time and I/O
-    wait."""
+    """Processor seconds that the machine has used since its start, without idling and I/O wait."""
     times = psutil.cpu_times()
     busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
     # Linux counts guests in `user` and `nice` too (proc(5))

@@ -101,8 +101,7 @@ class Recorder:
         self._events: list[Any] = []
         self._steps = 0
         self._hash: int | None = 0
-        """Hash of the samples that were read since the last step; None if samples have no
-        tensors."""
+        """Hash of the samples read since the last step; None if samples have no tensors."""
         self._pass_samples: int | None = None
         self._sharded = False
         self._loss: float | None = None
@@ -390,8 +389,8 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; of sharded tensors, the local
-    parts."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts of sharded
+    tensors."""
     import torch
 
     found = hashlib.sha256()

@@ -152,8 +152,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
         own = [event for event in host if event.thread == frame.thread]
         calls = _spans(own, lambda event: CALL.match(event.name) is not None)
         operators = _spans(own, lambda event: OPERATOR.search(event.name) is not None)
-        # operators while the loop waits count as loading, operators in a collective as
-        # communication
+        # operators in a wait for data count as loading, those in a collective as communication
         computes, loads = minus(operators, waits, calls), waits
     computes, loads = within(computes, window), within(loads, window)
     communicates = within(union(*sources.values()), window)

@@ -52,8 +52,7 @@ class Transport:
 
 
 def connections() -> set[Connection]:
-    """This process's TCP connections, except connections to stores; empty if they cannot be
-    read."""
+    """This process's TCP connections, except to stores; empty if they cannot be read."""
     stores = {int(os.environ.get(name) or 0) for name in _STORES}
     with contextlib.suppress(psutil.Error, OSError):
         return {
@@ -79,8 +78,8 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """Names from the lines on which NCCL (INFO, INIT) logs how it connects two ranks, without the
-    numbers of devices."""
+    """Names of transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects two
+    ranks. The numbers of devices are left out."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {

@@ -50,8 +50,7 @@ class Nodes(Protocol):
     """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait as long as Ray needs to detect a
-        death."""
+        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
 
 
 class FailureRecorder:
@@ -208,7 +207,7 @@ class NodeKeeper:
 
     def check(self) -> None:
         """Raise LateError if the workers were asked to stop but did not, or DeadlineError if their
-        time is over. Either ends the workers."""
+        time is over. Both errors end the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not stop in time")

@@ -30,11 +30,9 @@ class Segment:
     """A segment of a run: the epochs between two comparisons of a sweep's trials."""
 
     name: str | None
-    """Name of the segment's checkpoint; others are ignored. None: the checkpoint of the whole
-    run."""
+    """Name of the segment's checkpoint; others are ignored. None: the whole run's checkpoint."""
     until: int | None
-    """The number of completed epochs at which the segment stops; None: the segment lasts to the
-    run's end."""
+    """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
     """Folder of the checkpoint from which the segment starts if it has no checkpoint itself."""
 

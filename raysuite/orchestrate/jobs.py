@@ -46,8 +46,7 @@ class Job:
 
     @property
     def code(self) -> int:
-        """Exit code for a program that waited for the job: the command's exit code, or 1 if it has
-        none."""
+        """Exit code for a program that waited for the job: the command's exit code, or else 1."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1

@@ -1,5 +1,4 @@
-"""Time loaders one after the other, each in a new process; also time decoding alone and reading
-alone."""
+"""Time loaders, decoding alone and reading alone, one after the other, each in a new process."""
 
 from __future__ import annotations
 
@@ -115,8 +114,7 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Number of images that the decoding limit decodes again and again, as a multiple of batch size
-times threads."""
+"""Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
 """Minimum number of batches per request to a loader: epochs of small sets are joined."""
 
@@ -280,7 +278,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # torch is imported only once
     ours, theirs = context.Pipe()
-    # not a daemon process: it starts loading processes and Ray
+    # not a daemon: a daemon process could not start loading processes and Ray
     process = context.Process(target=_serve, args=(trial, theirs, messages))
     process.start()
     theirs.close()
@@ -299,7 +297,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
         if process.is_alive():
             process.join(_FAREWELL_S if ours.poll() else 0)
         if process.is_alive():
-            process.terminate()  # it then closes its loader
+            process.terminate()  # the process then closes its loader
             process.join(_FAREWELL_S)
         if process.is_alive():
             process.kill()

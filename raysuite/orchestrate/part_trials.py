@@ -75,8 +75,7 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Findings in the order of the table, each as soon as it and all findings before it are
-    known."""
+    """Findings in the order of the table, each as soon as all findings up to it are known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -62,7 +62,7 @@ def own_folder() -> Iterator[Path]:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # they would make the folder again, open to others
+                kill_left_behind(str(folder))  # else they make the folder again, open to others
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def search_path() -> Iterator[dict[str, Any] | None]:
         yield None
         return
     path = os.pathsep.join(filter(None, (os.fspath(ours), os.environ.get("PYTHONPATH"))))
-    # Ray omits the working folder from the path if it has a folder to upload
+    # Ray omits the working folder from the path if `working_dir` is set
     with tempfile.TemporaryDirectory() as empty:
         (Path(empty) / "empty").touch()
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
@@ -219,7 +219,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
         nullcontext(0) if address else held_port() as agent_port,
         _without_rays_lines(),
     ):
-        import ray  # it reads the settings on import
+        import ray  # Ray reads the settings on import
 
         try:
             imported = beside.submit(load, _TRAINER)

@@ -150,7 +150,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
             )
             stalled = _wait(process, scratch, plan, ending)
             if process.poll() is None:
-                guard.ask(process)  # torch's launcher forwards it to its ranks
+                guard.ask(process)  # torch's launcher forwards the request to its ranks
             code = guard.ended(process, scratch).code
         logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
     tails = list(kept.values())

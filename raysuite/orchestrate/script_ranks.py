@@ -94,7 +94,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
     codes = {rank: (code, at) for rank, (code, at, *_) in enumerate(parts) if code}
     logs = [RankLog.parsed(log) for _, _, log, _, _ in parts]
     for log, part in zip(logs, parts, strict=True):
-        log.begin = part[4] | log.begin  # for a rank that ended before it wrote this
+        log.begin = part[4] | log.begin  # for a rank that ended before it wrote its host
     first = min(codes.values(), key=lambda each: each[1], default=(0, 0.0))
     return Ended(logs, [part[3].encode() for part in parts], first[0], codes, stalled, nodes)
 
@@ -123,8 +123,7 @@ def _torchrun(
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
     """Wait until all workers have arrived. `address` is the address of the script's store; it is
-    used only on rank 0. Return the address and the number of nodes, on all ranks at the same
-    time."""
+    used only on rank 0. Return the address and the number of nodes, on all ranks at once."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}

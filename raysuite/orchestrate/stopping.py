@@ -53,8 +53,7 @@ class StopWatch:
         self._seen_at = 0.0
         """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
-        """Called at once when a person has ended the suite, because this process may be killed
-        next."""
+        """Called when a person has ended the suite, because this process may be killed next."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()

@@ -62,7 +62,7 @@ def make_on_nodes(
 def _make_here(
     synthetic: SyntheticSet, folder: Path | None, workers: int | None, force: bool
 ) -> tuple[Made | None, str]:
-    """On the node: make the set; return it, or the reason why there is none."""
+    """Make the set on this node; return it, or the reason why it could not be made."""
     folder = folder or default_path(synthetic.name, synthetic.form)
     try:
         return make(synthetic, folder, workers or len(os.sched_getaffinity(0)), force), ""

@@ -40,8 +40,7 @@ _START_FAILED = "WorkerGroupStartup"
 
 
 class _Backend(Backend):
-    """Connects all workers to one store in rank 0's process, for the process groups of their
-    runs."""
+    """Connects all workers to a store in rank 0's process, for their runs' process groups."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True

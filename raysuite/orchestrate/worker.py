@@ -82,7 +82,8 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Whether to search, on rank 0. Errors other than lack of memory would occur again."""
+    """Decide on rank 0 whether to search. After other errors than lack of memory there is no
+    search: they would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -255,8 +256,7 @@ def _run_script(plan: RunPlan, place: dict[str, str], results: Results, key: str
 
 
 def _sampling(plan: RunPlan, results: Results, wanted: bool) -> AbstractContextManager[None]:
-    """Sample the load of this worker's host into the host's file; one worker of each host is
-    `wanted`."""
+    """Sample the load of this worker's host into the host's file, if `wanted`."""
     folder = results.journal_file(plan.run_id).parent
     return sampling(system_file(folder, socket.gethostname()) if wanted else None)
 

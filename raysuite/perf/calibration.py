@@ -70,8 +70,7 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """The prediction of a fit without the runs of this batch size: it shows the error for a new
-    batch size."""
+    """The prediction of a fit without the runs of this batch size, as if the size were new."""
 
 
 class Model(_Part):
@@ -82,8 +81,7 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, in units of `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs about their predictions; each prediction is from a fit
-    without that run."""
+    """Relative standard deviation of runs about predictions by fits that leave the run out."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -186,8 +184,8 @@ class Calibration(_Part):
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats; the errors of predictions cannot be
-    smaller."""
+    """Errors of runs relative to the mean of their repeats: a lower bound for predictions'
+    errors."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""
@@ -209,8 +207,7 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: practically unlimited, or 0 for a machine without
-        GPUs."""
+        """Number of GPUs that plans may use: practically unlimited, or 0 without GPUs."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
@@ -288,8 +285,7 @@ class Calibration(_Part):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan that no run of the calibration had, so that the plan cannot be
-        predicted."""
+        """Parts of a plan that no run of the calibration had: they prevent a prediction."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -369,8 +365,7 @@ class Observed:
 
     @property
     def batch(self) -> str:
-        """A key that is equal for runs of one batch size: cross-validation leaves these runs out
-        together."""
+        """A key for runs of one batch size, which cross-validation leaves out together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 

@@ -205,7 +205,7 @@ def _by_peers(
 
 
 def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """For rows that differ only in their batch: images per worker -> seconds of a step."""
+    """Key of rows that differ only in their batch -> (images per worker -> seconds of a step)."""
     found: dict[str, dict[float, float]] = {}
     for row in rows:
         if row.throughput is not None:

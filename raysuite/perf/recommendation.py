@@ -16,8 +16,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Every candidate, as dotted keys and their values; only planning shows which ones are
-    feasible."""
+    """Every candidate, as dotted keys and values; planning then refuses infeasible candidates."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):

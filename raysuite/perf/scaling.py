@@ -91,8 +91,8 @@ TERMS: dict[str, Term] = {
 }
 """The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
 nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
-are assumed orders of magnitude of data-parallel training; one deviation of 1 to 1.5 is a factor of
-2.7 to 4.5, up or down."""
+are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
+2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
@@ -148,8 +148,7 @@ class Scaling:
         ]
 
     def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
-        """Median and 90 % prediction interval of the throughput that would be measured on `workers`
-        workers."""
+        """Median and 90 % interval of a measurement of the throughput on `workers` workers."""
         import numpy as np
 
         place = Point(workers, nodes, 1.0, batch)
@@ -238,8 +237,7 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error for the largest number of workers, predicted from the others; None if it could
-    not be validated."""
+    """Relative error of the largest number's prediction from the others; None: not validated."""
 
     @property
     def words(self) -> str:

@@ -308,7 +308,7 @@ class _DataParallel:
         self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
-        """For each segment that was passed, its last task in each lane."""
+        """One list for each segment that was passed: its last task in each lane."""
         self._beside = 2 if reductions.overlap else 1
 
     def add(

@@ -29,8 +29,7 @@ from raysuite.errors import RaysuiteError
 # Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
 
 _RESTARTS, _WITHIN_S = 5, 600.0
-"""At most _RESTARTS restarts within _WITHIN_S seconds have no delay; the next waits _REST_S
-seconds."""
+"""Up to _RESTARTS restarts in _WITHIN_S seconds have no delay; the next waits _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
 """Seconds within which the server answers first, even on a busy node. After that, a warning is
@@ -42,8 +41,8 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """Keeps one MLflow server running while the head runs. If it fails, the cluster continues
-    without it."""
+    """Keeps one MLflow server running. If the server fails, the cluster continues without
+    MLflow."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file that the server's output goes to."""
@@ -51,8 +50,7 @@ class MlflowKeeper:
         self.answers = False
         """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why the server failed. A server that has answered before is restarted after _REST_S
-        seconds."""
+        """Why the server failed. A server that has ever answered is restarted after _REST_S."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -83,7 +81,7 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check and restart the server, copy its database; return whether `answers` or `error`
+        """Check or restart the server, copy its database; return if `answers` or `error`
         changed."""
         now = time.monotonic()
         if self.error and now > self._again:
@@ -95,7 +93,7 @@ class MlflowKeeper:
         return self._seen != before
 
     def save(self) -> None:
-        """Copy the database to the cluster's folder. An error, for example a full disk, is only
+        """Copy the database to the cluster's folder. An error, as from a full disk, is only
         logged."""
         if not self._answered:
             return
@@ -169,8 +167,7 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 
 
 # The head resumes suites as jobs, as soon as Ray accepts jobs. A new head resumes all suites
-# without a driver. A running head resumes the suites whose driver was killed or failed on this
-# host.
+# without a driver. A running head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
 """Seconds for which the head tries to submit a suite: on a busy node the job server starts late."""
@@ -246,7 +243,7 @@ class Resuming:
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # an earlier submission whose answer came too late may have made the job: look for its id
+        # look for the job first: an earlier submission with a late answer may have succeeded
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)

@@ -28,17 +28,16 @@ _GENERATIONS = 3
 _GENERATION_S = 3600.0
 """Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file next to the database, written at the server's first answer: the database is then
+"""A file next to the database, written at the server's first answer, when the database is
 complete."""
 _NICENESS = 10
-"""The server has a lower priority than Ray and its workers: it must not slow their start or a
-measured run."""
+"""MLflow has a lower priority than Ray and its workers: it must not slow a start or a measured
+run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """The server's command line, environment and files. The agent's `Children` start it as
-    `mlflow`."""
+    """The server's command line, environment and files. `Children` starts it as `mlflow`."""
 
     NAME = "mlflow"
 
@@ -81,7 +80,8 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable for the next agent, after a kill."""
+        """Write a file that marks the database as usable for the agent that follows a killed
+        one."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:

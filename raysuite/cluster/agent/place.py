@@ -38,7 +38,7 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """The node of this process, from the variables of SLURM or of the launcher, or from a local
+    """The node of this process, from variables of SLURM or of the launcher, or from a local
     site."""
     if isinstance(site, LocalSite):
         return Place(

@@ -119,9 +119,10 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
 
     `longest` is `longest_s` of all trials.
 
-    A trial that missed its target has no time to the target. Its objective is higher (worse) than
-    the objectives of all trials that met the target, and grows as its primary metric gets worse. So
-    the sampler searches near trials that almost met the target, even before any trial has met it.
+    A trial that missed its target has no time to the target. The objective of this trial is higher
+    (worse) than the objectives of all trials that met the target, and grows as the trial's primary
+    metric gets worse. So the sampler searches near trials that almost met the target, even before
+    any trial has met it.
     """
     value = trial.goals.get(goal)
     reached = next((trial.goals[each] for each in QUALITY if each in trial.goals), None)

@@ -47,8 +47,7 @@ _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """The attributes of a trial that Ray Tune's schedulers need. A resumed trial has the same
-    id."""
+    """The attributes of a trial that Ray Tune's schedulers need. Resumed trials keep their id."""
 
     trial_id: str
 
@@ -164,7 +163,7 @@ class JournaledScheduler(FIFOScheduler):
             stopping.request_prune(self._results.folder, run_id, self._pruned[run_id])
 
     def settle(self, plan: RunPlan) -> None:
-        """Record the end of a pruned run whose workers were lost before they recorded it."""
+        """Record the end of a pruned run whose workers were lost before they recorded the end."""
         run_id = plan.run_id
         prune = self._pruned.get(run_id)
         if prune is None or self._results.end_of(run_id) is not None:

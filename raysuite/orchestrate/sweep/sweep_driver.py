@@ -1,5 +1,4 @@
-"""The driver of a sweep: Ray Tune runs in its own thread, the listener's callbacks in the caller's
-thread."""
+"""The driver of a sweep: Ray Tune runs in its own thread, the listener in the caller's thread."""
 
 from __future__ import annotations
 

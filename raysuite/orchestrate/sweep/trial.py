@@ -34,8 +34,8 @@ FOLDER = "batches"
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
     """The plan with its batch size, and with the search in its journal; None if no size was found.
 
-    The reason is then recorded, unless the sweep was asked to stop. `deadline`: time at which the
-    search is ended, in seconds since 1970.
+    If no size was found, the reason is recorded, unless the sweep was asked to stop. `deadline`:
+    time at which the search is ended, in seconds since 1970.
     """
     from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
@@ -145,7 +145,7 @@ class WarmWorkers:
 
     def _jobs(self) -> dict[str, Any]:
         """The address at which new workers find jobs, and the number of the current job, their
-        first one."""
+        first."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
@@ -179,8 +179,7 @@ class Setting:
     path: str
     """The driver's working folder."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the driver for Ray and raysuite: an existing cluster has other
-    values."""
+    """The driver's variables for Ray and raysuite: an existing cluster has other values."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
@@ -205,7 +204,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if decided is None:
             return
         plan = decided
-        # when `report` returns, the driver has replaced the plan by the new one
+        # when `report` returns, the driver has replaced its plan by this one
         ray.tune.report({"plan": as_text(plan)})
     for line in _epochs(plan, results, deadline, request.segment):
         ray.tune.report({"epoch": line})
@@ -256,8 +255,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run whose workers recorded none, unless it was stopped or waits for other
-    trials."""
+    """Record the end of a run without a recorded end, unless it was stopped or waits for trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

@@ -101,8 +101,7 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; infeasible values of a grid are tried
-        # again
+        # infeasible draws count as draws, so they are read; a grid's are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -216,8 +215,7 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether to choose the next trial later, so that its values can depend on results of
-        running trials."""
+        """Whether to choose the next trial later, when results of running trials are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -242,8 +240,7 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan. Infeasible values are reported; if they have a plan, it is
-        recorded."""
+        """The next feasible plan. Infeasible values are reported, and their plans recorded."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
