@@ -125,7 +125,7 @@ class Alive(File):
 
 
 class Stop(File):
-    """stop.json: the allocation is about to end."""
+    """stop.json: the cluster is about to end."""
 
     reason: StopReason
     deadline: float

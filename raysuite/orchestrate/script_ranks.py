@@ -51,8 +51,8 @@ def run_rank(
 ) -> None:
     """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
 
-    `place`: torchrun's variables of this rank. `node`: the id of its node. `store` is used by this
-    run only. A run that was asked to stop has no end in its journal: it is resumed from its
+    `place`: torchrun's variables of this rank. `node`: the id of this rank's node. `store` is used
+    by this run only. A run that was asked to stop has no end in its journal: it is resumed from its
     beginning.
     """
     rank = int(place["RANK"])

@@ -243,7 +243,7 @@ class Calibration(_Part):
         With the fitted cost of an operation, measured and simulated steps agree in the geometric
         mean. The cost is 0 if simulated steps are too long even without it. The cost and the errors
         are left out if no run with several workers gives the cost of a byte. Pipelines over several
-        nodes are not used. `most_other_cores` is as in `observed`.
+        nodes are not used. `most_other_cores` has the same meaning as in `observed`.
         """
         from scipy.optimize import brentq
 

@@ -374,8 +374,8 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """Layers from the last one on, with the number of their bucket; divided where their gradients
-    fill a bucket, or by unit."""
+    """The layers from the last to the first, divided into segments where their gradients fill a
+    bucket, or by unit; each segment with the number of its bucket."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)

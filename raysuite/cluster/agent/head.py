@@ -32,7 +32,7 @@ _RESTARTS, _WITHIN_S = 5, 600.0
 """Up to _RESTARTS restarts in _WITHIN_S seconds have no delay; the next waits _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""Seconds within which the server answers first, even on a busy node. After that, a warning is
+"""Seconds within which even a busy node's server gives its first answer. After that, a warning is
 logged, and the head keeps waiting."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
