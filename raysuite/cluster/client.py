@@ -84,8 +84,7 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""Seconds in which the batch script may restart a failed node: it waits 30 s after a failed
-step."""
+"""Seconds for the batch script to restart a failed node; it waits 30 s after a failed step."""
 
 
 class NotStartedError(RaysuiteError):
@@ -268,7 +267,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state, queried at once if `news` differs from the last call's."""
+        """The job's state, queried at once if `news` differs from that of the last call."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news

@@ -100,8 +100,7 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """The arguments of `cluster up`. Raises UserError if there was no cluster in this
-        folder."""
+        """The arguments of `cluster up`. Raises UserError if the folder has no cluster."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(

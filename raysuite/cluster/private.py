@@ -20,8 +20,7 @@ MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _WRITTEN_S = 10.0
-"""Seconds for which Ray's workers may write to an abandoned folder, until they end with the
-raylet."""
+"""Seconds for which Ray's workers may still write to an abandoned folder before they end."""
 
 
 def make_folder(path: Path) -> Path:

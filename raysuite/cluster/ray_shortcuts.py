@@ -53,8 +53,7 @@ def _leave_out(what: str, error: BaseException) -> None:
 
 @contextmanager
 def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[bool]:
-    """Replace attributes of Ray's modules and classes within the context; yield whether they
-    are replaced."""
+    """Replace attributes in Ray within the context; yield whether they are replaced."""
     before: list[_Target] = []
     try:
         if _usable(what):

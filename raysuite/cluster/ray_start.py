@@ -41,9 +41,8 @@ _SOCKET = "sockets/raylet"
 """The raylet's socket. The raylet makes it after it has read all ports, and before it registers."""
 _STEP_S = 0.05
 _EACH_S = 12.0
-"""Seconds to wait for each port of an agent; after that, this module writes the port's file. The
-raylet waits 15 s for each port in turn, and last for the port of the runtime environments'
-agent."""
+"""Seconds to wait for each port of an agent before this module writes its file. The raylet waits up
+to 15 s for each port in turn, and for the runtime environments' agent last."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
@@ -96,7 +95,6 @@ def patience(
 
 
 _NODE_ID = "--node_id="
-"""Prefix of an argument of a raylet."""
 
 
 def _write_ports_of_a_raylet(
@@ -113,7 +111,7 @@ def _write_ports_of_a_raylet(
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:
-    """Write the files of ports that late agents have not written yet.
+    """Write the ports of late agents.
 
     Raises RayStartError if all agents have ended: the raylet would still wait for each port."""
     last, begun = session / f"runtime_env_agent_port_{node_id}", False

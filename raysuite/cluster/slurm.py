@@ -188,7 +188,6 @@ class Job:
     """A cluster on some nodes of a SLURM site."""
 
     name: str
-    """Name of the cluster."""
     site: SlurmSite
     nodes: int | str
     """`4`, or the minimum and maximum as `2-4`."""

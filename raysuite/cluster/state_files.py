@@ -77,7 +77,6 @@ class Head(File):
     mlflow_answers: bool = False
     """Whether MLflow's server answers; the cluster is up even before."""
     mlflow_error: str = ""
-    """Why MLflow's server does not run."""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
     when: float = Field(default_factory=time.time)
@@ -103,7 +102,6 @@ class Node(File):
     message: str = ""
     incarnation: str = ""
     temp: str = ""
-    """The node's temporary folder."""
     nonce: str = ""
     """The content of the file NONCE in the temporary folder; a folder of another user lacks it."""
     began: float = 0.0

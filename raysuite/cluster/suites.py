@@ -49,14 +49,12 @@ otherwise be requeued for ever."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
-"""Commands that make results."""
 
 
 class Suite(File):
     """suites/ID.json: what is needed to resume a suite."""
 
     results: Path
-    """The results folder."""
     folder: Path
     """The working folder in which the suite was started."""
     verb: Verb = "run"
@@ -232,8 +230,7 @@ def is_to_be_resumed(error: BaseException) -> bool:
 def _has_lost_its_driver(results: Path) -> bool:
     """Whether the last driver was killed or failed on this host, and the folder can be written.
 
-    This check does not take the lock: a driver that tries to take it at that moment would be
-    refused.
+    This check takes no lock: a driver that starts at that moment would be refused.
     """
     holder = _holder(results)
     here = holder.get("host") == socket.gethostname()

@@ -158,8 +158,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether to count a zone of RAPL. Only packages and their memory count: with the zones of
-    cores and psys, energy would count twice."""
+    """Whether to count a zone: a package or its memory. Cores and psys would be counted twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

@@ -40,11 +40,9 @@ class OtherPrograms:
     """Processor time of programs other than the workers, on the machine of each worker."""
 
     def begin(self) -> None:
-        """Read the counters."""
         self._began = self._read()
 
     def end(self) -> None:
-        """Read the counters again."""
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:

@@ -283,7 +283,6 @@ class Recorder:
         return [tensor for group in groups for tensor in group["params"]]
 
     def _rates(self) -> list[float]:
-        """Learning rates of the parameter groups."""
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return [float(group["lr"]) for group in groups if "lr" in group]
 
@@ -428,7 +427,6 @@ def samples_hash(batch: Any) -> int | None:
 
 
 def _has_loaded(module: str) -> bool:
-    """Whether the script has imported a framework."""
     return module in sys.modules
 
 
@@ -452,7 +450,6 @@ def _count(tensors: Sequence[Any], shards: bool) -> int | None:
 
 
 def _modules() -> list[Any]:
-    """All torch modules of this process."""
     import gc
 
     import torch

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Environment variable with the network interface between nodes; `cluster up` sets it on all
-nodes."""
+"""Variable with the network interface between nodes; `cluster up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
 """A folder in the results folder, with a folder for each run, and for each segment of a sweep."""

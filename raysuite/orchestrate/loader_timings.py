@@ -223,7 +223,6 @@ class _Watch:
         self.began = now(device)
 
     def timing(self, trial: Trial, images: int, start_seconds: float) -> Timing:
-        """The timing since the beginning."""
         seconds = now(self._device) - self.began
         return Timing(
             candidate=trial.candidate.name,
@@ -381,8 +380,7 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set
-again."""
+"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set."""
 
 
 def compare(

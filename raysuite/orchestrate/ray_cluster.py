@@ -126,7 +126,6 @@ def own_loopback(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     try:
         os.environ.update(values)

@@ -135,7 +135,6 @@ class Ended:
 
 
 def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ended:
-    """Run a script with torch's launcher."""
     script = plan.spec.script
     assert script is not None
     names = numbers_of(plan.workers)

@@ -122,8 +122,8 @@ def _torchrun(
 
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
-    """Wait until all workers have arrived. `address` is the address of the script's store; it is
-    used only on rank 0. Return the address and the number of nodes, on all ranks at once."""
+    """Wait until all workers have arrived. Return rank 0's `address`, of the script's store, and
+    the number of nodes."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}

@@ -51,7 +51,7 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Median, 90th percentile and largest of the given errors. Raises ValueError if there are
+        """Median, 90th percentile and largest of the errors. Raises ValueError if there are
         none."""
         import numpy as np
 
@@ -418,8 +418,7 @@ def calibrate(
     workers_per_node: int | None = None,
     most_other_cores: float = math.inf,
 ) -> Calibration:
-    """Fit costs to measured runs; `observed` selects them. Raises UserError if there are too
-    few."""
+    """Fit costs to the runs that `observed` selects. Raises UserError if there are too few."""
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)

@@ -35,15 +35,13 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest candidate with one worker and the same batch; None if
-    there is no such candidate."""
+    """Relative to the fastest candidate with one worker and this batch; None if there is none."""
     rank: int
     """Place from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether the candidate shares the first place: it differs from the best by no more than
-        noise."""
+        """Whether the candidate shares the first place; only noise separates it from the best."""
         return self.rank == 1
 
     @property

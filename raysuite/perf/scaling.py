@@ -233,7 +233,6 @@ class Forecast:
 
     series: str
     measured: tuple[int, ...]
-    """The measured numbers of workers."""
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
@@ -286,8 +285,8 @@ def forecast(
 
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
     """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
-    `batch` (global); values of all other columns distinguish series. Raises UserError with every
-    wrong line."""
+    `batch` (global); values of all other columns distinguish series. Raises UserError that names
+    every wrong line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = set(rows[0]) if rows else set()

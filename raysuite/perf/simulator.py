@@ -2,8 +2,7 @@
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
-Identical workers share one lane, which has their number: a million workers need as many tasks as
-two.
+Identical workers share one lane with a count: a million workers need as many tasks as two.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Network(BaseModel):
 
     name: str
     source: str
-    """The source of the numbers."""
     workers_per_node: int = Field(ge=1)
     inside: Link
     """Link between two workers of a node."""

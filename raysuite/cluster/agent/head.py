@@ -180,7 +180,6 @@ _SUBMIT_S = 15.0
 class _Waiting:
     resume: Resume
     job: str
-    """The id for the suite's job."""
     until: float
 
 
@@ -262,7 +261,6 @@ class HeadNode:
         self._node = node
         self._mlflow: MlflowKeeper | None = None
         self._outside = ""
-        """The address of this node for clients."""
         self._relay: Relay | None = None
         self._environment: dict[str, str] = {}
         self._resuming = Resuming(node.folder)

@@ -110,8 +110,7 @@ class MlflowServer:
 def _read_url(file: Path) -> str:
     """The database's URL from `file`. Messages do not show it, because it may contain a password.
 
-    Raises UserError for an unreadable or invalid file, and MissingPartError if the database's
-    driver is not installed.
+    Raises UserError, or MissingPartError if the database's driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError

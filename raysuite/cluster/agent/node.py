@@ -1,5 +1,4 @@
-"""A node of the cluster: its environment, its Ray, and the main loop of nodes other than the
-head."""
+"""A node of the cluster: its environment, its Ray, and the main loop of worker nodes."""
 
 from __future__ import annotations
 

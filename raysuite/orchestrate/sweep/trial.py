@@ -247,7 +247,6 @@ def _start(
 
 
 def _release() -> None:
-    """End the workers of the previous trial."""
     global _workers
     if _workers is not None:
         _workers.end()
