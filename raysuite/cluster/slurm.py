@@ -1,6 +1,6 @@
 """SLURM: the batch script of a cluster, SLURM's commands, the job, and the check of a site.
 
-The script is pure text. Only the backend's methods submit, signal or cancel jobs.
+Rendering the script has no side effects. Only the backend's methods submit, signal or cancel jobs.
 """
 
 from __future__ import annotations

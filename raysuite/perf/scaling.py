@@ -110,7 +110,7 @@ class Point(NamedTuple):
     throughput: float
     """Throughput of all workers, in any unit that is the same throughout a series."""
     batch: float = 0.0
-    """Global batch; 0: proportional to the workers."""
+    """Global batch; 0 means that it is proportional to the workers."""
 
     @property
     def images(self) -> float:

@@ -108,7 +108,8 @@ class MlflowServer:
 
 
 def _read_url(file: Path) -> str:
-    """The database's URL from `file`. Messages do not show it, because it may contain a password.
+    """The database's URL from `file`. Messages do not show the URL, because it may contain a
+    password.
 
     Raises UserError, or MissingPartError if the database's driver is not installed.
     """
