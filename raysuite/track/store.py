@@ -1,4 +1,4 @@
-"""MLflow's tracking store, with its log messages silenced: the operations that raysuite needs."""
+"""The operations on MLflow's tracking store that raysuite needs, without MLflow's log messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # MLflow would print addresses to stdout, between the lines of raysuite.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # By default, MLflow tries a dead server for minutes.
+    # By default, MLflow repeats requests to a dead server for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
@@ -37,7 +37,7 @@ _DEFAULTS = {
 _LEVELS = {
     "mlflow": logging.WARNING,
     "alembic": logging.WARNING,
-    # no advice on pip, which is missing in an environment made by uv
+    # hide warnings that pip is missing: an environment made by uv has no pip
     "mlflow.utils": logging.ERROR,
 }
 
@@ -79,14 +79,15 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of tags of an experiment: VIEW + key is a view of its runs, shared by MLflow's pages."""
+"""Prefix of an experiment's tags. The tag VIEW + KEY is a view of its runs, to which MLflow's pages
+link by KEY."""
 
 
 def runs_page(uri: str) -> str:
-    """The page of the experiment that changed last, relative to MLflow's address: the table of its
-    newest results folder, if there is one.
+    """The page of the experiment that changed last: the table of its newest results folder, if
+    there is one. The link is relative to MLflow's address.
 
-    By default, MLflow 3 opens an experiment with an overview for language models, empty here.
+    By default, MLflow 3 opens an experiment on an overview of language models, which is empty here.
     """
     with quiet():
         from mlflow import MlflowClient
@@ -123,7 +124,7 @@ _TRAINING = "workflowType=machine_learning"
 
 
 class Store:
-    """One experiment in a tracking store. Methods raise MLflow's and its libraries' exceptions."""
+    """One experiment in a tracking store. Methods raise exceptions of MLflow and its libraries."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         with quiet():
@@ -132,7 +133,7 @@ class Store:
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
         self.refused: list[str] = []
-        """Errors of the values that MLflow refused; the rest of their requests was accepted."""
+        """Errors of values that MLflow refused. Other values of the same requests were accepted."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""
@@ -213,7 +214,7 @@ class Store:
                 there.delete_artifacts(file.path)
 
     def finish(self, run_id: str, status: str, end: int | None) -> None:
-        """Set status and end; `RUNNING` has no end."""
+        """Set a run's status and end time, in milliseconds; with status `RUNNING` only the status."""
         if status == "RUNNING":
             self.client.update_run(run_id, status=status)
         else:
