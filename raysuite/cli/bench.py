@@ -66,7 +66,7 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-# A comparison of loaders: measuring, table, files, MLflow.
+# Comparisons of loaders: measurement, table, files, MLflow.
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report and track. Ctrl-C is raised again, after a report of what was measured."""
+    """Measure, report and track. After Ctrl-C, report the timings so far and raise it again."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 

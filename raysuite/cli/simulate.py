@@ -228,8 +228,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """Each run once, without repeats, on as many GPUs as needed, or on none if the calibration has
-    none."""
+    """A plan for each run, without repeats. There are GPUs for all workers, unless the calibration
+    is one on CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 
