@@ -469,7 +469,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed only after report and MLflow: until then, a cluster resumes a killed driver
+    # `kept` is closed only after report and MLflow: until then, a killed driver's suite is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

@@ -22,7 +22,7 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """The rows with figures by class, all repeats of the same classes, and these figures."""
+    """Rows with figures by class, each with these figures, if its repeats have equal classes."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]
@@ -42,7 +42,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
-    """The confusion matrices of the first rows; None if there are none, or too many classes."""
+    """The confusion matrices of the first rows; None without one of at most MOST_CLASSES classes."""
     all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
     shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
     first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]

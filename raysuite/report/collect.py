@@ -31,8 +31,7 @@ from raysuite.report.tables import (
 )
 
 FORMAT = 1
-"""Version of rows.json; raised with each change that programs reading the previous version could
-not follow."""
+"""Version of rows.json. It is raised by each change that breaks programs which read this file."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Report:
 
     @property
     def sheets(self) -> list[Sheet]:
-        """The tables between that of the rows and the plots."""
+        """The tables that the page shows between the table of the rows and the plots."""
         found = (
             costs_sheet(self.rows),
             overheads_sheet(self.rows),
@@ -126,7 +125,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables from rows with their own baselines; not for a sweep, whose rows differ too much."""
+"""Makes tables from rows with default baselines. Not called for a sweep: its rows differ too much.
+"""
 
 
 def collect(

@@ -1,4 +1,4 @@
-"""Throughput of variants over results folders -> one page with a table and a plot for each."""
+"""A page with the throughput of variants over results folders: a table and a plot for each one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
 
 
 def history_plot(history: History, number: int = 0) -> Plot:
-    """Throughput over the folders in order of time, with the places at which it changed."""
+    """Throughput over the folders, ordered by time, with marks where it changed."""
     points: list[Trace] = []
     for each in history.points:
         date, stat = _date(each), each.throughput

@@ -69,7 +69,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
 
 
 def validations(predicted: Iterable[RunPredicted]) -> list[str]:
-    """Errors of earlier predictions, one text for each kind of prediction."""
+    """Sentences on measured errors of predictions, one for each kind of prediction."""
     found = dict.fromkeys(each.validated for each in predicted if each.validated)
     return [f"{said[0].upper()}{said[1:]}." for said in found]
 
@@ -101,8 +101,8 @@ def _error(predicted: Interval | None, measured: float | None) -> str:
 
 
 def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
-    """The predicted throughput with its interval, and the measured one; None if nothing is
-    predicted."""
+    """The predicted throughput of each run with its interval, and the measured throughput. None
+    without predictions."""
     shown = [
         (run, figure)
         for run in runs

@@ -1,5 +1,5 @@
-"""The tables of a report: one kind of table, its formats (terminal, Markdown, CSV, LaTeX), and the
-tables of variants, costs and the gate."""
+"""The tables of a report: the class of all tables, its formats (terminal, Markdown, CSV, LaTeX),
+and the tables of variants, costs and the gate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sheet:
     values: tuple[tuple[float | str | None, ...], ...] = ()
     """Sort key of each cell; empty if the table cannot be sorted."""
     styles: tuple[Style, ...] = ()
-    """Style of each line: bad for an error, dim without figures."""
+    """Style of each line: `bad` for an error, `dim` for a line without figures."""
     main: frozenset[str] = frozenset()
     """Titles of the columns that a phone shows; empty: all."""
 
@@ -68,7 +68,7 @@ class Column(Generic[Line]):
     write: Callable[[Line], str]
     value: Callable[[Line], Stat | Ratio | float | None] | None = None
     left: bool = False
-    """Left-aligned, as columns of text are."""
+    """Whether the column is left-aligned although it has a sort key."""
 
     @property
     def number(self) -> bool:
@@ -346,8 +346,8 @@ _TO_BEST: Column[Row] = Column(
 
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Speed-up, with efficiency if the numbers of workers differ from the baselines'; if each row
-    is its own baseline, the ratio to the best of the rows with the same work."""
+    """The columns speed-up and, if rows have other numbers of workers than their baselines,
+    efficiency. If each row is its own baseline: the ratio to the best row with the same work."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
     if not measured and any(row.to_best for row in rows):
         return (_TO_BEST,)
@@ -356,7 +356,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have any content for these rows: no device memory if no row has a device."""
+    """The columns that have content for these rows: without a GPU, for example, no device memory."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -449,8 +449,8 @@ MOST_BASELINES = 4
 
 
 def rows_latex(rows: Sequence[Row]) -> str:
-    """The table of variants for a paper's column: selected figures, names without what all rows
-    share, ends of the 95 % interval of `rows.md` as subscript and superscript."""
+    """The table of variants in LaTeX for a column of a paper: selected figures, with the ends of
+    their 95 % intervals as subscript and superscript. Names omit what all rows share."""
     names = [name for name in telling(rows) if name != "workers"]
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""
@@ -528,8 +528,8 @@ _BYTES = "Bytes a step"
 
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Steps, operations, bytes, energy: the columns with a figure in any row; None if all are
-    empty."""
+    """The table of costs: steps, operations, bytes, energy. Columns without figures are left out;
+    None if all are."""
     shown = [
         metric
         for metric in all_metrics(rows)
@@ -581,7 +581,8 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile next to those without; None if there are none."""
+    """Rows with a wrapper or torch.compile, each compared with the row without it; None without
+    such rows."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

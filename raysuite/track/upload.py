@@ -152,8 +152,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, the time before the journals were read. The n-th
-    ended trial must be the same in every sync, but an end before theirs may not be read yet."""
+    """Leave out trials that ended after `now`, the time at which reading of the journals began:
+    journals that were read first may lack an earlier end, and the n-th end must not change."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
