@@ -584,7 +584,7 @@ def interval_trace(
     statistic: Statistic,
     most: int,
 ) -> Trace:
-    """The 95 % interval along a mean over repeats. `most`: largest number of points; 0: no limit."""
+    """The 95 % interval along a mean over repeats. `most`: limit of the points' number; 0: none."""
     points = []
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]

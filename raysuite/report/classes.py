@@ -42,7 +42,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
-    """The confusion matrices of the first rows; None without one of at most MOST_CLASSES classes."""
+    """The confusion matrices of the first rows; None if no row has one that is small enough."""
     all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
     shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
     first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]

@@ -154,8 +154,8 @@ class Diagnosis:
     rivals: tuple[str, ...]
     """Loaders that are not shown to be slower than the best; all others if n = 1."""
     bound: Literal["loading", "hand-over"] | None
-    """`hand-over` if `best` reaches the share NEAR of the throughput of `synthetic`, else `loading`;
-    None if `synthetic` was not measured."""
+    """`hand-over` if `best` reaches the share NEAR of the throughput of `synthetic`, or `loading`
+    if not. None: `synthetic` was not measured."""
     because: str
     """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True

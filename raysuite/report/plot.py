@@ -176,7 +176,7 @@ class Plot:
 
 
 def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
-    """A trace of the points `rows`, which have equal keys; `same` has the values that they share."""
+    """A trace of the points `rows`, which have equal keys; `same` has values of all points."""
     rows = list(rows)
     columns = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
     return {"kind": kind, **same, **columns}

@@ -356,7 +356,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have content for these rows: without a GPU, for example, no device memory."""
+    """The columns that have content for these rows: no device memory, for example, on CPUs."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,

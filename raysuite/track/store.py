@@ -214,7 +214,7 @@ class Store:
                 there.delete_artifacts(file.path)
 
     def finish(self, run_id: str, status: str, end: int | None) -> None:
-        """Set a run's status and end time, in milliseconds; with status `RUNNING` only the status."""
+        """Set a run's status and, unless the status is `RUNNING`, its end in milliseconds."""
         if status == "RUNNING":
             self.client.update_run(run_id, status=status)
         else:
