@@ -30,7 +30,7 @@ def end_process(code: int) -> NoReturn:
 
 def end_group(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
     """End a process and the process group that it leads (`start_new_session`). With `patience_s`,
-    send SIGTERM first and wait at most so many seconds. Then send SIGKILL to the whole group."""
+    send SIGTERM first and wait at most that long. Then send SIGKILL to the whole group."""
     if patience_s and process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,6 @@
 """`raysuite`: one file per verb, imported when the verb is called.
 
-Exit codes: 0 success; 1 something failed while it ran; 2 bad input; 75 stopped, can be resumed; 130
+Exit codes: 0 success; 1 failure of a run or a check; 2 bad input; 75 stopped, can be resumed; 130
 interrupted.
 """
 

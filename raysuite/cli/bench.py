@@ -250,7 +250,7 @@ def loaders(
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):

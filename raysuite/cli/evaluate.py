@@ -1,4 +1,4 @@
-"""`raysuite evaluate`: a trained network's predictions, and its metrics in all and by class."""
+"""`raysuite evaluate`: a trained network's predictions and metrics, also for each class."""
 
 from __future__ import annotations
 

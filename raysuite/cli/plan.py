@@ -151,8 +151,8 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
 
 
 def _passed(operation: Operation, schedule: Schedule) -> str:
-    """A pass as text: `f3` is the forward pass of micro-batch 3, `f3a` that in the first of several
-    stages of a worker. Empty for an update."""
+    """A pass as text: `f3` is the forward pass of micro-batch 3. If a worker has several stages, a
+    letter names the stage: `f3a`. Empty for an update."""
     if operation.kind == "update":
         return ""
     part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""

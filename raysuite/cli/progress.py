@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second: of the last seconds or, if unknown, of the last epoch, else None."""
+        """Images per second in the last seconds, else in the last epoch; None if not known."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
@@ -225,11 +225,11 @@ class LiveView(ABC):
 
     @abstractmethod
     def announce(self, run: RunState, record: Record) -> None:
-        """Write a line about a new Record, if the display has one for it."""
+        """Write a line about a new Record, if the display shows Records of this kind."""
 
     @abstractmethod
     def time_left(self, now: float) -> str:
-        """An estimate of the time left; empty if there is none. `now` is a time of the clock."""
+        """An estimate of the time left; empty if there is none. `now` is a time of `clock`."""
 
     def add(self, plan: RunPlan) -> None:
         """Add a new run, or replace a run whose plan a batch search has changed."""
@@ -362,8 +362,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the remaining images of the current run at its present rate, plus the mean
-        time of the ended runs for each waiting run."""
+        """An estimate: the time of the current run's remaining images at the present rate, plus the
+        mean time of ended runs for each waiting run."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:

@@ -21,7 +21,7 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The common options of `raysuite run` and `raysuite sweep`. `raysuite scale` has some too."""
+    """The options that both `raysuite run` and `raysuite sweep` have."""
 
     verb: ClassVar[Verb]
     spec: Path | None = None

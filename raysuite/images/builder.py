@@ -289,8 +289,8 @@ def _wheel(root: Path, folder: Path) -> Path:
 def _commit(root: Path) -> str | None:
     """The checkout's commit, with `-dirty` appended if tracked files were changed.
 
-    Git refuses another user's checkout by default; it is allowed here, as this process already runs
-    code from it.
+    By default, Git refuses another user's checkout. It is allowed here, because this process runs
+    code from the checkout anyway.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

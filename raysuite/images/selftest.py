@@ -40,7 +40,7 @@ def _horovod(facts: dict[str, Any]) -> list[str]:
     try:
         import horovod.torch as hvd
     except Exception:
-        return []  # named above
+        return []  # `failures` has reported it
     wanted = {"gloo": hvd.gloo_built()}
     if facts["variant"] != "cpu":
         wanted["nccl"] = hvd.nccl_built()

@@ -40,7 +40,7 @@ class Quantity:
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """Formats a value; None: in the multiple of the unit that suits all values of a table."""
+    """None: values are written in the multiple of the unit that suits all values of a table."""
 
 
 def _short(value: float) -> str:
@@ -145,7 +145,7 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study against another one, or against a paper."""
+    """The comparison of a study with another study or with a paper."""
 
     asked: str
     """The value of `--against`."""
@@ -234,8 +234,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. Of several matches, those with the most other options in common are taken.
-    Each line notes the differences.
+    number of workers. If a variant has several matches, the one that agrees in most other options
+    is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -382,7 +382,6 @@ class Paper:
     name: str
     title: str
     remarks: tuple[str, ...]
-    """Remarks on the paper's values."""
     values: tuple[Published, ...]
 
 
@@ -434,7 +433,7 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """Shares by model, GPUs and loader, in percent: Aach et al., Table 2."""
+    """The shares of Aach et al., Table 2, by model, GPUs and loader. The file has percentages."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(

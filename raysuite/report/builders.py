@@ -1,6 +1,6 @@
 """A suite's plots: lines over a numeric key, bars, and curves over epochs or steps.
 
-Each function returns None if there is nothing to draw. `plots.py` has the table of plots.
+Each function returns None if there is nothing to draw. `plots.py` declares the plots.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Drawing:
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the rows' task."""
+        """The task of the rows."""
         return self.rows[0].task if self.rows else CLASSIFICATION
 
     def shown(self, *names: str, axis: str = "") -> Shown:
-        """`shown_metric` of all rows; `axis` is the axis title."""
+        """Call `shown_metric` for all rows; `axis` is the axis title."""
         return shown_metric(self.rows, names, axis)
 
     @cached_property
@@ -155,8 +155,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels in a row: one for each value of the facet that varies fastest, if these are
-    two to four."""
+    """Number of panels in a row: one for each value of the facet that varies fastest, if this facet
+    has two to four values."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -183,7 +183,7 @@ class Over:
     shared: Sequence[str] = ("strategy", "loader")
     """Facets that name a line if no facet distinguishes it from others."""
     log: bool | None = None
-    """Whether the axis is logarithmic; None: only if small numbers would be too close on it."""
+    """Whether the axis is logarithmic; None: if small numbers are too close on a linear axis."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
@@ -584,7 +584,7 @@ def interval_trace(
     statistic: Statistic,
     most: int,
 ) -> Trace:
-    """The 95 % interval along a mean over repeats. `most`: limit of the points' number; 0: none."""
+    """The 95 % interval along a mean over repeats. `most`: largest number of points; 0: all."""
     points = []
     for place in range(0, len(mean["x"]), math.ceil(len(mean["x"]) / most) if most else 1):
         values = [y[place] for _, y in repeats if place < len(y)]

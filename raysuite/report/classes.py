@@ -22,7 +22,7 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """Rows with figures by class, each with these figures, if its repeats have equal classes."""
+    """The rows whose repeats have figures for the same classes, each with these figures."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]
@@ -42,7 +42,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
-    """The confusion matrices of the first rows; None if no row has one that is small enough."""
+    """The confusion matrices of the first rows; None if no row has a matrix that can be drawn."""
     all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
     shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
     first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]

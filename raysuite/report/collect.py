@@ -44,14 +44,14 @@ class Report:
     summary: list[Sentence]
     plots: list[Plot]
     spec_text: str
-    """The spec as it was written."""
+    """The text of spec.yaml; empty without this file."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the command that differ from the defaults, such as a baseline: the report cannot
     be recomputed without them."""
     comparison: Comparison | None = None
-    """The comparison with another study or a paper."""
+    """The comparison with another study or a paper, if there is one."""
     sweep: SweepReport | None = None
-    """A sweep's figures that are not in the rows."""
+    """A sweep's figures that are not in the rows; None for a suite."""
     predictions: Predictions = field(default_factory=dict)
     """The predictions that `raysuite predict` wrote for the runs."""
     further: Sequence[Sheet] = ()

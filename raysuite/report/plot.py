@@ -35,7 +35,7 @@ PANEL_HEIGHT = 260
 """Pixels of one row of panels."""
 BAR_PX = 15
 BAR_GAP = 1.25
-"""Height per bar including the gap, relative to the bar itself."""
+"""Height of a bar and the gap after it, relative to the height of the bar."""
 MOST_BANDS = 6
 PAPER_PX = 480
 """Width in pixels of a picture with one panel: 5 inches, for a column of a paper."""
@@ -234,7 +234,7 @@ def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
 
 
 def between(along: str) -> Layer:
-    """The ends of intervals along an axis."""
+    """The encoding of the ends of intervals along an axis."""
     return {along: {"field": "low", "type": "quantitative"}, f"{along}2": {"field": "high"}}
 
 

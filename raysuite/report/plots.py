@@ -58,7 +58,6 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 
 # Throughput.
 
-
 MOST_COMPARED = 30
 """Largest number of rows in a group whose ratios to the best are drawn."""
 FARTHEST = 1.5

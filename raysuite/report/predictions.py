@@ -22,7 +22,7 @@ PREDICTED = "predicted, not measured"
 
 
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
-    """One line per run; None without predictions."""
+    """A table with one line per predicted run; None without predictions."""
     pairs = [(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
     if not pairs:
         return None
@@ -82,7 +82,7 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 
 
 def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
-    """`12.3 [11.8, 12.9]`."""
+    """An interval as text: `12.3 [11.8, 12.9]`."""
     if figure is None:
         return text.NONE
     value, low, high = (write(each) for each in figure)

@@ -156,7 +156,7 @@ def times_sheet(data: dict[str, Any]) -> Sheet | None:
 def _in_seconds(
     rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """A line of cells for each name, with its seconds in each phase."""
+    """Lines of a table: the name of a command or run, then its seconds in each phase."""
     return tuple(
         (name, *(f"{seconds[each]:.2f}" if each in seconds else text.NONE for each in names))
         for name, seconds in rows

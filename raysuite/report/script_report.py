@@ -11,7 +11,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """The measurements of the runs whose times count."""
+    """The measurements of those runs of a row whose times count."""
     return [run.script for run in row.timed if run.script is not None]
 
 

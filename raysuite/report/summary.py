@@ -77,7 +77,7 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
 
 
 def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
-    """A sentence that lists these names; none without names."""
+    """One sentence that lists the names; an empty list without names."""
     found = list(names)
     return [f"{before}{text.listed(found)}{after}"] if found else []
 
@@ -162,8 +162,8 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 BUSY = 0.25
 """Other programs are reported if they used at least this share of all cores of the machine."""
 CROWDED = 0.1
-"""They are also reported if, with no other cores free, they used at least this share of the
-workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
+"""Other programs are also reported if, with no other cores free, they used at least this share of
+the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
 (docs/explanation/method.md)."""
 
 
@@ -189,7 +189,7 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""The spread over repeats is reported if the standard deviation is this share of the mean."""
+"""A spread of repeats is reported if its standard deviation is at least this share of the mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:

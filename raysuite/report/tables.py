@@ -200,7 +200,7 @@ def latex_text(content: str) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """The whole table as a LaTeX float; its preamble needs `booktabs` and, for quotes, T1 fonts."""
+    """The whole table as a LaTeX float. A preamble needs `booktabs` and, for quotes, T1 fonts."""
     return _float(
         r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
         r"\centering",
@@ -223,7 +223,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines, the first of which is the header, with notes below."""
+    """A LaTeX table of lines (the first one is the header), with notes below."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",
@@ -254,7 +254,7 @@ def _float(
 
 
 def mean(figure: Stat | None) -> float | None:
-    """Sort key of a column of figures."""
+    """The mean as the sort key of a column; None without a figure."""
     return None if figure is None else figure.mean
 
 
@@ -283,7 +283,7 @@ def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
 
 
 def metric_named(name: str, rows: Sequence[Row]) -> Metric:
-    """The metric of that name that the rows have."""
+    """The metric of the rows that has this name."""
     return next(metric for metric in all_metrics(rows) if metric.name == name)
 
 
@@ -294,7 +294,7 @@ def primary(rows: Sequence[Row]) -> Metric:
 
 
 def rate_title(rows: Sequence[Row]) -> str:
-    """`Images/s`."""
+    """The title of the throughput's column, such as `Images/s`."""
     return metric_named("throughput", rows).title
 
 
@@ -397,7 +397,6 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 NARROW = 140
 """Width of a terminal in columns, below which only the most important columns are shown."""
-
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""

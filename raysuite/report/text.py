@@ -24,7 +24,6 @@ repeats that differ much have such an interval."""
 
 Writer = Callable[[float], str]
 
-
 _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 """A block in a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
 

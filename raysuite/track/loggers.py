@@ -132,7 +132,7 @@ def _tensorboard(run: Logged, folder: Path) -> None:
     """Write scalars, and a row with the run's params and final values for the tab HPARAMS."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writing: Any = SummaryWriter  # has no types
+    writing: Any = SummaryWriter  # it has no type hints
     with writing(str(folder)) as writer:
         for point in run.points:
             if point.step:

@@ -143,7 +143,6 @@ class Registration:
     address: str
     """The tracking store, without any password."""
     run: str
-    """The run's name."""
     name: str = ""
     version: str = ""
     new: bool = False

@@ -49,7 +49,7 @@ def tracking_address(given: str | None = None) -> str:
 
 
 def artifacts_folder(uri: str) -> Path:
-    """`mlartifacts` beside an SQLite file, else in the working folder."""
+    """The folder `mlartifacts`: next to the file of an SQLite store, else in the working folder."""
     return (_sqlite_file(uri) or Path("mlflow.db")).absolute().with_name("mlartifacts")
 
 
@@ -173,7 +173,7 @@ class Store:
         for kind, entries, most in (
             ("params", named, MOST_PARAMS),
             ("metrics", metrics, MOST_METRICS),
-            ("tags", marks, MOST_PARAMS),  # last: one tag marks the run as complete
+            ("tags", marks, MOST_PARAMS),  # last, because one tag marks the run as complete
         ):
             for start in range(0, len(entries), most):
                 self._send(run_id, kind, entries[start : start + most])
@@ -223,7 +223,7 @@ class Store:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of MLflow and its database libraries below the level of a warning."""
+    """Hide log messages of MLflow and its database libraries that are less severe than warnings."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")
@@ -266,7 +266,7 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """The URI of a folder next to an SQLite file; None lets MLflow choose for any other store."""
+    """The URI of a folder next to an SQLite file; None for other stores: MLflow then chooses it."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -152,8 +152,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, the time at which reading of the journals began:
-    journals that were read first may lack an earlier end, and the n-th end must not change."""
+    """Leave out trials that ended after `now`, when reading of the journals began. Otherwise a sync
+    might see a later end and miss an earlier one, and the next sync would number them anew."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -282,7 +282,7 @@ ParentStatus = Literal["RUNNING", "KILLED"]
 
 
 class Upload:
-    """Writes a results folder into a store. Call it under the folder's lock."""
+    """Writes a results folder into a store. The caller must hold the folder's lock."""
 
     def __init__(self, results: Results, store: Store) -> None:
         self.results = results
@@ -292,7 +292,7 @@ class Upload:
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
-        for run in store.runs_of(self.id):  # of several MLflow runs for one run, the oldest counts
+        for run in store.runs_of(self.id):  # if a run has several, the oldest is used
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
 
     def figures(self, run_id: str) -> RunFigures:
@@ -300,7 +300,6 @@ class Upload:
         return self._trial(run_id).figures
 
     def _trial(self, run_id: str) -> TrialFigures:
-        """The figures of a run or trial, from its journal so far."""
         if run_id not in self._read:
             if run_id not in self._plans:  # plans are added while a sweep continues
                 self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
@@ -367,7 +366,7 @@ class Upload:
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
-        # before the points, so that their epochs are known even if only some points arrive
+        # logged before the points, so that their epochs are known even if only some points arrive
         history = history_of(final_epochs(run))
         if child.data.tags.get(HISTORY) != history:
             self.store.log(mlflow_id, tags={HISTORY: history})
@@ -453,7 +452,7 @@ class Upload:
             had = parent.data.params
             params = {key: text for key, text in sweep_params(search).items() if key not in had}
             self.store.log(mlflow_id, list(sweep_points(search, trials)), params)
-            self.store.log(mlflow_id, tags=tags)  # last: the tags mark the rest as written
+            self.store.log(mlflow_id, tags=tags)  # last, as they mark the rest as written
         winners = best_runs(search, trials)
         for run_id, run in self.known.items():
             if run_id in winners and BEST not in run.data.tags:
@@ -488,7 +487,6 @@ class Upload:
 
     @property
     def _task(self) -> TaskFacts:
-        """The task of all trials."""
         return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
