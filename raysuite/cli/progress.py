@@ -179,8 +179,7 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, and lines elsewhere. `json` selects JSON lines, and `quiet`
-    only failures and stops.
+    """A live display on a terminal, lines elsewhere; with `json` JSON lines, with `quiet` failures.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.

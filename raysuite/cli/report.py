@@ -102,8 +102,7 @@ def show(made: Report, folder: Path) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print the lines and notes of the comparison, and the number of rows without a counterpart by
-    reason."""
+    """Print the comparison, and the number of rows without a counterpart for each reason."""
     from raysuite.report.against import comparison_sheets
 
     console = stdout()

@@ -228,8 +228,7 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """A plan for each run, without repeats. There are GPUs for all workers, unless the calibration
-    is one on CPUs."""
+    """A plan for each run, without repeats. Without a calibration, there are GPUs for all workers."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 

@@ -186,8 +186,7 @@ def check(order: Order) -> None:
 
 
 def commands(order: Order, work: Path) -> dict[str, list[str]]:
-    """The command that builds each layer. It must run in `work`, the folder with the definition
-    files."""
+    """The command that builds each layer, to be run in `work`, the folder of definition files."""
     lent = ["--bind", checked_bind(f"{work / 'lent'}:{LENT}")]
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{LENT}/cache")]
     lent += ["--mksquashfs-args", _SQUASH]
@@ -311,6 +310,5 @@ def _half(path: Path) -> Path:
 
 
 def _path() -> str:
-    """PATH with the system's folders, which contain debootstrap but may be missing in a user's
-    PATH."""
+    """PATH with the system's folders: debootstrap is in them, but a user's PATH may lack them."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

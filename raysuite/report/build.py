@@ -35,8 +35,9 @@ def build(
     tables/, further tables. against.json is written if the report compares with another study, and
     plots/ (SVG, PDF and PNG of each plot) unless `pictures` is False. A sweep also has best.yaml,
     the best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the
-    same bytes, except in PDF, where vl-convert's order of resources varies. Raises UserError if no
-    row is called `baseline`, or `against` does not exist.
+    same bytes, except in PDF, where vl-convert's order of resources varies.
+
+    Raises UserError if no row is called `baseline`, or `against` does not exist.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder

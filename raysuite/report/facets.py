@@ -1,5 +1,4 @@
-"""Facets: properties that distinguish rows, such as the strategy, and their colours, dashes and
-symbols in the plots of a report."""
+"""Facets: properties that distinguish rows, such as the strategy, and their styles in all plots."""
 
 from __future__ import annotations
 
@@ -57,9 +56,8 @@ def telling(
 ) -> list[str]:
     """A few facets that, together with `given`, distinguish all rows.
 
-    A facet that follows from the facets before it, such as a precision that depends on the
-    strategy, is left out. A facet in `always` is included if rows differ in it, even if it follows
-    from `given`.
+    A facet that follows from those before it, such as a precision that each strategy has, is left
+    out. A facet in `always` is included if rows differ in it, even if it follows from `given`.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))

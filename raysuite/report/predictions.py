@@ -101,8 +101,7 @@ def _error(predicted: Interval | None, measured: float | None) -> str:
 
 
 def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
-    """The predicted throughput of each run with its interval, and the measured throughput. None
-    without predictions."""
+    """Predicted throughputs with intervals, and measured throughputs; None without predictions."""
     shown = [
         (run, figure)
         for run in runs

@@ -416,8 +416,7 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Smaller relative differences of memory do not count: nodes of one kind report slightly different
-sizes."""
+"""Smaller relative differences of memory do not count: equal nodes report slightly other sizes."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 """Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 

@@ -527,8 +527,7 @@ _BYTES = "Bytes a step"
 
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """The table of costs: steps, operations, bytes, energy. Columns without figures are left out;
-    None if all are."""
+    """The table of costs: steps, operations, bytes, energy. Empty columns are left out."""
     shown = [
         metric
         for metric in all_metrics(rows)
@@ -580,8 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, each compared with the row without it; None without
-    such rows."""
+    """Rows with a wrapper or torch.compile, compared with the rows without; None if there are none."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

@@ -61,8 +61,7 @@ def dataset_name(plan: Plan, split: str) -> str:
 
 
 def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """MLflow's source type, and the origin of the data set without its options, which may be
-    secret."""
+    """MLflow's source type, and the data set's origin without options, which may be secret."""
     place = data.get("path") or data.get("root")
     if place:
         return "local", {"uri": without_password(str(place))}

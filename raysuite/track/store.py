@@ -79,8 +79,7 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of an experiment's tags. The tag VIEW + KEY is a view of its runs, to which MLflow's pages
-link by KEY."""
+"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; links to it name KEY."""
 
 
 def runs_page(uri: str) -> str:
