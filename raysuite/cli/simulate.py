@@ -228,7 +228,7 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """A plan for each run, without repeats. Without a calibration, there are GPUs for all workers."""
+    """A plan for each run, without repeats, as if a cluster had the GPUs of the calibration."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 

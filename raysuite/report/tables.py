@@ -579,7 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, compared with the rows without; None if there are none."""
+    """Rows with a wrapper or torch.compile, compared with equal rows without; None without any."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None
