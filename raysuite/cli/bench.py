@@ -90,7 +90,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report and track. After Ctrl-C, report the timings so far and raise it again."""
+    """Measure, report and track. After Ctrl-C, report the timings so far, and re-raise it."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 

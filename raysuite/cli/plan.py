@@ -232,7 +232,7 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The number of runs and of groups of warm workers, and the most CPUs and GPUs in use."""
+    """The numbers of runs and of groups of warm workers, and the CPUs and GPUs used at most."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

@@ -153,7 +153,7 @@ class SweepProgress(LiveView):
         return Group(*parts)
 
     def _best_so_far(self) -> str:
-        """The best so far, or the Pareto front; empty before there is one."""
+        """Text on the best trial so far, or on the Pareto front; empty without ended trials."""
         front = self.front()
         if len(front) > 1:
             numbers = ", ".join(str(trial.number) for trial in front)

@@ -1,6 +1,6 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Both use the last validation, summed over the repeats of a row.
+Matrix and table use the last validation, summed over the repeats of a row.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
 
 
 def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
-    """A metric's column, in the one unit that suits all rows."""
+    """A metric's column, in a unit that suits all rows."""
     name = metric.name
     unit = text.writer(metric.unit, (mean(row.figures.get(name)) for row in rows))
 
@@ -414,8 +414,8 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The variants for a terminal of `width` columns; errors are red. If even the remaining columns
-    are too wide, only the throughput keeps its intervals."""
+    """The table of variants for a terminal of `width` columns; errors are red. A narrow one gets the
+    main columns only; if these are still too wide, only the throughput has intervals."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every, main = columns(rows), primary(rows)
@@ -579,7 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, compared with equal rows without; None without any."""
+    """Rows with a wrapper or torch.compile, each compared with a row without; else None."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

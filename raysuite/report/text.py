@@ -16,7 +16,7 @@ NONE = "–"
 """Shown if there is no figure."""
 
 _LONG = 1e9
-"""Numbers of at least this size are written with an exponent: ends of very wide intervals."""
+"""Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
 
 HOPELESS = 10
 """An interval whose upper end exceeds this multiple of its mean carries no information. Two
@@ -136,12 +136,12 @@ def count(number: int, noun: str) -> str:
 
 
 def tied(name: str) -> str:
-    """A name that a page may break only between its parts (after the dot) and between options."""
+    """Put no-break spaces into a name, except between its parts (after a dot) and its options."""
     return "\u00a0· ".join(re.sub("(?<!,) ", "\u00a0", part) for part in name.split(" · "))
 
 
 def paired(cell: str) -> str:
-    """A figure that a page may break only before its interval or its n, not before its unit."""
+    """Put no-break spaces into a figure, except before its interval or its n."""
     parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
     return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest allowed difference between outputs of graph and network, relative to the largest one."""
+"""Largest allowed difference of the graph's and the network's outputs, over the largest output."""
 
 
 class Network(NamedTuple):

@@ -213,7 +213,7 @@ class Store:
                 there.delete_artifacts(file.path)
 
     def finish(self, run_id: str, status: str, end: int | None) -> None:
-        """Set a run's status and, unless the status is `RUNNING`, its end in milliseconds."""
+        """Set a run's status and, unless it is `RUNNING`, the run's end time in milliseconds."""
         if status == "RUNNING":
             self.client.update_run(run_id, status=status)
         else:
