@@ -55,7 +55,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """What the user can do to make the file system writable that caused this error."""
+    """How the user can make the file system that caused this error writable."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:

@@ -64,7 +64,7 @@ def read_lines(file: Path) -> list[bytes]:
 
 
 def printable(name: str) -> str:
-    """Escape the bytes of a file name, argument or other text that are not UTF-8: `caf\\xe9`."""
+    """Escape the bytes that are not UTF-8 in a file name, argument or other text: `caf\\xe9`."""
     return _SURROGATE.sub(lambda each: rf"\x{ord(each[0]) & 0xFF:02x}", name)
 
 

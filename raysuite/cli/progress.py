@@ -179,7 +179,7 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, lines elsewhere; with `json` JSON lines, with `quiet` failures.
+    """A live display on a terminal, else lines; `json` prints JSON lines, `quiet` only failures.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.

@@ -143,7 +143,7 @@ def as_yaml(data: dict[str, Any]) -> str:
 
 
 def _measured(runs: Iterable[RunFigures]) -> str:
-    """The time of the last Record. It is used so that the same Records give the same page."""
+    """The time of the last Record (not the present time), so that pages can be reproduced."""
     times = [
         record.time
         for run in runs

@@ -301,8 +301,7 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def crowded(values: Sequence[int]) -> bool:
-    """Whether the small ones among ascending numbers would be too close to each other on a linear
-    axis."""
+    """Whether the smaller of these ascending numbers would be too close on a linear axis."""
     return bool(values) and values[-1] >= 8 * values[0]
 
 

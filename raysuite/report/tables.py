@@ -414,8 +414,8 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The table of variants for a terminal of `width` columns; errors are red. A narrow one gets the
-    main columns only; if these are still too wide, only the throughput has intervals."""
+    """The table of variants for a terminal of `width` columns; errors are red. If it is narrow,
+    only main columns are shown; if these are still too wide, only the throughput has intervals."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every, main = columns(rows), primary(rows)
