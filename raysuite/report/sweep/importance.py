@@ -34,8 +34,8 @@ Sample = list[tuple[TrialFigures, float]]
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that one key alone explains: median of the bootstrap samples, and
-    limits of their middle 80 %. Interactions of keys, and noise, explain the rest."""
+    """Share of the goal's variance that one key alone explains: median of the bootstrap samples
+    and limits of their middle 80 %. Interactions of keys, and noise, explain the rest."""
 
     key: str
     middle: float
