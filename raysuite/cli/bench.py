@@ -66,7 +66,7 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-# A comparison of loaders: measuring, table, files, MLflow.
+# Comparisons of loaders: measurement, table, files, MLflow.
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report and track. Ctrl-C is raised again, after a report of what was measured."""
+    """Measure, report and track. After Ctrl-C, report the timings so far, and re-raise it."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
@@ -250,7 +250,7 @@ def loaders(
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
