@@ -125,7 +125,8 @@ class RunRequest(Request):
 
     def command(self) -> str:
         if self.document is None:
-            return super().command()
+            budget = "" if self.budget_s is None else f" --budget {self.budget_s:g}s"
+            return super().command() + budget
         return shlex.join(["raysuite", "scale", "--", *self.document.data["script"]["command"]])
 
     def check(self) -> None:
