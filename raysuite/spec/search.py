@@ -55,10 +55,10 @@ class Dimension(Options):
     """[low, high]: uniform in the logarithm; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
-    must be multiples, and are half as likely as those between."""
+    must be multiples of step; each is half as likely as a multiple between them."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
-    high must be multiples; low > 0."""
+    high must be multiples of step; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation]; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
@@ -81,8 +81,8 @@ class Dimension(Options):
     """Each drawn trial runs with every one of these values, or whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Key of another `choice` or `grid` -> its value, or the name of its block, for which this key
-    is drawn. Otherwise this key keeps the spec's value."""
+    """Condition: key of another `choice` or `grid` -> the value, or the name of the block, which
+    that key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -228,7 +228,7 @@ class AshaScheduler(Options):
 
     name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
-    """Epochs until the first rung: no trial ends before."""
+    """Epochs until the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
     """One of this many trials continues from a rung; each rung has this many times the epochs of
     the one before."""
@@ -245,7 +245,7 @@ class MedianScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """No trial ends before this many epochs."""
     min_trials: int = Field(default=3, ge=1)
-    """Number of other trials that must have reached the same epoch."""
+    """Number of other trials that must reach an epoch before a trial can end there."""
 
 
 class PbtScheduler(Options):
@@ -254,10 +254,11 @@ class PbtScheduler(Options):
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)
-    """Epochs between comparisons, at which all trials wait for each other."""
+    """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials, rounded up but at most half, that take the weights of as many best
-    trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    """Share of the trials that is replaced, rounded up but at most half: the worst trials take the
+    weights of as many of the best (default: Ray Tune's; the paper's truncation selection uses 20
+    %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
@@ -288,11 +289,11 @@ class SearchOptions(Options):
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> the distribution of its values."""
     goal: Goal | None = None
-    """The optimised quantity; default: the first valid. `accuracy`: best validation accuracy, in
-    classification. `metric`: the best value of another task's primary metric, maximised or
-    minimised as the task declares. `time_to_accuracy`: seconds to `training.target_accuracy`;
-    `time_to_target`: to `training.target`. `throughput`: images, or another unit of the task, per
-    second."""
+    """The optimised quantity; default: `accuracy` in classification, else `metric`. `accuracy`:
+    best validation accuracy. `metric`: for other tasks, the best value of the primary metric,
+    maximised or minimised as the task declares. `time_to_accuracy`: seconds until
+    `training.target_accuracy` is met. `time_to_target`: for other tasks, seconds until
+    `training.target` is met. `throughput`: images, or another unit of the task, per second."""
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
@@ -323,12 +324,12 @@ class SearchOptions(Options):
 
 
 def name_of(value: Any) -> Any:
-    """A value of a choice as a condition names it: a block by its name."""
+    """The value as conditions give it; for a block, its name."""
     return value.get("name") if isinstance(value, dict) else value
 
 
 def holds(when: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether all conditions hold. A condition on a missing key does not."""
+    """Whether all conditions hold. A condition on a missing key does not hold."""
     return all(
         key in values and name_of(values[key]) == name_of(wanted) for key, wanted in when.items()
     )

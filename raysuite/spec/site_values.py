@@ -169,9 +169,9 @@ Scratch = Annotated[
         "or /scratch/$USER/$SLURM_JOB_ID",
     ),
 ]
-"""A path that each node expands: only `$NAME` and `${NAME}`, never run by a shell."""
+"""A path in which each node expands `$NAME` and `${NAME}`, and nothing else; no shell reads it."""
 NodeCount = Annotated[int | str, AfterValidator(_nodes)]
-"""`4`, or `2-4`."""
+"""A number of nodes, `4`, or a range, `2-4`."""
 HostName = Annotated[
     str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "the name or IPv4 address of a host")
 ]

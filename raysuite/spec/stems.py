@@ -40,7 +40,8 @@ STEMS: tuple[Stem, ...] = ("small", "large")
 
 SMALL_UP_TO = 64
 """Largest side in pixels of images for which the small stem is used. With torchvision's stem, the
-last stage of a ResNet has 2 x 2 pixels for 64, and 1 x 1 for MNIST and CIFAR-10."""
+last stage of a ResNet has 2 x 2 pixels for images of 64 pixels, and 1 x 1 for MNIST and
+CIFAR-10."""
 
 RESNETS = tuple(
     name
@@ -101,7 +102,7 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of a model that adapts: `wanted`, or else chosen by the images' side in pixels.
+    """The stem of a model: `wanted`, or the stem for images with this side in pixels.
 
     None for a model with a single stem.
     """
@@ -114,10 +115,10 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """Why a named model does not accept such images: the key of the spec to change, and a message.
+    """(key of the spec to change, message) if a named model does not accept images of this size.
 
-    None if the model accepts them, or if this is unknown (your own models, timm's, and arguments
-    that are None). Tokens have 0 `channels`.
+    None if it does, or if this is unknown (your own models, timm's, or an argument that is None).
+    Tokens have 0 `channels`.
     """
     if ":" in name:
         return None
