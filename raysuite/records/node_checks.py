@@ -77,7 +77,7 @@ def read_checks(file: Path) -> list[NodeFigures]:
 
 @dataclass(frozen=True)
 class Slow:
-    """A figure of a node that is far below those of the other nodes."""
+    """A figure of a node that is far below the figures of other nodes."""
 
     host: str
     check: str
@@ -100,8 +100,8 @@ _FEW = 8
 _OWN_DEVIATIONS = 3.0
 """Bound in standard deviations of a node's own tries."""
 _LEAST = 0.2
-"""Least bound: equal nodes differ by some percent, even if the median absolute deviation of a few
-of them is smaller by chance."""
+"""Smallest bound on the logarithm: equal nodes differ by some percent, even if the median absolute
+deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux

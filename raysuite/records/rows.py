@@ -1,4 +1,4 @@
-"""Runs -> rows: the repeats of a variant together, relative to a named baseline."""
+"""Combine the repeats of each variant into a row, and compare it with its baseline."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Row:
     """One variant: the mean over its repeats, and its ratios to its baseline.
 
     Figures come from the runs that finished and passed the gate. If a repeat failed the gate, the
-    row has no figures. A figure is None if no run has it. Of diverged runs, times and throughput
-    count; the variant then has no accuracies. Units are seconds, bytes, images per second (or
+    row has no figures. A figure is None if no run has it. The times and the throughput of diverged
+    runs count, but their variant has no accuracies. Units are seconds, bytes, images per second (or
     another unit of the task) and accuracies in [0, 1].
     """
 
@@ -68,8 +68,8 @@ class Row:
     traffic: Traffic | None = None
     """Bytes of a step's collectives, computed, not measured; equal for all repeats."""
     unnamed: Mapping[str, Any] = field(default_factory=dict)
-    """Keys, with this row's values, in which the specs of the folder's rows differ, if there are
-    several specs."""
+    """Key -> this row's value, for the keys in which the specs of a folder with several specs
+    differ."""
     baseline: str | None = None
     """Name of the row that speed-up and efficiency are relative to."""
     is_baseline: bool = False
@@ -82,17 +82,20 @@ class Row:
     """Throughput / the highest mean throughput of the rows with the same work and number of
     workers; None if there are no others."""
     is_best: bool = False
-    """Whether the row has that highest throughput, and other rows do the same work."""
+    """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
-    """Name of the row without torch.compile, or with the strategy without its wrapper."""
+    """Name of an otherwise equal row without torch.compile, or with the strategy without its
+    wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
-    """Scaling of a script by the batches of its series: strong, weak, own or unknown."""
+    """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline: there is no speed-up."""
+    """Whether a script trains more or fewer parameters than its baseline; it then has no
+    speed-up."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved the time it took; None if steps are no shorter."""
+    """Steps after which torch.compile has saved the time of compilation; None if steps are no
+    shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 
@@ -151,15 +154,15 @@ class Row:
     def series_key(self) -> str:
         """A key that is equal for rows that differ only in workers and what depends on them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # as soon as one repeat's spec gives the batch size, the row is grouped with those that give
-        # it
+        # if the spec of one repeat gives the batch size, the row is grouped with rows whose specs
+        # give it
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
-        """`strong` if the global batch is fixed, `weak` if the batch per worker is. For a script,
-        as measured: also `own` if neither is fixed, and `unknown` if the samples per step are
-        unknown."""
+        """`strong` if the global batch is fixed, `weak` if the batch per worker is. A script's
+        scaling is measured; it can also be `own` if neither is fixed, or `unknown` if the samples
+        per step are unknown."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -167,7 +170,7 @@ class Row:
 
     @property
     def superlinear(self) -> bool:
-        """Whether E is shown to be above 1, which calls for a check of the baseline."""
+        """Whether the efficiency is significantly above 1; the baseline should then be checked."""
         found = self.efficiency
         return found is not None and found.low is not None and found.low > 1
 
@@ -186,7 +189,7 @@ class Row:
 
     @property
     def gate(self) -> str:
-        """The gate's verdict over all repeats: the worst one counts."""
+        """The worst gate result over all repeats."""
         found = {run.gate for run in self.runs}
         order = ("failed", "passed", "not needed", "not asked", "not decidable", "not checked")
         return next(gate for gate in order if gate in found)
@@ -299,8 +302,8 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the differing keys in their names if they were planned from different specs,
-    as in a folder that several commands wrote."""
+    """Add the keys in which rows differ to their names, if the rows were planned from different
+    specs, as in a folder that several commands wrote."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
     found = {run.batch.key for row in rows for run in row.runs if run.batch}
@@ -381,7 +384,7 @@ def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """For each row, the row of its series whose number of workers is nearest to `workers` (the
     smaller of two equally near), whether or not it has a throughput.
 
-    A baseline that failed is not replaced by another row: its rows have no ratios.
+    A baseline that failed is not replaced by another row: the series then has no ratios.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Means and ratios of means with their intervals, and comparisons whose intervals hold together.
+"""Means and ratios of means with confidence intervals, also simultaneous ones for several variants.
 
 Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py`
 simulates what the report computes. NaN stands for a missing value.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # numpy and scipy take a moment to load, and planning does no
     Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Confidence level of every interval that is reported, unless a call gives another."""
+"""Confidence level of every interval that is reported, unless a call gives another level."""
 PAIRED_FROM = 5
 """Number of rounds from which runs are compared round by round. With fewer rounds, the loss of
 degrees of freedom costs more than a drift between rounds."""
@@ -82,7 +82,7 @@ class Ratio:
 
 
 def t_quantile(probability: float, freedom: Any) -> Any:
-    """Quantile of Student's t distribution with `freedom` degrees of freedom, one or an array."""
+    """Quantile of Student's t distribution; `freedom`, its degrees of freedom, may be an array."""
     from scipy.special import stdtrit
 
     return stdtrit(freedom, probability)
@@ -304,8 +304,8 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that 5 % of reports
-    of pure noise have a caveat of either kind (Bonferroni)."""
+    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that at most 5 % of
+    reports on pure noise have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 

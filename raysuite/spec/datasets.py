@@ -42,7 +42,8 @@ class DatasetFacts:
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
-    """Tokens in a sample; 0 if samples are not tokens. `classes` is then the vocabulary size."""
+    """Tokens in a sample; 0 if samples are not tokens. For tokens, `classes` is the vocabulary
+    size."""
     inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
     """Description of samples that are passed to the network unchanged: `"float32[3]"` for one
     tensor, or a JSON list or object of such types for several. Empty for images and tokens."""
