@@ -125,7 +125,7 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
 
 @dataclass(frozen=True)
 class Listed:
-    """Tasks, each of which can run in another process."""
+    """The tasks of a check; each can run in a separate process."""
 
     tasks: tuple[Callable[[Count], Part], ...]
     total: int

@@ -1,4 +1,4 @@
-"""Starting from the weights in a file, and training only a part of a network."""
+"""Load initial weights from a file, and freeze parts of a network."""
 
 from __future__ import annotations
 

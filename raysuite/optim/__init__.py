@@ -81,8 +81,8 @@ def parameter_groups(
     Muon by whether they are `matrices` that Muon updates.
 
     Parameters of at most one dimension do not decay: biases, and the scales and shifts of
-    normalisation layers. LARS and LAMB do not use the ratio of norms there either, as in the
-    default of Google's implementations of both (`exclude_from_layer_adaptation`).
+    normalisation layers. For these parameters LARS and LAMB do not use the ratio of norms either,
+    which is the default of Google's implementations (`exclude_from_layer_adaptation`).
     """
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):

@@ -53,8 +53,8 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether the batch size is still to be found by trials: until then this plan has the
-        smallest."""
+        """Whether trials will find the batch size; until then the plan has the smallest
+        candidate."""
         return self.spec.auto is not None
 
     @property

@@ -68,7 +68,6 @@ class TriedFile:
         append_line(self._file, json.dumps({"begin": [stage, micro_batch]}).encode())
 
     def end(self, tried: BatchTried) -> None:
-        """Append a trial's result."""
         append_line(self._file, checked_line(tried))
 
     def read(self) -> list[BatchTried]:

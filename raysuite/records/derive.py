@@ -234,7 +234,6 @@ class RunFigures:
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the run's task."""
         return task_of(self.plan)
 
     @property

@@ -126,12 +126,10 @@ class Row:
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the row's task."""
         return self.runs[0].task
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The declarations of the row's figures."""
         return metrics_of(self.task)
 
     @property

@@ -61,7 +61,7 @@ class DataOptions(Options):
     image_size: int | None = Field(default=None, ge=1)
     """Side in pixels of the network's square input images; default: the data set's usual size."""
     channels: Literal[1, 3] | None = None
-    """1: grey; 3: RGB; default: the number of channels in the data set."""
+    """1: grey; 3: RGB; default: as in the named data set, or 3 for your own images."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes, or the vocabulary size of `tokens`; required there and for `tfrecord`."""
     sequence: int | None = later(None, ge=1)

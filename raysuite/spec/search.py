@@ -114,7 +114,6 @@ class Dimension(Options):
 
     @property
     def arguments(self) -> list[Any]:
-        """The distribution's arguments."""
         found: list[Any] = getattr(self, self.kind)
         return found
 

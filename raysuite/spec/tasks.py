@@ -94,12 +94,10 @@ class TaskFacts(_Facts):
     """Name of the metric that the target, early stopping and sweeps use."""
 
     def metric(self, name: str) -> MetricFacts:
-        """The metric of that name."""
         return next(metric for metric in self.metrics if metric.name == name)
 
     @property
     def main(self) -> MetricFacts:
-        """The primary metric."""
         return self.metric(self.primary)
 
     def units(self, samples: int, sequence: int) -> int:

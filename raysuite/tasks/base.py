@@ -68,12 +68,12 @@ class Metric:
 class Task(ABC):
     """The loss and the metrics of a training, made from a data set's facts and `task.options`.
 
-    `output` is whatever the network returns, with tensors in fp32; `targets` are the batch's,
-    without its padding.
+    `output` is whatever the network returns, with tensors in fp32. `targets` are the targets of the
+    batch, without padding.
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. For `tokens`, the weight is counted; otherwise the samples."""
+    """The unit of the throughput. `tokens` are counted by `weight`; the other units are samples."""
     metrics: tuple[Metric, ...] = ()
     """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
@@ -99,7 +99,7 @@ class Task(ABC):
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """Zeros, to which `count` adds the validation's counts at the end of a run; None without
+        """A tensor of zeros, to which `count` adds counts in the last validation; None without
         counts."""
         return None
 

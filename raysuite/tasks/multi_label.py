@@ -1,4 +1,4 @@
-"""Any number of labels for each sample, by the binary cross-entropy of each label."""
+"""Any number of labels for each sample. The loss is the binary cross-entropy of each label."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _decided(output: Tensor, targets: Tensor) -> Tensor:
 
 
 class MultiLabel(Task):
-    """[b, labels] logits; targets [b, labels] are 0 or 1."""
+    """Output: logits [b, labels]. Targets: 0 or 1, [b, labels]."""
 
     metrics = (
         Metric(

@@ -97,7 +97,8 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted, in the folder or else one level below; no indices."""
+    """The files that match a pattern, sorted, without indices: in the folder, or else one level
+    below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path

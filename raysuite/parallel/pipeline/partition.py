@@ -1,4 +1,4 @@
-"""The cuts of a network: the cost of each block, and the exact best contiguous partition."""
+"""Cut a network into stages: measure the cost of each block, and find the best partition."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
     """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
-    network has too few blocks, or another number than the sum of the options' partition."""
+    network has too few blocks, or if the sum of the options' partition is not the number of
+    blocks."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
@@ -94,8 +95,8 @@ def stage_cost(
 
     time: seconds per micro-batch for each worker of the stage. memory: bytes of all versions of the
     weights, of gradient and momentum, and of the activations of all micro-batches in flight. If the
-    stage recomputes activations, their inputs are counted instead, plus the activations of one
-    micro-batch.
+    stage recomputes activations, its inputs for these micro-batches are counted instead, plus the
+    activations of one micro-batch.
     """
 
     def sums(values: Sequence[float]) -> list[float]:
