@@ -1,4 +1,4 @@
-"""Encoded image -> pixels, with Pillow: the reference for other decoders."""
+"""Decode images with Pillow, the reference for other decoders."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
         image = image.convert(_VIA[image.mode])
     if turned in _BACK:
         image = image.transpose(_BACK[turned])
-    image.info.pop("transparency", None)  # Pillow warns that a palette's is dropped
+    image.info.pop("transparency", None)  # else Pillow warns of a palette's
     return _shaped(np.asarray(image.convert(_MODES[channels])))
 
 
@@ -150,7 +150,7 @@ def whole(pixels: NDArray[np.uint8]) -> Part:
 
 
 def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The whole pixels that `box` touches: first column and row, and those after the last."""
+    """The whole pixels that `box` touches: first column, first row, end column, end row."""
     left, top, width, height = box.tolist()
     return math.floor(left), math.floor(top), math.ceil(left + width), math.ceil(top + height)
 
@@ -175,7 +175,8 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels` by channel: for mirrored [H, W, C] several times as fast in NumPy."""
+    """`out[...] = pixels` by channel, which is several times as fast for mirrored [H, W, C] in
+    NumPy."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 

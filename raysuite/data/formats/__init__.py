@@ -1,9 +1,9 @@
 """The formats of data sets on disk: one module each, loaded on use.
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
-`to_check(target, decode, write_index)`. All modules but `own` also have `detect(path, names)`: the
-format of the folder `path`, if the module reads it. `names`: the names of the entries in and below
-this folder.
+`to_check(target, decode, write_index)`. The modules of DETECTED also have `detect(path, names)`,
+which returns the format of the folder `path`, or None. `names` has the names of the entries in and
+below this folder.
 """
 
 from __future__ import annotations

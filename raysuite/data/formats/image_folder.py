@@ -359,7 +359,7 @@ class Source(base.Source):
 
     def read(self, sample: int) -> tuple[bytes, int]:
         try:
-            with open(self._path(sample), "rb", buffering=0) as file:  # this takes a third of the time
+            with open(self._path(sample), "rb", buffering=0) as file:  # takes a third of the time
                 return file.read(), int(self._listing.labels[sample])
         except OSError as error:
             raise DataError(

@@ -331,7 +331,8 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, by feature name, and the features `more`."""
+    """An Example with an encoded image and its label under these feature names, and `more`
+    features."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -346,7 +347,7 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks one of them.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks such a feature.
     """
     example = _Example()
     try:
@@ -555,7 +556,7 @@ def check_shard(
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     """The records' places: from the file itself, and after a damaged length from the index. Errors
-    in either are added to `part`."""
+    in the file and in the index are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:

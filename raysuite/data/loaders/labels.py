@@ -1,4 +1,4 @@
-"""Only labels, for workers that need no images: the later stages of a pipeline."""
+"""Load only labels, for workers that need no images: the later stages of a pipeline."""
 
 from __future__ import annotations
 

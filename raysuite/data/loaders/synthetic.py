@@ -1,4 +1,5 @@
-"""Random tensors that are already on the device: the throughput limit without any loading."""
+"""Batches of random tensors that are already on the device, to measure throughput without
+loading."""
 
 from __future__ import annotations
 

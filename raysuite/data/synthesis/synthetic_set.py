@@ -33,12 +33,14 @@ _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""The fewest training images per class in a part of a set with many classes."""
+"""Training images per class that a set with more than ten classes keeps, by having fewer
+classes."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time; if killed, it loses at most one chunk."""
+    """The part of a set that a process writes at a time; a killed process loses at most one
+    chunk."""
 
     split: Split
     number: int
@@ -122,7 +124,8 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; None: the official set's value.
+    """The parameters of a synthetic version of a named set. An argument of None: the official
+    value.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more

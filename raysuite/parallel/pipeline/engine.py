@@ -69,7 +69,6 @@ class Groups:
     """The ranks that hold the same stages as this rank."""
 
     def close(self) -> None:
-        """Destroy the groups."""
         for group in (*self.forwards, *self.backwards, self.copy, self.alike):
             if group is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.destroy_process_group(group)
