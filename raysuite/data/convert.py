@@ -1,5 +1,4 @@
-"""Convert image folders to TFRecord shards with indices. An interrupted conversion can be
-resumed."""
+"""Convert image folders to TFRecord shards with indices; a killed conversion can be resumed."""
 
 from __future__ import annotations
 

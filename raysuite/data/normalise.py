@@ -55,8 +55,7 @@ class Buffers(Generic[Kind]):
 
 class Normalise:
     """Makes Batches on `device`; a GPU normalises images itself. `channels_last`: the memory format
-    of the images on a GPU. One thread calls `batch` and `images`; loading threads call `room` and
-    `pinned`."""
+    of the images on a GPU. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False

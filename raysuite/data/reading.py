@@ -67,8 +67,7 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Read only a sample's label. Raises DataError if the label cannot be read or is outside the
-    set's classes."""
+    """Read only a sample's label. Raises DataError if it is unreadable or not a class."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

@@ -20,8 +20,7 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size with less than this share of the highest throughput in the first round is not timed
-again."""
+"""A size below this share of the highest throughput in the first round is not timed again."""
 
 
 class NothingFitsError(RunError):

@@ -56,8 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """Mistakes for combinations that give equal runs: they would count as repeats, but have equal
-    seeds."""
+    """Mistakes for combinations that give equal runs: they would be repeats with equal seeds."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -73,8 +72,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The place in the matrix of the value that `key` has in `label`; None if the matrix lacks the
-    key."""
+    """The place in the matrix of the value of `key` in `label`; None if the key is not there."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:

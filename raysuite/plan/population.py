@@ -107,8 +107,7 @@ def _kept(values: Mapping[str, object]) -> Values:
 
 
 def with_values(document: Document, plan: RunPlan, values: Values) -> RunPlan:
-    """The plan with new values for the rest of the run. Raises SpecError if they are not valid
-    together."""
+    """The plan with new values for the rest of the run. Raises SpecError for invalid values."""
     spec = trial_spec(document, values)
     rate = spec.optimizer.peak_lr(plan.global_batch)
     return plan.model_copy(update={"spec": spec, "label": dict(values), "peak_lr": rate})

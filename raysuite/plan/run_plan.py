@@ -53,8 +53,7 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether trials will find the batch size; until then the plan has the smallest
-        candidate."""
+        """Whether trials will find the batch size; before, it is the smallest candidate."""
         return self.spec.auto is not None
 
     @property

@@ -1,5 +1,4 @@
-"""Simulate an optimiser step of a RunPlan, with costs from a calibration or one worker's
-throughput."""
+"""Simulate a step of a RunPlan, with costs from a calibration or from one worker's throughput."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ _COUNTED: dict[str, _Counted] = {}
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
     """The network's layers, or a pipeline's stages. The `seconds` of a pass are divided in
-    proportion to FLOPs, or, for stages, to the times of blocks if a pipeline of the calibration
-    measured them."""
+    proportion to FLOPs, or, for stages, to the times of blocks if the calibration has them."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -291,9 +289,8 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """The kind of simulation for which errors are known; None if there is none. Pipeline steps from
-    a calibration were compared with measurements, and data parallelism from a GPU's throughput with
-    published figures."""
+    """The kind of simulation if its errors are known, else None. Pipeline steps from a calibration
+    were compared with measurements, and data parallelism with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None

@@ -73,8 +73,7 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near `value`: a number times one of `factors`, kept within its range, or a neighbour
-    in a list."""
+    """A value near `value`: times one of `factors`, within the range, or a neighbour in a list."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -91,8 +90,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """Of the `steps` on the same side of `value` as `wanted`, the nearest to `wanted`; `value` if
-    there is none."""
+    """The step nearest to `wanted`, and on the same side of `value`; `value` if there is none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 

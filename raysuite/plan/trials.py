@@ -53,9 +53,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """Specs in which each end of a range and each listed value occurs once, while the other keys
-    have a fixed value. Every possible block is in one of these specs. Raises SpecError if one is
-    invalid."""
+    """Specs in which each end of a range and each listed value occurs once, while other keys are
+    fixed, so that every possible block is in a spec. Raises SpecError if one is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 

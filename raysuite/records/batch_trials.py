@@ -123,8 +123,7 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """The trials in order."""
     seconds: float
-    """Duration of the search, including the start of workers; part of the cost of a sweep's
-    trial."""
+    """Duration of the search and of the workers' start; part of the cost of a sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:

@@ -90,13 +90,11 @@ class Shares:
     """Share in which a collective is under way, whether or not the worker also computes."""
     communication_exposed: list[float]
     data: list[float]
-    """Share in which the loop waits for its loader, whether or not the device computes
-    meanwhile."""
+    """Share in which the loop waits for its loader, whether or not the device computes."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication; the communication of other ranks includes
-    waiting for this rank."""
+    """The rank with the least exposed communication; other ranks also wait for this rank."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -217,8 +215,7 @@ class RunFigures:
 
     @property
     def diverged_at(self) -> int | None:
-        """Number, from 1, of the first optimiser step with divergence; None if the run did not
-        diverge."""
+        """Number, from 1, of the optimiser step at which the run diverged; None if it did not."""
         return self.end.step if isinstance(self.end, RunFailed) else None
 
     @property
@@ -422,8 +419,7 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure computed from the run's end; None without an end, or if lists are empty or unequally
-    long."""
+    """A figure from the run's end; None without an end, or if its lists are empty or unequal."""
     if finished is None:
         return None
     try:

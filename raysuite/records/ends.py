@@ -130,8 +130,7 @@ class RunPruned(RecordBase):
     """The value of the goal by which the run was compared; None if there was none."""
     message: str = ""
     settled: bool = False
-    """Whether the driver wrote this Record, maybe long after the end, because the workers were
-    lost."""
+    """Whether the driver wrote this Record, maybe much later, as the workers were lost."""
 
     @property
     def words(self) -> str:

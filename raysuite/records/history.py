@@ -49,8 +49,7 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for changes at one place; the rest is for stretches, see
-`_stretch`."""
+"""Share of the error probability for changes at one place; the rest is for stretches."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -145,8 +144,7 @@ def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
     stretches (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
-    # `level` is the level for one place; the error probability that PLACES leaves is divided by the
-    # number of stretches
+    # `level` is the level for one place; the probability that PLACES leaves is divided by the pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
     best: tuple[float, list[int]] | None = None
     for begin, end in pairs:

@@ -91,8 +91,7 @@ def _damage(found: Sequence[Record | None]) -> str:
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
-            # earlier versions kept an incomplete line when the next attempt, or the driver,
-            # appended
+            # earlier versions kept an incomplete line when an attempt, or the driver, appended
             case None if not isinstance(after, RunStarted | RunFailed):
                 wrong = "is damaged"
             case RunStarted(first_epoch=first):
@@ -129,8 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """The names of a run's classes, by label, from its last Record that has them; empty if none
-    has."""
+    """The names of a run's classes, by label, from its last Record with names; else empty."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -150,8 +148,7 @@ def began(file: Path) -> float:
 
 
 def _checked(content: Any) -> Any:
-    """Add the checksum of its content, as the last key, to a document or to each document of a
-    list."""
+    """Add a checksum, as the last key, to a document or to each document of a list."""
     if isinstance(content, list):
         return [_checked(each) for each in content]
     return {**content, _CHECKSUM: _checksum(content)}
@@ -252,8 +249,7 @@ class Results:
         self._known = None
 
     def _added(self) -> Path:
-        """The file of plans that were added since plan.json was written; its name has plan.json's
-        checksum."""
+        """The file of plans added to the current plan.json, named by the checksum of plan.json."""
         content = b""
         with contextlib.suppress(FileNotFoundError):
             content = (self.folder / PLAN).read_bytes()
@@ -266,8 +262,7 @@ class Results:
 
     def search(self) -> dict[str, Any] | None:
         """A sweep's section `search`, `name`, initial `spec`, and `settings` (keys that are set in
-        every block that a trial draws), as plain data; None if these are not the results of a
-        sweep."""
+        each block that a trial draws), as plain data; None if there is no sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

@@ -28,8 +28,7 @@ class RunJudged(RecordBase):
     population: int
     """Number of runs that were compared."""
     source: str | None = None
-    """Id of the run whose weights were taken, after the same epoch; None if the run kept its
-    own."""
+    """Id of the run whose weights after this epoch were taken; None if the run kept its own."""
     source_trial: int | None = None
     """Trial number of that run."""
     values: dict[str, Any]

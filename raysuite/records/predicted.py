@@ -51,8 +51,7 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities in which the run is outside of the calibrated range, so that intervals do not
-    hold."""
+    """Quantities in which the run is outside of the calibrated range: intervals do not hold."""
     validated: str = ""
     """How far predictions of this kind were from measurements, or that none has been compared."""
     message: str = ""

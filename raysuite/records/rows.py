@@ -68,8 +68,7 @@ class Row:
     traffic: Traffic | None = None
     """Bytes of a step's collectives, computed, not measured; equal for all repeats."""
     unnamed: Mapping[str, Any] = field(default_factory=dict)
-    """Key -> this row's value, for the keys in which the specs of a folder with several specs
-    differ."""
+    """Key -> this row's value, for keys in which several specs of one folder differ."""
     baseline: str | None = None
     """Name of the row that speed-up and efficiency are relative to."""
     is_baseline: bool = False
@@ -84,18 +83,15 @@ class Row:
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
-    """Name of an otherwise equal row without torch.compile, or with the strategy without its
-    wrapper."""
+    """Name of an otherwise equal row without torch.compile, or without the strategy's wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline; it then has no
-    speed-up."""
+    """Whether a script trains more or fewer parameters than its baseline: no speed-up then."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved the time of compilation; None if steps are no
-    shorter."""
+    """Steps after which torch.compile has saved its own time; None if steps are no shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 
@@ -152,15 +148,13 @@ class Row:
     def series_key(self) -> str:
         """A key that is equal for rows that differ only in workers and what depends on them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if the spec of one repeat gives the batch size, the row is grouped with rows whose specs
-        # give it
+        # if one repeat's spec gives the batch size, the row is grouped with rows whose specs do
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
         """`strong` if the global batch is fixed, `weak` if the batch per worker is. A script's
-        scaling is measured; it can also be `own` if neither is fixed, or `unknown` if the samples
-        per step are unknown."""
+        scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")

@@ -15,8 +15,7 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 MOST_RUNS = 10_000
 """Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of the pydantic tags by which a number is told from a block. Tags are not keys of a
-spec."""
+"""Prefix of pydantic's tags, which tell a number from a block and are not keys of a spec."""
 
 
 class Options(BaseModel):
@@ -25,8 +24,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Key of earlier versions -> a value. The key is ignored if it has this value, as in old
-    Records."""
+    """Key of earlier versions -> value. In Records, a key with this value is ignored."""
 
     @model_validator(mode="before")
     @classmethod

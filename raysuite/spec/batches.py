@@ -12,8 +12,7 @@ AUTO = "auto"
 
 
 class AutoBatch(Options):
-    """A number, such as a batch size, that is found by trials on the run's workers before the
-    run."""
+    """A number, such as a batch size, that trials on the run's workers find before the run."""
 
     auto: Literal["largest", "fastest"] = "largest"
     """`largest`: as many samples at a time as fit into memory. `fastest`: the smallest micro-batch

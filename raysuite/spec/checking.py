@@ -36,8 +36,7 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """All dotted keys of a spec, such as `training.epochs`. A block has the keys of every options
-    class that it allows."""
+    """All dotted keys of a spec, such as `training.epochs`. A block has all keys of its classes."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -109,8 +108,7 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
 
 
 def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
-    """Names of the other blocks that are valid in the place of `models` and have the last key of
-    `path`."""
+    """Names of other blocks that are valid in place of `models` and have the last key of `path`."""
     options = [root]
     for part in path[:-1]:
         options = _below(options, str(part))

@@ -72,8 +72,7 @@ class DataOptions(Options):
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the recipe of the data set. In your own data set for a task other than classification,
-    only images [C, H, W] with integer masks [H, W] are augmented; image and mask are transformed
-    together."""
+    only images [C, H, W] with integer masks [H, W] are augmented, both together."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Mean of each channel, for pixels in 0..1, which is subtracted from each image; default: the
     mean of the data set, or ImageNet's for your own images."""
@@ -84,9 +83,8 @@ class DataOptions(Options):
     """Your own `module:function`, called for each image after `augment` and before `mean` and
     `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
-    """What happens if images are unreadable. `error`: the run ends with the name of the first one.
-    `skip`: the whole data set is checked before the first epoch, and unreadable images are left
-    out."""
+    """Handling of unreadable images. `error`: the run ends at the first one, and names it. `skip`:
+    all images are checked before the first epoch, and unreadable ones are left out."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed unchanged to your own `module:attribute`."""
 

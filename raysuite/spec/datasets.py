@@ -37,13 +37,11 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Number of entries in an image folder's splits that are ignored, as they are neither images
-    nor hidden files."""
+    """Number of ignored entries in an image folder's splits: not images, and not hidden."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
-    """Tokens in a sample; 0 if samples are not tokens. For tokens, `classes` is the vocabulary
-    size."""
+    """Tokens in a sample, with `classes` as the vocabulary size; 0 if samples are not tokens."""
     inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
     """Description of samples that are passed to the network unchanged: `"float32[3]"` for one
     tensor, or a JSON list or object of such types for several. Empty for images and tokens."""

@@ -45,8 +45,7 @@ def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
 
 Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _MOST_VALUES = 100_000
-"""Largest number of keys and values in a spec, in which each alias counts with its whole
-content."""
+"""Largest number of keys and values in a spec; an alias counts with its whole content."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """Errors for unreadable YAML. ValueError: a date such as 2001-99-99. RecursionError: a block that
@@ -233,8 +232,7 @@ def _columns(rows: Any, kept: list[int]) -> Any:
 
 
 SPACE = "search.space."
-"""Prefix of searched keys. The dotted key that follows is one key: it is not divided at its
-dots."""
+"""Prefix of searched keys. The dotted key after the prefix is not divided at its dots."""
 
 
 def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:

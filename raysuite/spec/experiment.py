@@ -26,8 +26,7 @@ from raysuite.spec.training import TrainingOptions
 
 
 class SyntheticDataOptions(Options):
-    """Options of a synthetic data set for `raysuite data make`; defaults are the original's
-    values."""
+    """Options of a synthetic data set for `raysuite data make`; defaults are as in the original."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Share of the original's number of training images."""
@@ -38,8 +37,7 @@ class SyntheticDataOptions(Options):
     size: int | str | None = None
     """Size in pixels, such as 64, or 500x375 (width, height)."""
     content: Literal["natural", "noise"] = "natural"
-    """`natural`: images with a 1/f spectrum whose classes can be learned; `noise`: random pixels as
-    in DDLBench."""
+    """`natural`: images with a 1/f spectrum and learnable classes; `noise`: DDLBench's noise."""
     seed: int = Field(default=0, ge=0)
     """Seed of the images; equal seeds give equal files."""
 
@@ -82,8 +80,7 @@ class ModelOptions(Options):
     heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. If the number of classes differs, the last layer is initialised
-    at random."""
+    run's model.pt, or .safetensors. A last layer for another number of classes stays random."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
     statistics are still updated there."""
@@ -221,6 +218,5 @@ class ExperimentSpec(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """Options of the trials that find a batch size before the run; None if the spec gives all
-        sizes."""
+        """Options of the trials that find a batch size before the run; None without trials."""
         return self.strategy.auto or self.training.auto

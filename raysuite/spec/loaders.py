@@ -53,8 +53,7 @@ class _LoaderOptions(Options):
 
 
 class NativeOptions(_LoaderOptions):
-    """Decodes on the CPU: in the training loop, in threads, or in processes of PyTorch's
-    DataLoader."""
+    """Decodes on the CPU: in the training loop, in threads, or in PyTorch's DataLoader."""
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
@@ -106,8 +105,7 @@ class DaliOptions(_LoaderOptions):
 
 
 class MemoryOptions(_LoaderOptions):
-    """Reads and decodes the whole data set once, into memory that all workers of a node share. For
-    small data sets."""
+    """Decodes the whole data set once, into memory that all workers of a node share."""
 
     implementation = "raysuite.data.loaders.memory:MemoryLoader"
     tensors = "raysuite.data.loaders.tensor_loader:HeldLoader"
@@ -130,8 +128,7 @@ _OF_ONE_SIZE = ("idx", "binary", "pickle")
 
 class AutoOptions(_LoaderOptions):
     """Chooses `memory` if the decoded data set is known to be small (MNIST, CIFAR-10, digits), else
-    `native`, both with `threads: 0`. The plan states the choice. Samples, augmentation and order
-    are equal for both."""
+    `native`, both with `threads: 0`; the plan states which. Both deliver equal batches."""
 
     implementation = NativeOptions.implementation
     tensors = NativeOptions.tensors

@@ -175,8 +175,7 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling, also for the parameters that AdamW
-    updates."""
+    """Learning rate after the warm-up, before scaling; AdamW uses it too."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True

@@ -22,9 +22,8 @@ class ResourceOptions(Options):
     """CPUs of each worker, and so its number of torch threads."""
     binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
     """CPUs on which each worker's threads and loaders may run. `auto`: on hosts with several NUMA
-    nodes, the CPUs next to the worker's GPU, or an equal share of the CPUs if there are no GPUs; on
-    other hosts all CPUs. A list gives the CPUs of each worker of a host, in the kernel's notation:
-    [0-11, 12-23]."""
+    nodes, those next to the worker's GPU, or an equal share without GPUs; on other hosts all CPUs.
+    A list gives the CPUs of each worker of a host, in the kernel's notation: [0-11, 12-23]."""
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False

@@ -36,8 +36,7 @@ class Operation:
     """Counted from 0, in the order of the network."""
     version: int = 0
     """Number of updates, since the schedule's first step, in the weights of this pass. Both passes
-    of a micro-batch through a stage have the same version. For an update, the number of updates
-    before it."""
+    of a micro-batch through a stage have equal versions. For an update, the updates before it."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class Schedule:
     micro_batches: int
     """Micro-batches of a step, which ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers for each part of the network. The workers of a part take turns with its
-    micro-batches."""
+    """Number of workers for each part of the network; these take turns with micro-batches."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -66,8 +64,7 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy of the pipeline; the workers of a stage have consecutive
-        numbers."""
+        """Number of workers of one copy of the pipeline; those of a stage are consecutive."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
@@ -185,8 +182,7 @@ class Schedule:
 
 
 def in_flight(own: Sequence[Operation]) -> int:
-    """Largest number of forward passes whose activations a worker with these operations holds at a
-    time."""
+    """Largest number of forward passes whose activations a worker holds at a time."""
     held = most = 0
     for each in own:
         held += {"forward": 1, "backward": -1, "update": 0}[each.kind]

@@ -128,8 +128,7 @@ class ScriptOptions(Options):
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
     default: counted in the batches that the script takes from its DataLoader."""
     check: int = later(0, ge=0)
-    """Number of steps, from the first, after which the parameters of all ranks are compared; 0:
-    none."""
+    """The parameters of all ranks are compared after each of the first `check` steps."""
     stall_s: float = Field(default=1800.0, gt=0)
     """A run in which no rank takes a step for this many seconds is ended, as it hangs."""
 

@@ -105,8 +105,7 @@ class _Site(Options):
 
     @property
     def is_sif(self) -> bool:
-        """Whether an image is the path of a SIF, which raysuite's own command line of apptainer
-        runs."""
+        """Whether an image is the path of a SIF, which raysuite's apptainer command runs."""
         return self.engine == "apptainer" and not self.launch
 
     @field_validator("image")
@@ -349,8 +348,7 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning. If both were given, sbatch would use
-the last."""
+"""Key of a site -> options of sbatch with the same meaning. sbatch would use the last."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {

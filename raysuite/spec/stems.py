@@ -39,9 +39,8 @@ Stem = Literal["small", "large"]
 STEMS: tuple[Stem, ...] = ("small", "large")
 
 SMALL_UP_TO = 64
-"""Largest side in pixels of images for which the small stem is used. With torchvision's stem, the
-last stage of a ResNet has 2 x 2 pixels for images of 64 pixels, and 1 x 1 for MNIST and
-CIFAR-10."""
+"""Largest side in pixels of images for which the small stem is used. With torchvision's stem, a
+ResNet's last stage has 2 x 2 pixels for images of 64 pixels, and 1 x 1 for MNIST and CIFAR-10."""
 
 RESNETS = tuple(
     name

@@ -99,8 +99,7 @@ class Task(ABC):
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """A tensor of zeros, to which `count` adds counts in the last validation; None without
-        counts."""
+        """Zeros, to which `count` adds counts in the last validation; None without counts."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027

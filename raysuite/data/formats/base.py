@@ -68,9 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`, in one of `folders`, which are
-    below the set's folder: in the one that has most of the files. Raises DataError with the missing
-    names."""
+    """Find the files `names`, with or without the suffix `packed`, in the one of `folders` (below
+    the set's folder) that has most of them. Raises DataError with the missing names."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -186,8 +185,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as the network gets them: in training if `draw` is given, else in
-        validation."""
+        """The samples as the network gets them: for training if `draw` is given."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:

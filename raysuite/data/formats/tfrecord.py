@@ -97,8 +97,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted, without indices: in the folder, or else one level
-    below."""
+    """The sorted files that match a pattern, without indices, in the folder or one level below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -331,8 +330,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label under these feature names, and `more`
-    features."""
+    """An Example with an encoded image and a label under these names, and `more` features."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)

@@ -1,5 +1,4 @@
-"""Batches of random tensors that are already on the device, to measure throughput without
-loading."""
+"""Random tensors that are already on the device, to measure throughput without loading."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Load samples that go to the network unchanged: tokens, and samples of the user's own data
-sets."""
+"""Load samples that go to the network unchanged: tokens, and the user's own samples."""
 
 from __future__ import annotations
 

@@ -33,14 +33,12 @@ _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""Training images per class that a set with more than ten classes keeps, by having fewer
-classes."""
+"""A set of more than ten classes gets fewer classes if they have fewer training images."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time; a killed process loses at most one
-    chunk."""
+    """The part of a set that a process writes at a time. A killed process loses one chunk."""
 
     split: Split
     number: int

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 class AsynchronousEngine(PipelineEngine):
-    """Each step updates each stage once, but some of these updates happen in later steps, or in
-    `drain`."""
+    """Each step updates each stage once, but some updates happen in later steps or in `drain`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
