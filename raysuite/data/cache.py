@@ -26,7 +26,7 @@ _MANIFEST = "manifest.json"
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
 
-    Any number of processes may do so at once: each writes its own temporary folder next to
+    Any number of processes may call this at once: each writes its own temporary folder next to
     `folder`, and the first to rename it wins. Unlike locks, renames are safe on network file
     systems too.
 

@@ -164,8 +164,8 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile: Pillow refuses large ones, and other decoders ignore
-    them."""
+    """A PNG without texts and colour profile. Pillow refuses large texts and profiles, and other
+    decoders ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

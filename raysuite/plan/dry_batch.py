@@ -55,7 +55,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan of each group of plans that are equal in all that a dry batch depends on."""
+    """The first plan of each group of plans whose dry batches would be equal."""
     found: dict[tuple[Any, ...], RunPlan] = {}
     for plan in plans:
         depends = (

@@ -77,7 +77,7 @@ def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath 
         together = swept_keys(written)
         if key in together:
             wanted = [label[each] for each in together]
-            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix has it
+            value = wanted[0] if len(wanted) == 1 else wanted  # the form in the matrix
             return _at(written, values.index(value), key)
     return None
 

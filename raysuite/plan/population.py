@@ -87,7 +87,8 @@ def taken(scheduler: PbtScheduler, population: int) -> int:
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """New values derived from those of the source; keys in KEPT keep the trial's own values."""
+    """New values, derived from the values of the source; keys in KEPT keep the trial's own
+    values."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}

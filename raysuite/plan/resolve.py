@@ -125,7 +125,7 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """The numbers of one run, whose spec has its own seed and no matrix.
+    """Decide the numbers of one run; `spec` has the run's own seed and no matrix.
 
     If trials will find the batch size, the numbers are for the smallest candidate.
     """
@@ -160,7 +160,7 @@ def resolve(
 
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
     """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
-    they are incomplete."""
+    its declarations are incomplete."""
     if spec.task.classifies:
         return CLASSIFICATION
     from raysuite.tasks import facts_of
@@ -209,9 +209,9 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
     """Groups of consecutive runs that share workers; a group has as many workers as its largest
     run.
 
-    A smaller run uses the first ranks, and the others wait. On several nodes only runs of equal
-    size share workers: the first ranks of a large world are placed differently from the ranks of a
-    small one.
+    A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
+    equal size share workers: the first ranks of a large world are placed differently from the ranks
+    of a small world.
     """
     result: list[list[RunPlan]] = []
     last: Any = None

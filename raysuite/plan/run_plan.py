@@ -43,7 +43,7 @@ class RunPlan(BaseModel):
     """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
-    """Optimiser steps, including a last one with the remaining samples."""
+    """Optimiser steps, including a last step with the remaining samples."""
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
@@ -53,7 +53,7 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether trials will find the batch size; before, it is the smallest candidate."""
+        """Whether trials will find the batch size; until then, it is the smallest candidate."""
         return self.spec.auto is not None
 
     @property

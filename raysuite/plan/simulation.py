@@ -40,7 +40,8 @@ _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}
 
 
 def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
-    """The network inside a node, as calibrated. Raises UserError if the calibration lacks it."""
+    """The network inside a node, as calibrated. Raises UserError if the calibration lacks the
+    network."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
     if plan.schedule is not None:  # assumed: a sent byte costs as much as a gradient's

@@ -160,7 +160,7 @@ def _where(values: Mapping[str, Any]) -> Where:
     return lambda key: ("search", "space", key) if key in values else None
 
 
-# A sweep in its results folder: writing and reading it.
+# Write a sweep into its results folder, and read it.
 
 
 def create_sweep(document: Document, root: Path) -> Results:
@@ -231,7 +231,7 @@ def write_more_trials(document: Document, results: Results) -> None:
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # first, as it is harmless alone
+        results.write_decided(decided._replace(is_all=False))  # first: harmless if the next fails
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )

@@ -71,7 +71,7 @@ class TriedFile:
         append_line(self._file, checked_line(tried))
 
     def read(self) -> list[BatchTried]:
-        """All trials in order. Call it only while no rank is trying a size."""
+        """All trials in order. Call this only while no rank is trying a size."""
         ended, trying = self._lines()
         return ended if trying is None else [*ended, trying]
 

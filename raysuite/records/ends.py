@@ -29,9 +29,9 @@ FailReason = Literal[
 """gate: the gate check failed. error: an exception. lost: workers died too often. node_lost: a node
 was lost too often, or did not come back. interrupted: a user ended the run without a checkpoint.
 out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
-sweep allows. infeasible: a trial's values contradict each other, and it was not started. diverged:
-losses or weights are not finite; the time of its steps still counts. damaged: the journal is
-damaged, so that none of its figures counts; set by the reader, never written."""
+sweep allows. infeasible: a trial's values contradict each other, and the trial was not started.
+diverged: losses or weights are not finite; the time of its steps still counts. damaged: the journal
+is damaged, so that none of its figures counts; set by the reader, never written."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -140,7 +140,7 @@ class RunPruned(RecordBase):
 
 
 RunEnd = RunFinished | RunFailed | RunPruned
-"""The Records that end a run: it is not resumed."""
+"""The Records after which a run is not resumed."""
 
 
 def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:

@@ -144,7 +144,7 @@ def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
     stretches (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
-    # `level` is the level for one place; the probability that PLACES leaves is divided by the pairs
+    # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
     best: tuple[float, list[int]] | None = None
     for begin, end in pairs:

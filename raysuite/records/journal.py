@@ -210,8 +210,8 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """Open the newest results folder in `folder`: `folder` itself, a folder in it, or one below
-        that.
+        """Open the newest results folder in `folder`: `folder` itself, or a folder one or two
+        levels below.
 
         In earlier versions, `python -m raysuite.train` wrote into the experiment's folder itself.
         Raises UserError if there is no results folder.
@@ -273,7 +273,7 @@ class Results:
         spec: dict[str, Any],
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """Write what a sweep searches."""
+        """Write search.json, which `search` reads."""
         content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
         self._write(SEARCH, content)
 

@@ -19,7 +19,7 @@ class _Fact(BaseModel):
 
 
 class Candidate(_Fact):
-    """One thing to be timed: a loader with its options, or a limit."""
+    """A loader with its options, or a limit, that is to be timed."""
 
     name: str
     """`native · 2 threads`; unique among the candidates."""

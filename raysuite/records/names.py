@@ -17,7 +17,7 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task; plans of classification leave them out."""
+    """The declarations of a plan's task; plans of classification omit these."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 

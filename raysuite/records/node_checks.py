@@ -43,7 +43,7 @@ class NodeFigures(BaseModel):
     when: float
     """Seconds since 1970."""
     figures: dict[str, float]
-    """Figure by its key in CHECKS; those that could not be measured are left out."""
+    """Figure by its key in CHECKS; figures that could not be measured are left out."""
     all_reduce_s: float
     """Seconds of the global all-reduce, the same on all nodes."""
     transports: list[str]
@@ -91,7 +91,7 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, none is called slow: of two that differ, either may be the slow one."""
+"""With fewer nodes, no node is reported as slow: if two nodes differ, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Used for fewer than eight nodes, as their median absolute deviation is unreliable: with three

@@ -79,7 +79,7 @@ class Row:
     """E = S * workers of the baseline / workers; None relative to a row with as many workers."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None if there are no others."""
+    workers; None without other such rows."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
@@ -112,7 +112,7 @@ class Row:
 
     @property
     def timed(self) -> tuple[RunFigures, ...]:
-        """The runs whose times count: those in `counted`, and diverged ones."""
+        """The runs whose times count: the runs in `counted`, and diverged runs."""
         return _timed(self.runs)
 
     @property
@@ -146,7 +146,8 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in workers and what depends on them."""
+        """A key that is equal for rows that differ only in workers and in values that depend on
+        them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
         # if one repeat's spec gives the batch size, the row is grouped with rows whose specs do
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
@@ -198,8 +199,8 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
     else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
     other `baseline` is a row's name, or a part of it such as `single`: each row is then relative to
-    the match that is most like it (first in options, then loader, then strategy) and does the same
-    work.
+    the match with the same work that is most like the row (first in options, then loader, then
+    strategy).
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -246,9 +247,9 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 class Ratios:
     """Ratios of throughputs. A pair of rows has the same interval wherever it is reported.
 
-    At 95 %, all intervals of a report hold together for rows of the same work and number of
-    workers, so that the best of them may be picked afterwards. The same is true of all intervals of
-    rows relative to baselines with other numbers of workers.
+    Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
+    workers hold together, so that the best row may be picked afterwards. All intervals of rows
+    relative to baselines with other numbers of workers hold together too.
     """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):

@@ -20,7 +20,8 @@ PROJECTED_EPOCHS = 90
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
 """Cost of a step in forward passes: a backward pass counts as two, one for the gradient of the
-weights and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+weights and one for the gradient of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section
+2.1)."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ def step_traffic(
 ) -> Traffic | None:
     """The collectives in an optimiser step of a plan, computed from what each framework does.
 
-    `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of the
-    trained ones, `small` the number of parameters in small tensors. None if the strategy declares
-    no traffic. A test compares the result with counts of each framework's collectives. Flags, norms
+    `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
+    gradients, `small` the number of parameters in small tensors. None if the strategy declares no
+    traffic. A test compares the result with counts of each framework's collectives. Flags, norms
     and loss scales are left out, as they take some bytes each.
     """
     if int(plan["workers"]) == 1:

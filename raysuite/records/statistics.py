@@ -28,7 +28,7 @@ degrees of freedom costs more than a drift between rounds."""
 FEWEST_REPEATS = 4
 """Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
-"""Number of epochs below which the first cannot be compared with the spread of the others."""
+"""Number of epochs below which the first epoch cannot be compared with the other epochs."""
 
 Scale = Literal["positive", "share"]
 """positive: seconds, bytes, images per second. share: a part of a whole, in [0, 1]."""
@@ -255,9 +255,8 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
 
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:
-    """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of the
-    interval of each, [..., K, K] both, such that all K (K - 1) / 2 intervals hold together at
-    `level`.
+    """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
+    interval, both [..., K, K], such that all K (K - 1) / 2 intervals hold together at `level`.
 
     The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
     the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a

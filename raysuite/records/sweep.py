@@ -57,7 +57,7 @@ class TrialFigures:
 
     @property
     def taken(self) -> list[RunJudged]:
-        """PBT steps in which the trial took the weights of another one."""
+        """PBT steps in which the trial took the weights of another trial."""
         return [turn for turn in self.turns if turn.source is not None]
 
     @property

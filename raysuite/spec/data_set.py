@@ -54,7 +54,7 @@ class DataOptions(Options):
     """The data set's path; default for named data sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. It is required for `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or
     .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens`
-    (the same with .bin, and Megatron-LM's .idx)."""
+    (train.bin and val.bin, or train/*.bin and val/*.bin, and Megatron-LM's .idx)."""
     root: str | None = None
     """Instead of `path`: the folder that contains a named data set as NAME-FORMAT, whatever its
     format."""
@@ -63,7 +63,7 @@ class DataOptions(Options):
     channels: Literal[1, 3] | None = None
     """1: grey; 3: RGB; default: as in the named data set, or 3 for your own images."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, or the vocabulary size of `tokens`; required there and for `tfrecord`."""
+    """Number of classes, or vocabulary size; required for `tokens` and `tfrecord`."""
     sequence: int | None = later(None, ge=1)
     """Tokens in a sequence, for data sets of tokens."""
     features: FeatureMap = FeatureMap()
@@ -83,8 +83,8 @@ class DataOptions(Options):
     """Your own `module:function`, called for each image after `augment` and before `mean` and
     `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
-    """Handling of unreadable images. `error`: the run ends at the first one, and names it. `skip`:
-    all images are checked before the first epoch, and unreadable ones are left out."""
+    """Handling of unreadable images. `error`: the run ends at the first unreadable image. `skip`:
+    all images are checked before the first epoch, and unreadable images are left out."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed unchanged to your own `module:attribute`."""
 

@@ -61,8 +61,8 @@ class DatasetFacts:
 
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
-"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five
-held out for validation."""
+"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), of which every
+fifth is held out for validation."""
 DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
 """Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; they are used
 for other image sizes too. A test recomputes them."""
@@ -132,7 +132,7 @@ NAMED: dict[str, NamedSet] = {
         std=IMAGENET_STD,
         augment="none",
         fit="stretch",
-        origin=None,  # DDLBench (Jansen et al. 2020) makes it from noise
+        origin=None,  # DDLBench (Jansen et al. 2020) makes this set from noise
     ),
 }
 

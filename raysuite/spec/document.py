@@ -21,8 +21,8 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """Read numbers as in YAML 1.2: `1e-4` is a number, and `24:00:00` is text. PyYAML by itself
-    reads text and 86400."""
+    """Read numbers as in YAML 1.2: `1e-4` is a number (text in PyYAML), and `24:00:00` is text
+    (86400 in PyYAML)."""
 
 
 _COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
@@ -160,7 +160,7 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def set_key(document: Document, key: str, value: Any) -> None:
-    """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches it.
+    """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches `key`.
 
     `matrix.KEY` instead sets the values of KEY in the matrix, and `search.space.KEY` the
     distribution of KEY; null removes KEY from the search space.

@@ -74,7 +74,7 @@ _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
 
 
 def checked_bind(bind: str) -> str:
-    """Return the bind. Raises UserError unless it is SRC, SRC:DST or SRC:DST:ro."""
+    """Return the bind. Raises UserError unless the bind is SRC, SRC:DST or SRC:DST:ro."""
     parts = bind.split(":")
     absolute = all(part.startswith("/") for part in parts[:2])
     mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))

@@ -82,8 +82,8 @@ class ModelOptions(Options):
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
     run's model.pt, or .safetensors. A last layer for another number of classes stays random."""
     freeze: tuple[str, ...] = later(())
-    """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
-    statistics are still updated there."""
+    """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
+    BatchNorm's running statistics are still updated."""
 
     @field_validator("name")
     @classmethod
@@ -186,7 +186,7 @@ class ExperimentSpec(Options):
     """A sweep: the keys that `raysuite sweep SPEC` varies, and the goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
-    version. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
+    version. `matrix` replaces the whole matrix, `matrix.KEY` the values of one key."""
     scale: str = ""
     """The chosen version; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)

@@ -21,7 +21,7 @@ Decode = Literal["exact", "scaled"]
 
 
 class _LoaderOptions(Options):
-    """Capabilities of a loader; the defaults are those of most loaders."""
+    """Capabilities of a loader; the defaults suit most loaders."""
 
     implementation: ClassVar[str] = ""
     """`module:attribute` of its implementation of `raysuite.data.base.Loader`."""
@@ -47,7 +47,7 @@ class _LoaderOptions(Options):
         return False
 
     def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
-        """These options; for `auto`, those of the loader chosen for this data set."""
+        """These options; for `auto`, the options of the loader that suits this data set."""
         chosen: LoaderOptions = self  # type: ignore[assignment]
         return chosen
 

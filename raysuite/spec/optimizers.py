@@ -117,7 +117,7 @@ class LambOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.01, ge=0)
     """weight_decay * weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
@@ -133,7 +133,7 @@ class AdamWOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * this."""
     decay_bias_and_norm: bool = True
@@ -155,7 +155,7 @@ class ScheduleFreeOptions(_Optimizer):
     """Share of the average in the weights at which gradients are computed, and decay of the running
     mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
@@ -175,7 +175,7 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling; AdamW uses it too."""
+    """Learning rate after the warm-up, before scaling; AdamW uses the same rate."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True
@@ -189,7 +189,7 @@ class MuonOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """For AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """For AdamW: added to the root of the mean square."""
+    """For AdamW: added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * this."""
     decay_bias_and_norm: bool = False
@@ -239,7 +239,7 @@ class StepOptions(_Schedule):
 
 
 class CosineOptions(_Schedule):
-    """Half a cosine from the full rate down to `min_factor` times it."""
+    """Half a cosine from the full rate down to `min_factor` times the full rate."""
 
     name: Literal["cosine"] = "cosine"
     min_factor: float = Field(default=0.0, ge=0, le=1)

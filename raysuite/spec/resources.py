@@ -30,7 +30,7 @@ class ResourceOptions(Options):
     """Start new worker processes for every run instead of sharing them between runs with equal
     resources."""
     placement: Literal["pack", "spread"] = "pack"
-    """`pack`: workers on as few nodes as possible; `spread`: on as many as there are."""
+    """`pack`: workers on as few nodes as possible; `spread`: on as many nodes as possible."""
     wait_for_nodes_s: float = Field(default=300.0, ge=0)
     """Seconds to wait for a lost node, or a replacement, before the run fails."""
     elastic: bool = False
@@ -39,4 +39,4 @@ class ResourceOptions(Options):
     min_workers: int = Field(default=1, ge=1)
     """Smallest number of workers of an elastic run."""
     elastic_of: int | None = Field(default=None, ge=2)
-    """Number of workers of the run that this one replaces; raysuite sets it."""
+    """Number of workers of the run that this run replaces; raysuite sets the key."""

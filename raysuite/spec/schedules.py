@@ -45,9 +45,9 @@ class Schedule:
 
     name: ScheduleName
     micro_batches: int
-    """Micro-batches of a step, which ends with one update of every stage."""
+    """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers for each part of the network; these take turns with micro-batches."""
+    """Number of workers for each part of the network. They process micro-batches in turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -64,7 +64,7 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy of the pipeline; those of a stage are consecutive."""
+        """Number of workers of one copy of the pipeline; a stage's workers are consecutive."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:

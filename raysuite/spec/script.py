@@ -130,7 +130,7 @@ class ScriptOptions(Options):
     check: int = later(0, ge=0)
     """The parameters of all ranks are compared after each of the first `check` steps."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """A run in which no rank takes a step for this many seconds is ended, as it hangs."""
+    """A run is ended as hanging if no rank takes a step for this many seconds."""
 
     @field_validator("command", mode="before")
     @classmethod

@@ -76,9 +76,9 @@ class Dimension(Options):
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a value of `qrandint`, uniform in the logarithm; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
-    """One of these values, or whole blocks, with equal probability."""
+    """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Each drawn trial runs with every one of these values, or whole blocks; also written
+    """Each drawn trial runs with each of these values, which may be whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Condition: key of another `choice` or `grid` -> the value, or the name of the block, which
@@ -124,7 +124,7 @@ class Dimension(Options):
 
     def steps(self) -> Sequence[float]:
         """The values of a distribution of whole numbers or with a step, from low to high; empty for
-        all others."""
+        other distributions."""
         if "randint" in self.kind:
             return self.whole()
         if self.kind not in ("quniform", "qloguniform"):
@@ -229,10 +229,10 @@ class AshaScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """Epochs until the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of this many trials continues from a rung; each rung has this many times the epochs of
-    the one before."""
+    """At a rung, one of this many trials continues. Each rung has this many times the epochs of the
+    previous rung."""
     brackets: int = Field(default=1, ge=1)
-    """Number of brackets that trials are distributed over; the first rung of each is one rung later
+    """Number of brackets that trials are distributed over; a bracket's first rung is one rung later
     than in the previous bracket."""
 
 
@@ -249,7 +249,8 @@ class MedianScheduler(Options):
 
 class PbtScheduler(Options):
     """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846): trials are compared
-    after each interval; the worst continue from the weights of the best, with other values."""
+    after each interval; the worst trials continue from the weights of the best, with other
+    values."""
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)
@@ -261,8 +262,8 @@ class PbtScheduler(Options):
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these, with equal probability, and kept within its range; in
-    a `choice`, a neighbour in the list is taken (default: the paper's)."""
+    """A number is multiplied by one of these factors, with equal probability, and kept within its
+    range; in a `choice`, a neighbour in the list is taken (default: the paper's)."""
 
 
 SearcherOptions = Annotated[
@@ -279,7 +280,7 @@ SchedulerOptions = Annotated[
 
 
 class SearchOptions(Options):
-    """A sweep: trials of this spec, each of them a whole run with other values."""
+    """A sweep: trials of this spec. Each trial is a whole run with other values."""
 
     trials: int | None = Field(default=None, ge=1)
     """Number of trials that are drawn; with `grid` in the space, each drawn trial runs with every
@@ -297,7 +298,7 @@ class SearchOptions(Options):
     searcher: SearcherOptions = RandomSearch()
     """Chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Stops trials early, or lets them take the weights of better ones."""
+    """Stops trials early, or lets them take the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""

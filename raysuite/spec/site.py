@@ -82,8 +82,8 @@ class _Site(Options):
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
-    """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
-    up`."""
+    """Without an image: the interpreter that has raysuite; default: the interpreter that runs
+    `cluster up`."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
@@ -207,7 +207,7 @@ class SlurmSite(_Site):
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     requeue: bool = False
-    """Requeue the cluster's job if a node that it depends on fails, or if it is preempted."""
+    """Requeue the cluster's job if a node that it depends on fails, or if the job is preempted."""
     head_restarts: int = Field(default=2, ge=0)
     """How many times the cluster is restarted within the allocation after its head died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
@@ -229,7 +229,8 @@ class SlurmSite(_Site):
 
     @property
     def clusters(self) -> str:
-        """The SLURM clusters that one of `sbatch_lines` chooses; empty: the login node's."""
+        """The SLURM clusters that one of `sbatch_lines` chooses; empty for the login node's
+        cluster."""
         option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
         found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
         return found[-1] if found else ""
@@ -287,7 +288,7 @@ class HostsSite(_Site):
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
     """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or your own command
-    line. Yours contains {command}, or {line} if a shell reads it; and {host}, or {index}, the
+    line. Your own contains {command}, or {line} if a shell reads it; and {host}, or {index}, the
     host's position in the list."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
@@ -348,7 +349,7 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning. sbatch would use the last."""
+"""Key of a site -> options of sbatch with the same meaning. Given both, sbatch uses the last."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {

@@ -130,4 +130,4 @@ CLASSIFICATION = TaskFacts(
     ),
     primary="accuracy",
 )
-"""The task of plans without one."""
+"""The task of plans that name no task."""

@@ -31,7 +31,7 @@ class TrainingOptions(Options):
     """Samples of one optimiser step over all workers (strong scaling)."""
     batch_per_worker: NumberOrAuto | None = None
     """Samples of one optimiser step on each worker (weak scaling). `auto`, or `{auto: fastest,
-    at_most: 256}`: found by trials before the run, so that it depends on the machine."""
+    at_most: 256}`: found by trials before the run, and dependent on the machine."""
     accumulate: NumberOrAuto = 1
     """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
     memory, found by trials before the run; the global batch stays as given."""
@@ -58,7 +58,8 @@ class TrainingOptions(Options):
     batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
     sampler: Literal["shuffled", "balanced"] = later("shuffled")
     """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, but equally
-    many of each class: those of rare classes are repeated, and some of the others are left out."""
+    many of each class; samples of rare classes are repeated, and some samples of other classes left
+    out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Also keep an exponential moving average of the weights, and use the average in validation.
     The value is the share of the old average that each step keeps."""

@@ -8,8 +8,8 @@ MLflow, plots) reads its declarations:
     metrics                  each with the sums that it is computed from
     unit                     the unit that the throughput counts
 
-The loss of a step is sum / weight over the *global* batch. So it does not depend on how the samples
-and the counted tokens are split over ranks, micro-batches and a smaller last batch.
+The loss of a step is sum / weight over the *global* batch. It is therefore independent of how
+samples and tokens are split over ranks, micro-batches and a smaller last batch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Task(ABC):
     metrics: tuple[Metric, ...] = ()
     """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
-    """The metric for the training target, early stopping and sweeps; by default the first one."""
+    """The metric for the training target, early stopping and sweeps; by default the first
+    metric."""
     weighted: ClassVar[bool] = False
     """Whether `weight` differs from the number of samples."""
 

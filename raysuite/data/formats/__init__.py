@@ -53,7 +53,7 @@ def count_tensors(data: DataOptions) -> Counts:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
-    """Prepare the data set on this machine's disk, and return where it is.
+    """Prepare the data set on this machine's disk, and return its place.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
     checksums; all other sets are read in place, and only their listing is kept in the cache. May be

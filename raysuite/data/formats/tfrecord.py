@@ -4,8 +4,9 @@ A record is: length (uint64), masked CRC-32C of the length (uint32), the data, m
 data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 The index has a line `offset size` per record, in bytes, headers included, as written by NVIDIA's
-tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. It is
-built from its published description, so that neither TensorFlow nor a protobuf compiler is needed:
+tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. The
+message class is built from the published description, so that neither TensorFlow nor a protobuf
+compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 

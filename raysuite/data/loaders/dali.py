@@ -50,7 +50,7 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
     """Corner and extent of the whole pixels that each view touches, the view relative to the corner
-    (all in the order height, width), and whether the view is mirrored."""
+    (all in the order height, width), and whether it is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)

@@ -33,7 +33,7 @@ _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""A set of more than ten classes gets fewer classes if they have fewer training images."""
+"""Smallest number of training images per class in sets with more than ten classes."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set. An argument of None: the official
-    value.
+    """The parameters of a synthetic version of a named set. Arguments of None give official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more

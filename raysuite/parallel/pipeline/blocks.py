@@ -33,7 +33,7 @@ class Block:
 
     @property
     def modules(self) -> Iterator[nn.Module]:
-        """Every module of the block, submodules and the modules that contain them included."""
+        """Every module of the block, including submodules and their containers."""
         for part in self.parts:
             if isinstance(part, nn.Module):
                 yield from part.modules()
@@ -156,7 +156,7 @@ def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
     if inspect.ismethod(getattr(model, "layers", None)):  # not if a submodule has that name
         return [[each] if callable(each) else list(each) for each in model.layers()]
-    from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and few workers need it
+    from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and rarely needed
 
     if isinstance(model, ResNet):
         stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]
