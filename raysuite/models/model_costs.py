@@ -1,6 +1,6 @@
 """The cost of a model: parameters, forward FLOPs, bytes of activations and of gradients.
 
-Counted by running the model on torch's meta device, which has shapes but no values.
+The model is run on torch's meta device, which has shapes but no values.
 """
 
 from __future__ import annotations

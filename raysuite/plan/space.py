@@ -90,7 +90,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` that is on this side of `value`; `value` if there is none."""
+    """The step nearest to `wanted` among the steps on its side of `value`; `value` without any."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 

@@ -187,7 +187,7 @@ class SizeFigures:
     micro_batch: int
     fits: bool
     peak_bytes: int | None
-    """Peak memory of the worker that used most."""
+    """Peak memory of the worker that used the most memory."""
     limit_bytes: int | None
     images_per_second: Stat | None
     message: str

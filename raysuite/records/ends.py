@@ -77,7 +77,7 @@ class RunFinished(RecordBase):
     seconds: float
     """Wall clock of the whole run, except a profile, whose cost is recorded separately."""
     first_step_seconds: float
-    """From the start of the run in the worker to the end of its first optimiser step."""
+    """Seconds from the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
     """Wall clock time at the end of the first optimiser step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)

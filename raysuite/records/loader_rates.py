@@ -118,7 +118,7 @@ class LoadingRow:
     """Cores that everything else on the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput relative to that of decoding alone with as many threads."""
+    """Throughput relative to decoding alone with as many threads."""
     of_reading: Ratio | None
     failure: str
 

@@ -136,8 +136,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """The figures of all nodes, in the same order as `measure` returns.
 
-    While a node looks slow, all are measured again, up to five times, and the best figures of each
-    node are kept: a node that another program slowed for a moment is not slow.
+    While a node looks slow, all nodes are measured again, up to five times, and the best figures of
+    each node are kept: a node that another program slowed for a moment is not slow.
     """
     tries = [measure()]
     rows = tries[0]

@@ -89,7 +89,8 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline: no speed-up then."""
+    """Whether a script trains more or fewer parameters than its baseline; if so, there is no
+    speed-up."""
     break_even: Ratio | None = None
     """Steps after which torch.compile has saved its own time; None if steps are no shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)

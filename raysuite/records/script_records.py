@@ -49,7 +49,7 @@ class RankLog:
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     power: dict[str, Any] = field(default_factory=dict)
-    """The last reading of the energy counters, since the first step."""
+    """The last reading of the energy counters, counted from the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -74,7 +74,7 @@ class TrialFigures:
 
 
 def trials(results: Results) -> list[TrialFigures]:
-    """Every trial that was chosen, in that order."""
+    """Every chosen trial, in the order in which trials were chosen."""
     return [trial_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
 
 

@@ -135,7 +135,7 @@ class AdamWOptions(_Optimizer):
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Each step multiplies each weight by 1 - learning rate * this."""
+    """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
@@ -191,7 +191,7 @@ class MuonOptions(_Optimizer):
     eps: float = Field(default=1e-8, gt=0)
     """For AdamW: added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Each step multiplies each weight by 1 - learning rate * this."""
+    """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
 

@@ -102,7 +102,7 @@ class Schedule:
                 return sum(self.replicas[stage + 1 :]) // self.replicas[stage]
 
     def step(self, worker: int, index: int) -> Iterator[Operation]:
-        """A worker's operations in step `index`, counted from 0, when the pipeline was empty."""
+        """A worker's operations in step `index`. Step 0 begins with an empty pipeline."""
         count, delay = self._passes(worker), self.delay(worker)
         first = index * count
         begin = 0 if self.asynchronous else first  # the first pass after the pipeline was empty
@@ -215,7 +215,7 @@ class Slot(NamedTuple):
 
 
 def unit_times(operation: Operation) -> float:
-    """A backward pass takes twice as long as a forward pass, and an update nothing."""
+    """A backward pass takes twice as long as a forward pass, and an update takes no time."""
     return {"forward": 1.0, "backward": 2.0, "update": 0.0}[operation.kind]
 
 

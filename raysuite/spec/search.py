@@ -256,8 +256,8 @@ class PbtScheduler(Options):
     interval_epochs: int = Field(ge=1)
     """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials, rounded up but at most half: this many of the worst take the weights of
-    this many of the best (default: Ray Tune's; the paper's truncation selection: 20 %)."""
+    """Share of the trials, rounded up but at most half, that take the weights of the same number of
+    best trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""

@@ -172,7 +172,7 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
 # `raysuite data check`: each sample is read as by loaders, and read again.
 
 _CHUNK = 500
-"""Samples per task: each task makes the data set twice."""
+"""Samples per task; each task makes two instances of the data set."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:

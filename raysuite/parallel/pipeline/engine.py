@@ -641,7 +641,7 @@ def _bytes(value: Tensor) -> int:
 
 
 def _kind(value: Any) -> tuple[int | None, Any]:
-    """The dtype's index and the shape of a tensor; None and the value of a number."""
+    """(index of the dtype, shape) of a tensor; (None, value) of a number."""
     if isinstance(value, Tensor):
         return _SENT_DTYPES.index(value.dtype), list(value.shape)
     return None, value

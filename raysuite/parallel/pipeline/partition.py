@@ -42,9 +42,10 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     """The number of blocks in each stage: contiguous stages of at least one block that minimise the
     largest cost.
 
-    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. Exact, by dynamic
-    programming over (stages, first blocks), in O(stages * count^2). Among equally good partitions,
-    the one with shorter earlier stages is returned. Raises UserError with fewer blocks than stages.
+    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. The result is exact:
+    dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally good
+    partitions, the one with shorter earlier stages is returned. Raises UserError with fewer blocks
+    than stages.
     """
     if count < stages:
         raise UserError(
