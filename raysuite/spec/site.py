@@ -349,7 +349,8 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning. Given both, sbatch uses the last."""
+"""Key of a site -> options of sbatch with the same meaning. If both are given, sbatch uses the
+last."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {
