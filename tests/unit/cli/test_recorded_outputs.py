@@ -20,11 +20,12 @@ from tests.fake_results import FOUR_KINDS, write_results
 from tests.fake_sweeps import write_sweep
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+SLURM = ("slurm-generic", "juwels-booster", "jupiter-booster", "alps-clariden", "perlmutter")
 _ONE = "spec.yaml matrix=null training.global_batch=64"
 _DDP = f"{_ONE} strategy=ddp"
 _PIPELINE = "'strategy={name: pipeline, schedule: gpipe, micro_batches: 4}' resources.workers=2"
-_MOMENT = re.compile(r"\d{8}-\d{6}|\"(time|simulated_in_s)\": [\d.]+,")
-"""When or how fast a command ran."""
+_OWN = re.compile(r"\d{8}-\d{6}|\"(time|simulated_in_s)\": [\d.]+,|[^\s(]+(?= -P -m)")
+"""When, how fast and by which Python a command ran."""
 COMMANDS = {
     "predict": (
         "calibrate seen --out c.yaml",
@@ -49,6 +50,16 @@ COMMANDS = {
         f"simulate {_DDP} --workers 4 --network hdr-fat-tree --per-second 9 --storage-per-second 9",
         f"simulate {_DDP} --workers 2,8 --per-second 300",
     ),
+    "sites": (
+        *(f"cluster up --site {each} --nodes 2-4 --dry-run" for each in SLURM),
+        "cluster up --site polaris --hosts a,b,c --dry-run",
+        "run experiments/quickstart.yaml resources.device=cpu --dry-run",
+        "run experiments/segmentation.yaml resources.device=cpu --dry-run --json",
+        "sweep experiments/sweep-quickstart.yaml resources.device=cpu --dry-run",
+        "sweep experiments/sweep-population.yaml resources.device=cpu --dry-run --json",
+        "models resnet50 vgg11 --json",
+        "schema",
+    ),
     "results": (
         "report kinds",
         "report kinds --baseline horovod --json",
@@ -66,6 +77,8 @@ def test_outputs_are_as_recorded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    Path("experiments").symlink_to(EXPERIMENTS)
     if name == "results":
         write_population(tmp_path / "population")
         write_sweep(tmp_path / "sweep")
@@ -79,7 +92,7 @@ def test_outputs_are_as_recorded(
     for command in COMMANDS[name]:
         result = CliRunner().invoke(app, shlex.split(command))
         assert result.exit_code == 0, result.output
-        printed = _MOMENT.sub("", result.output)
+        printed = _OWN.sub("", result.output)
         found[command] = json.loads(printed) if "--json" in command else printed.splitlines()
     recorded.check(f"cli-{name}", found, tmp_path)
 
