@@ -9,11 +9,12 @@ from typing import Any
 from raysuite import models
 from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
+from raysuite.spec.experiment import ExperimentSpec
 
 
-def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's network cannot be imported; tried in this process."""
-    message = import_error(models.check, plan.spec.model.name)
+def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
+    """Why the spec's network cannot be imported; tried in this process."""
+    message = import_error(models.check, spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 
