@@ -49,7 +49,7 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
 def test_what_this_machine_lacks_is_named_beside_what_is_infeasible(
     tmp_path: Path, words: list[str]
 ) -> None:
-    file = write(tmp_path, "resources: {workers: 3}\n")  # of which none gets an equal share of 8
+    file = write(tmp_path, "strategy: ddp\nresources: {workers: 3}")  # no equal shares of 8
     network = "model={name: 'nomod:Net', weights: absent.pt}"
     result = CliRunner().invoke(app, [*words, str(file), network])
     here = {"model.name", "model.weights"} if "--gpus" not in words else set()
