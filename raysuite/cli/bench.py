@@ -330,7 +330,6 @@ def batch(
     from raysuite.orchestrate import preflight
     from raysuite.orchestrate.ray_cluster import connect
     from raysuite.orchestrate.stopping import StopWatch
-    from raysuite.plan import make_plans
     from raysuite.plan.batch_candidates import opened
     from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
@@ -338,7 +337,7 @@ def batch(
     document = read_document(spec, overrides or [], scale)
 
     def wishes(gpus: int | None) -> list[RunPlan]:
-        plans = make_plans(document, gpus)
+        plans = preflight.plans_here(document, gpus)
         return _distinct([opened(plan, at_most, memory_share) for plan in plans])
 
     first = wishes(gpus_before(address))

@@ -241,7 +241,8 @@ class SuiteWork(Work[RunRequest]):
 
     def plan(self) -> None:
         from raysuite.orchestrate import budget, suite
-        from raysuite.plan import check_unchanged, make_plans, passed_over
+        from raysuite.orchestrate.preflight import plans_here
+        from raysuite.plan import check_unchanged, passed_over
 
         request = self.request
         self.plans: Sequence[RunPlan] = []
@@ -256,7 +257,7 @@ class SuiteWork(Work[RunRequest]):
                 self.document = read_document(request.spec, request.overrides, request.scale)
             if request.budget_s is not None:
                 set_key(self.document, "repeats", budget.MOST_REPEATS)
-            self.plans = make_plans(self.document, gpus_before(request.address))
+            self.plans = plans_here(self.document, gpus_before(request.address))
             if request.resume:
                 self.opened = suite.latest(self.plans[0].spec.name, request.root)
                 print_what_changed(self.opened, self.document)

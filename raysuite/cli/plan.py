@@ -46,12 +46,12 @@ def plan(
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
     """
-    from raysuite.orchestrate.preflight import check_here, dry_batch
-    from raysuite.plan import make_plans, official
+    from raysuite.orchestrate.preflight import check_here, dry_batch, plans_here
+    from raysuite.plan import official
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
-    plans = make_plans(document, gpus, elsewhere=gpus is not None)
+    plans = plans_here(document, gpus, elsewhere=gpus is not None)
     if gpus is None:
         check_here(plans, document, deep)
     elif deep:

@@ -311,9 +311,11 @@ def _twice(number: int) -> int:
 
 def mlflow() -> str:
     """Write a metric to a new SQLite store of MLflow, and read it back."""
-    from mlflow import MlflowClient
+    from raysuite.track.store import quiet
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        from mlflow import MlflowClient
+
         client = MlflowClient(sqlite_uri(Path(folder, "trial.db")))
         experiment = client.create_experiment("trial", artifact_location=Path(folder).as_uri())
         run = client.create_run(experiment).info.run_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -104,7 +105,9 @@ def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
         if isinstance(results.end_of(plan.run_id), RunFailed):
             remove_checkpoint(checkpoint_folder(results, plan.run_id))
             file = results.journal_file(plan.run_id)
-            file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
+            seconds = itertools.count(int(time.time()))
+            names = (file.with_name(f"journal.failed-{second}.jsonl") for second in seconds)
+            file.rename(next(name for name in names if not name.exists()))
             for record in records:
                 if isinstance(record, BatchFound):
                     Journal(file).write(record)

@@ -9,11 +9,12 @@ from typing import Any
 from raysuite import models
 from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
+from raysuite.spec.experiment import ExperimentSpec
 
 
-def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Import the plan's network in this process; return a Mistake if that fails."""
-    message = import_error(models.check, plan.spec.model.name)
+def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
+    """Import the spec's network in this process; return a Mistake if that fails."""
+    message = import_error(models.check, spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 

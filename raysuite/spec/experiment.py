@@ -80,7 +80,8 @@ class ModelOptions(Options):
     heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. A last layer for another number of classes stays random."""
+    run's model.pt, or .safetensors. A last layer for other classes starts at random, and is named
+    as the run starts."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
     BatchNorm's running statistics are still updated."""

@@ -232,7 +232,7 @@ class TrialSource(Searcher):
 
     def _can_be(self, plan: RunPlan) -> bool:
         """Whether this cluster can execute the run; if not, record the run as infeasible."""
-        wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
+        wrong = [*unknown_model(plan.spec), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
             message = "; ".join(str(mistake) for mistake in wrong)
