@@ -25,14 +25,8 @@ have-python:
 lock: have-python ## Resolve pyproject.toml anew; UPGRADE=1 takes the newest versions
 	@$(PYTHON) deploy/lock_requirements.py $(if $(UPGRADE),--upgrade)
 
-QUICKSTART = $(BIN)/raysuite run experiments/quickstart.yaml
-demo: have-python ## Train and compare on this machine, and write the report
-	@test -f .venv/raysuite-setup.json || { set -e; \
-	  $(PYTHON) deploy/setup_venv.py --before-horovod; \
-	  echo "demo: first four variants, once each; then Horovod is built, and all six are compared"; \
-	  $(QUICKSTART) 'matrix.strategy=[ddp, deepspeed]' repeats=1; }
-	@$(MAKE) --no-print-directory setup
-	$(QUICKSTART)
+demo: setup ## Train and compare on this machine, and write the report
+	$(BIN)/raysuite run experiments/quickstart.yaml
 
 sweep: setup ## Search rate, batch and schedule of a small network, twelve trials, and write the report
 	$(BIN)/raysuite sweep experiments/sweep-quickstart.yaml
