@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -34,8 +35,10 @@ ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
 # pip, setuptools and wheel download Horovod's source; uv does everything else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
 # Half of all Python files have tests or are of packages that no run imports.
-OF_RUNS = """PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia
-opentelemetry pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton""".split()
+OF_RUNS = (
+    "PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia opentelemetry "
+    "pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton"
+)
 STARTED = time.monotonic()
 
 
@@ -185,9 +188,10 @@ def compile_packages() -> None:
     compiles torch's files. Files that are no Python of this version, such as templates, are left.
     """
     say("compiling the packages' Python files")
-    command = (PYTHON.as_posix(), "-m", "compileall", "-qq", "-j", "0", "-x", "/tests?/|/testing/")
     (packages,) = (VENV / "lib").glob("python*/site-packages")
-    folders = [packages / name for name in OF_RUNS]
+    tests = f"{re.escape(str(packages))}.*/(tests?|testing)/"
+    command = (PYTHON, "-m", "compileall", "-qq", "-j", "0", "-x", tests)
+    folders = [packages / name for name in OF_RUNS.split()]
     subprocess.run((*command, *folders), stdout=subprocess.DEVNULL, check=False)
 
 
