@@ -36,8 +36,8 @@ ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
 # Half of all Python files have tests or are of packages that no run imports.
 OF_RUNS = (
-    "PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia opentelemetry "
-    "pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton"
+    "PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia "
+    "opentelemetry pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton"
 )
 STARTED = time.monotonic()
 
