@@ -219,7 +219,7 @@ def build_horovod(uv: Path, env: dict[str, str]) -> Path:
     target = horovod_wheel.Environment(PYTHON, torch_version, tag, horovod_wheel.gpu_choice())
     say(
         f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} "
-        "(a first build takes about half a minute on two cores)"
+        "(a first build takes about a minute on two cores)"
     )
     return horovod_wheel.wheel(target, uv, CACHE, env, say)
 
