@@ -61,7 +61,8 @@ def gpu_choice() -> str:
 
 def cache_key(environment: Environment) -> str:
     """A hash over everything that affects the compiled wheel."""
-    recipe = hashlib.sha256(PATCH.read_bytes() + SOURCE.read_bytes()).hexdigest()[:10]
+    options = repr(BUILD_FLAGS).encode()
+    recipe = hashlib.sha256(PATCH.read_bytes() + SOURCE.read_bytes() + options).hexdigest()[:10]
     gpu = environment.gpu.lower() or "cpu"
     torch = environment.torch_version
     return f"horovod-{environment.python_tag}-torch{torch}-{gpu}-{platform.machine()}-{recipe}"

@@ -48,7 +48,7 @@ def set_up(facts: dict[str, object]) -> None:
         files.append(setup.REQUIREMENTS / "cuda12.txt")
     setup.run(*install, "--require-hashes", *(f"--requirement={path}" for path in files), env=env)
     if "horovod" in extras:
-        setup.install_horovod(uv, env)
+        setup.install_horovod(uv, env, setup.build_horovod(uv, env))
     (wheel,) = (setup.ROOT / "dist").glob("raysuite-*.whl")
     setup.run(*install, "--no-deps", wheel, env=env)
     setup.say("recording what the image holds")

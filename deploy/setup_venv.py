@@ -1,7 +1,7 @@
 """Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
 
-With --before-horovod, it ends before the longest part, which compiles all Python files and Horovod;
-the next set-up continues there.
+With --before-horovod, it ends before Horovod is built and Python files are compiled; the next
+set-up continues there.
 Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
 If an optional package cannot be installed, the set-up prints the reason, continues and succeeds.
 """
@@ -12,9 +12,12 @@ import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import horovod_wheel
@@ -33,6 +36,11 @@ ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
 """Installed if EXTRAS names them, such as tensorflow,jax; extras installed earlier are kept."""
 # pip, setuptools and wheel download Horovod's source; uv does everything else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
+# Half of all Python files have tests or are of packages that no run imports.
+OF_RUNS = (
+    "PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia "
+    "opentelemetry pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton"
+)
 STARTED = time.monotonic()
 
 
@@ -176,39 +184,52 @@ def compile_bytecode() -> None:
 
 
 def compile_packages() -> None:
-    """Compile the Python files of all packages.
+    """Compile the Python files of the packages that runs import.
 
     Otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every worker of every run
     compiles torch's files. Files that are no Python of this version, such as templates, are left.
     """
     say("compiling the packages' Python files")
-    command = (PYTHON.as_posix(), "-m", "compileall", "-qq", "-j", "0", VENV / "lib")
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    (packages,) = (VENV / "lib").glob("python*/site-packages")
+    tests = f"{re.escape(str(packages))}.*/(tests?|testing)/"
+    command = (PYTHON, "-m", "compileall", "-qq", "-j", "0", "-x", tests)
+    folders = [packages / name for name in OF_RUNS.split()]
+    subprocess.run((*command, *folders), stdout=subprocess.DEVNULL, check=False)
 
 
-def install_horovod(uv: Path, env: dict[str, str]) -> None:
-    """Build or fetch the wheel and install it; raises HorovodError or SetupError."""
+def start_horovod(uv: Path, env: dict[str, str], pool: Executor) -> Callable[[], Path]:
+    """Start to build Horovod with the few packages that this needs; returns what waits for it.
+
+    A build for GPUs imports torch: it starts when it is waited for, as one whose packages failed.
+    """
+    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
+    locked = [part for name in ("base", "horovod") for part in ("-c", REQUIREMENTS / f"{name}.txt")]
+    if not horovod_wheel.gpu_choice():
+        try:
+            run(*install, "torch", "setuptools", "packaging", "cmake", *locked, env=env)
+            return pool.submit(build_horovod, uv, env).result
+        except SetupError:
+            pass
+    return lambda: build_horovod(uv, env)
+
+
+def build_horovod(uv: Path, env: dict[str, str]) -> Path:
+    """Build or fetch the wheel; raises HorovodError."""
     code = "import importlib.metadata as m, sys; v = sys.version_info; "
     code += "print(m.version('torch'), f'cp{v[0]}{v[1]}')"
     torch_version, tag = subprocess.check_output((PYTHON, "-c", code), text=True).split()
     target = horovod_wheel.Environment(PYTHON, torch_version, tag, horovod_wheel.gpu_choice())
     say(
         f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} "
-        "(a first build takes about 2 minutes on two cores)"
+        "(a first build takes about a minute on two cores)"
     )
-    wheel = horovod_wheel.wheel(target, uv, CACHE, env, say)
-    run(
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        PYTHON,
-        "--no-deps",
-        "--reinstall",
-        wheel,
-        env=env,
-    )
+    return horovod_wheel.wheel(target, uv, CACHE, env, say)
+
+
+def install_horovod(uv: Path, env: dict[str, str], wheel: Path) -> None:
+    """Install the wheel; raises SetupError."""
+    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps", "--reinstall")
+    run(*install, wheel, env=env)
 
 
 def set_up(before_horovod: bool = False) -> None:
@@ -226,19 +247,21 @@ def set_up(before_horovod: bool = False) -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("")
     say("installing the locked packages (a first download takes minutes)")
-    off = install_packages(uv, env, extras)
-    editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
-    run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
-    if before_horovod:
-        return
-    if "horovod" not in off:
-        try:
-            install_horovod(uv, env)
-        except (horovod_wheel.HorovodError, SetupError) as error:
-            off["horovod"] = str(error)
-            # A Horovod that was built for another torch must not count as working.
-            run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
-    compile_packages()
+    with ThreadPoolExecutor() as pool:
+        wheel = None if before_horovod else start_horovod(uv, env, pool)
+        off = install_packages(uv, env, extras)
+        editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+        run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
+        if wheel is None:
+            return
+        compile_packages()
+        if "horovod" not in off:
+            try:
+                install_horovod(uv, env, wheel())
+            except (horovod_wheel.HorovodError, SetupError) as error:
+                off["horovod"] = str(error)
+                # A Horovod that was built for another torch must not count as working.
+                run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
     compile_bytecode()
     stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")

@@ -74,6 +74,18 @@ def test_cache_key_changes_with_what_is_compiled_in() -> None:
     assert len(keys) == 4
 
 
+def test_cache_key_changes_with_the_patch_and_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [horovod_wheel.cache_key(ENVIRONMENT)]
+    monkeypatch.setitem(horovod_wheel.BUILD_FLAGS, "HOROVOD_WITHOUT_MPI", "0")
+    keys.append(horovod_wheel.cache_key(ENVIRONMENT))
+    monkeypatch.setattr(horovod_wheel, "PATCH", tmp_path / "patch")
+    horovod_wheel.PATCH.write_bytes(b"another")
+    keys.append(horovod_wheel.cache_key(ENVIRONMENT))
+    assert len({*keys}) == 3
+
+
 def test_a_cached_wheel_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     wheel = tmp_path / "wheels" / horovod_wheel.cache_key(ENVIRONMENT) / "horovod-1.whl"
@@ -188,23 +200,48 @@ def test_make_lists_its_targets() -> None:
     assert listed == ["help", *habits, *tests, "image", "report", *lab, *cluster, "clean"]
 
 
-def test_a_set_up_before_horovod_leaves_its_build_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("gpu", ["", "NCCL"])
+def test_horovod_is_built_beside_the_download_and_for_gpus_after_it(
+    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = []
-    later = {"install_horovod", "compile_packages", "compile_bytecode"}
-    for name in ("run", "install_packages", "report", *later):
-        monkeypatch.setattr(setup_venv, name, lambda *_, _name=name, **__: done.append(_name) or {})
+    started, installed = threading.Event(), []
+
+    def build(*_: object) -> Path:
+        started.set()
+        return tmp_path / "horovod.whl"
+
+    def packages(*_: object) -> dict[str, str]:
+        assert started.wait(0 if gpu else 30) is not bool(gpu)
+        return {}
+
+    for name in ("run", "report", "compile_packages", "compile_bytecode"):
+        monkeypatch.setattr(setup_venv, name, lambda *_, **__: None)
     monkeypatch.setattr(setup_venv, "private_uv", lambda: Path("uv"))
     monkeypatch.setattr(setup_venv, "uv_environment", lambda uv: {})
+    monkeypatch.setattr(setup_venv, "build_horovod", build)
+    monkeypatch.setattr(setup_venv, "install_packages", packages)
+    monkeypatch.setattr(setup_venv, "install_horovod", lambda *given: installed.append(given[2]))
     monkeypatch.setattr(setup_venv, "VENV", setup_venv.ROOT / "no")
     for name in ("STAMP", "LOG"):
         monkeypatch.setattr(setup_venv, name, tmp_path / name)
     monkeypatch.delenv("EXTRAS", raising=False)
-    setup_venv.set_up(before_horovod=True)
-    assert "install_packages" in done
-    assert not later & set(done)
-    assert not setup_venv.STAMP.exists()
+    monkeypatch.setenv("RAYSUITE_HOROVOD_GPU", gpu)
     setup_venv.set_up()
-    assert later < set(done)
+    assert installed == [tmp_path / "horovod.whl"]
     assert setup_venv.STAMP.exists()
+
+
+def test_packages_of_runs_are_compiled_and_their_tests_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "tests" / "lib" / "python3.11" / "site-packages"
+    for name in ("torch/a.py", "torch/testing/b.py", "pandas/tests/c.py", "sphinx/d.py"):
+        file = packages / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x = 1\n")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(setup_venv, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(setup_venv, "VENV", tmp_path / "tests")
+    setup_venv.compile_packages()
+    assert [each.parent.parent for each in packages.rglob("*.pyc")] == [packages / "torch"]
