@@ -2,7 +2,7 @@
 
 One class per loader holds its options and declares its capabilities, so that no other code tests
 for a loader's name. To add one: its class here, listed in `LoaderOptions`; its file in
-`raysuite/data/loaders/`; docs/reference/data.md.
+`raysuite/data/loaders/`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NativeOptions(_LoaderOptions):
 
 
 class DaliOptions(_LoaderOptions):
-    """NVIDIA DALI."""
+    """NVIDIA DALI's pipeline, on the CPU or on the GPU. For large images on a GPU."""
 
     implementation = "raysuite.data.loaders.dali:DaliLoader"
     part = "dali"

@@ -2,7 +2,7 @@
 
 One class per strategy holds its options and declares its capabilities, so that no other code tests
 for a strategy's name. To add one: its class here, listed in `StrategyOptions`; its engine in
-`raysuite/parallel/`; docs/reference/strategies.md.
+`raysuite/parallel/`; its variants in tests/contract/variants.py.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class SingleOptions(_StrategyOptions):
 
 
 class DdpOptions(_StrategyOptions):
-    """PyTorch DistributedDataParallel."""
+    """PyTorch's DDP: gradients are all-reduced in buckets during the backward pass."""
 
     engine = "raysuite.parallel.ddp:Ddp"
     verified = ({},)
@@ -390,7 +390,7 @@ _CYCLES = 3
 
 
 class HorovodOptions(_StrategyOptions):
-    """Horovod's DistributedOptimizer."""
+    """Horovod: gradients are all-reduced tensor by tensor, fused, during the backward pass."""
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"
@@ -463,7 +463,7 @@ pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
-    """DeepSpeed's engine with ZeRO."""
+    """DeepSpeed's engine: optimiser state, gradients and weights are sharded, by ZeRO's stage."""
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
@@ -605,7 +605,7 @@ class _WrappedDdpOptions(_StrategyOptions):
 
 
 class FabricOptions(_WrappedDdpOptions):
-    """Lightning Fabric around PyTorch's DDP."""
+    """PyTorch's DDP, set up and driven by Lightning Fabric."""
 
     engine = "raysuite.parallel.fabric:Fabric"
     part = "fabric"
@@ -614,7 +614,7 @@ class FabricOptions(_WrappedDdpOptions):
 
 
 class AccelerateOptions(_WrappedDdpOptions):
-    """Hugging Face Accelerate around PyTorch's DDP."""
+    """PyTorch's DDP, set up and driven by Hugging Face Accelerate."""
 
     engine = "raysuite.parallel.accelerate:Accelerate"
     part = "accelerate"
@@ -665,7 +665,7 @@ class KerasOptions(TensorflowOptions):
 
 
 class JaxOptions(_RebuiltOptions):
-    """JAX in several processes, with gradients averaged by Gloo."""
+    """JAX in several processes: gradients are averaged as one vector after the backward pass."""
 
     engine = "raysuite.parallel.jax:Jax"
     part = "jax"
@@ -674,7 +674,7 @@ class JaxOptions(_RebuiltOptions):
 
 
 class FsdpOptions(_StrategyOptions):
-    """PyTorch's fully sharded data parallelism, `fully_shard`."""
+    """PyTorch's `fully_shard`: weights, gradients and optimiser state, sharded block by block."""
 
     engine = "raysuite.parallel.fsdp:Fsdp"
     verified = ({},)
