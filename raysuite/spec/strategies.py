@@ -98,6 +98,8 @@ class Network:
     """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
+    hooked: tuple[str, ...] = ()
+    """Parameters with hooks on their gradients."""
     scripted: bool = False
     """Whether the network is a ScriptModule."""
     synced: tuple[str, ...] = ()
@@ -517,14 +519,8 @@ class DeepSpeedOptions(_StrategyOptions):
                 f"{listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; "
                 "give it the shape [1], or choose another strategy",
             )
-        if self.zero_stage == 3 and (network.empty or network.scripted):
-            what = (
-                f"{listed(network.empty)}: without a value" if network.empty else "a ScriptModule"
-            )
-            yield (
-                "strategy.zero_stage",
-                f"{what}, which stage 3 cannot shard; set it to 2 or less",
-            )
+        if self.zero_stage == 3 and (what := _unshardable(network)):
+            yield "strategy.zero_stage", f"{what}, which stage 3 cannot shard; set it to 2 or less"
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -724,6 +720,14 @@ class FsdpOptions(_StrategyOptions):
                 "strategy.name",
                 f"{listed(network.scalar)}: of no dimension, which fsdp cannot shard; give it the "
                 "shape [1], or choose another strategy",
+            )
+        if what := _unshardable(network):
+            yield "strategy.name", f"{what}, which fsdp cannot shard; choose another strategy"
+        if network.hooked:
+            yield (
+                "strategy.name",
+                f"{listed(network.hooked)}: a hook on the gradient, which fsdp would not call; "
+                "remove it, or choose another strategy",
             )
 
     def traffic(
@@ -980,6 +984,13 @@ class CustomOptions(_StrategyOptions):
 def listed(names: Sequence[str]) -> str:
     """`parameters a, b and 3 more`."""
     return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
+
+
+def _unshardable(network: Network) -> str:
+    """What of a network cannot be sharded; empty if all of it can."""
+    if network.empty:
+        return f"{listed(network.empty)}: without a value"
+    return "a ScriptModule" if network.scripted else ""
 
 
 def _zero_gradients(name: str, network: Network) -> Refusals:

@@ -56,25 +56,30 @@ def zero(stage: int, **options: Any) -> dict[str, Any]:
 
 WHOLE = ("lamb", "muon", "schedule_free")
 EVERY = (*WHOLE, "sgd", "lars", "adamw", "tuned", "weighted")
-LAYERS = {"name": "fsdp", "units": "layers", "reshard_after_forward": False}
+LAYERS = {"name": "fsdp", "units": "layers"}
+KEPT = {**LAYERS, "reshard_after_forward": False}
 SEARCHED = dict.fromkeys(("unused", "every_second_step"), "strategy.find_unused_parameters")
-SOMETIMES, SCALAR = {"every_second_step": "strategy.name"}, {"scalar": "strategy.name"}
-ZEROED = {**SOMETIMES, "unused": "model.freeze"}
-ZERO = {**ZEROED, **SCALAR}
+ZEROED = {"every_second_step": "strategy.name", "unused": "model.freeze"}
+ZERO = {**ZEROED, "scalar": "strategy.name"}
 ZERO_3 = {**ZERO, **dict.fromkeys(("empty", "scripted"), "strategy.zero_stage")}
+OF_FSDP = dict.fromkeys(
+    ("every_second_step", "scalar", "empty", "scripted", "hooked"), "strategy.name"
+)
 
 VARIANTS = {
     "ddp": Variant(
         {"name": "ddp"}, ci=(2, 3), regroups=True, traffic=(1, 2), refused=SEARCHED, recipes=EVERY
     ),
     "ddp-buckets": Variant(
-        {"name": "ddp", "bucket_mb": 0.0005, "static_graph": True}, regroups=True, traffic=(1,)
+        {"name": "ddp", "bucket_mb": 0.0005, "static_graph": True}, regroups=True
     ),
     "ddp-unused": Variant(
         {"name": "ddp", "find_unused_parameters": True}, regroups=True, refused={}
     ),
     "ddp-fp16": Variant({"name": "ddp", "compression": "fp16"}, LOSSY, traffic=(1,)),
-    "ddp-bf16": Variant({"name": "ddp", "compression": "bf16"}, LOSSY, traffic=(2,)),
+    "ddp-bf16": Variant(
+        {"name": "ddp", "compression": "bf16", "bucket_mb": 0.1}, LOSSY, traffic=(2,)
+    ),
     "ddp-powersgd": Variant({"name": "ddp", "compression": "powersgd"}, LOSSY),
     "horovod": Variant(
         {"name": "horovod"},
@@ -99,14 +104,12 @@ VARIANTS = {
     "deepspeed-2-overlap": Variant(zero(2, overlap_comm=True, bucket_mb=0.0005), traffic=(1,)),
     "deepspeed-2-offload": Variant(zero(2, offload="optimizer"), ci=(), recipes=("adamw",)),
     "deepspeed-3-offload": Variant(zero(3, offload="parameters")),
-    "fsdp": Variant(
-        {"name": "fsdp"}, ci=(2, 3), traffic=(2,), refused=SOMETIMES | SCALAR, recipes=WHOLE[1:]
-    ),
-    "fsdp-layers": Variant(LAYERS, ci=(), traffic=(2,)),
-    "fsdp-offload": Variant({**LAYERS, "offload": "parameters"}),
+    "fsdp": Variant({"name": "fsdp"}, ci=(2, 3), refused=OF_FSDP, recipes=WHOLE[1:]),
+    "fsdp-layers": Variant(KEPT, ci=(), traffic=(2,)),
+    "fsdp-offload": Variant({**KEPT, "offload": "parameters"}),
     "fsdp-hybrid": Variant({"name": "fsdp", "copies": 2}),
-    "fsdp-reduce": Variant({"name": "fsdp", "reduce_dtype": "bf16"}, LOSSY, traffic=(1,)),
-    "fsdp-gather": Variant({"name": "fsdp", "gather_dtype": "bf16"}, LOSSY),
+    "fsdp-reduce": Variant({**LAYERS, "reduce_dtype": "bf16"}, LOSSY, traffic=(1,)),
+    "fsdp-gather": Variant({**LAYERS, "gather_dtype": "bf16"}, LOSSY, traffic=(2,)),
     "fabric": Variant({"name": "fabric"}, regroups=True),
     "accelerate": Variant({"name": "accelerate"}, regroups=True),
     **{name: Variant({"name": name}, FP32, saved=2) for name in ("tensorflow", "keras", "jax")},
