@@ -20,7 +20,7 @@ from tests.networks import NETWORKS
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 THOROUGH = ("fsdp", "deepspeed-0", "deepspeed-2")
-"""Stage 3 has the shards of stage 2 and, gathered, the network of stage 0."""
+"""Stage 3 has the shards of stage 2 and fsdp and, gathered, the network of stage 0."""
 NOWHERE = (
     *("all_frozen", "tuple", "dict", "flat", "maps", "labels", "too_few", "too_many"),
     *("detached", "double", "sparse", "needs_argument", "raises", "ends"),

@@ -41,9 +41,7 @@ def test_all_ranks_stop_after_the_same_step(variant: str) -> None:
 @pytest.mark.parametrize("variant", CASES)
 def test_training_goes_on_as_if_left_alone(variant: str) -> None:
     for found in found_for(variant):
-        if (
-            STOPPED[variant].kind == FP32
-        ):  # go on with rank 0's statistics, which only the validation uses
+        if STOPPED[variant].kind == FP32:  # these resume with rank 0's statistics for validation
             del found["distances"]["validation"]
         for name, distance in found["distances"].items():
             assert distance <= STOPPED[variant].rounding, name
