@@ -1,4 +1,4 @@
-"""The memory that the control groups of this process leave to it."""
+"""The memory that this process may still use within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
-"""The files with a group's limit and use, and the entry of memory.stat with the page cache that the
-kernel drops first."""
+"""The files with a group's memory limit and memory use, and the entry in memory.stat for the page
+cache that the kernel drops first."""
 
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
-    """Bytes left in each control group of this process that has a memory limit: its own group, such
-    as that of a SLURM step, and those above it. Page cache that can be dropped counts as free.
+    """Bytes left in each control group of this process that has a memory limit: the group of the
+    process (such as that of a SLURM step) and its parents. Droppable page cache counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

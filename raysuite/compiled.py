@@ -1,4 +1,4 @@
-"""raysuite's own C libraries, compiled on the machine that uses them into a folder of the user."""
+"""Compile raysuite's own C libraries into a folder of the user, on the machine that uses them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _PATIENCE_S = 60.0
 
 
 class LibraryError(Exception):
-    """A library cannot be compiled, or has no effect on this machine; the message says why."""
+    """A library cannot be compiled, or has no effect on this machine."""
 
 
 def library_in(folder: Path, source: Path) -> Path:
-    """The path at which `build` puts the library. Its name has the architecture and a checksum of
-    the source, as nodes of several architectures and several versions may share the folder."""
+    """The path to which `build` writes the library. The file name contains the architecture and a
+    checksum of the source, because different machines and raysuite versions may share the folder.
+    """
     version = zlib.crc32(source.read_bytes())
     return folder / f"{source.stem}-{platform.machine()}-{version:08x}.so"
 
@@ -45,13 +46,13 @@ def build(source: Path, folder: Path, *options: str) -> Path:
         done = run([*words, str(source), *options], {})
         if done.returncode != 0:
             raise LibraryError(f"{compiler} cannot compile {source}: {done.stderr.strip()}")
-        os.replace(fresh, made)  # other nodes may be doing the same
+        os.replace(fresh, made)  # atomic: another node may compile the same library now
     return made
 
 
 def loaded(source: Path, folder: Path, *options: str) -> ctypes.CDLL | None:
-    """The library of a C file, compiled into `folder` on first use; None, with the reason in the
-    log, if it cannot be compiled."""
+    """Load the library of a C file, which is compiled into `folder` on first use. Return None, and
+    log the reason, if it cannot be compiled."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,5 +1,5 @@
-"""Ending this process without Python's clean-up, which frees objects that threads may still use;
-and ending another process with its group."""
+"""End this process without Python's clean-up, which frees objects that threads may still use. End
+another process together with its process group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def end_process(code: int) -> NoReturn:
     output.
 
     With Ray and pandas loaded, Python takes seconds to free objects; a Gloo thread that frees a
-    tensor meanwhile can abort the process (seen in 1 of some 20 with a process group).
+    tensor meanwhile can abort the process (seen in 1 of about 20 processes that used Gloo).
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
     atexit._run_exitfuncs()
@@ -29,8 +29,8 @@ def end_process(code: int) -> NoReturn:
 
 
 def end_group(process: subprocess.Popen[Any], patience_s: float = 0.0) -> None:
-    """End a process and the process group that it leads (`start_new_session`): by SIGTERM if
-    `patience_s` is not 0, and after at most that time by SIGKILL."""
+    """End a process and the process group that it leads (`start_new_session`). With `patience_s`,
+    send SIGTERM first and wait at most that long. Then send SIGKILL to the whole group."""
     if patience_s and process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

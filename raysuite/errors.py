@@ -5,7 +5,7 @@ RaysuiteError
 │   ├── SpecError        one or more mistakes in a spec, all listed
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
-├── HeadLostError        the cluster's head is gone; the next one resumes the suite
+├── HeadLostError        the cluster's head is gone; the next head resumes the suite
 ├── RayStartError        Ray's own processes did not start here: the machine may be too busy
 ├── StorageError         the results cannot be written: the disk is full, or read-only
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _TORCH_CANNOT_WRITE = ("iostream error", "PytorchStreamWriter failed", "] . unexpected pos ")
-"""Texts of torch.save's RuntimeErrors for a failed write, which have no errno
+"""Messages of the RuntimeErrors that torch.save raises for a failed write; they have no errno
 (caffe2/serialize/inline_container.cc)."""
 
 
@@ -55,7 +55,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """A remedy that makes the file system that caused this error writable again."""
+    """How the user can make the file system that caused this error writable."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:
@@ -87,7 +87,7 @@ class Mistake:
 
 
 class SpecError(UserError):
-    """All mistakes of a spec, in the order of their lines; equal ones are merged into one."""
+    """All mistakes of a spec, in the order of their lines. Equal mistakes are merged into one."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         lines: dict[Mistake, set[int]] = {}
@@ -114,7 +114,7 @@ class MissingPartError(UserError):
 
 
 class GateError(RaysuiteError):
-    """A strategy whose ranks disagree, or that differs from one process on the same batch."""
+    """A strategy's ranks differ from each other, or from one process on the same global batch."""
 
 
 class RunError(RaysuiteError):
@@ -122,7 +122,7 @@ class RunError(RaysuiteError):
 
 
 def unmatched(patterns: Iterable[str], parameters: Iterable[str]) -> str:
-    """A message with the patterns that match no parameter's name; empty if there are none."""
+    """A message with the patterns that match no parameter's name; empty if each matches one."""
     names = list(parameters)
     idle = [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
     if not idle:

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 
 def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = True) -> None:
-    """Write a file under a temporary name and rename it: readers and other writers never see a part
-    of it. With `flush`, either the old or the new content is there after a power cut.
+    """Write a file under a temporary name and rename it: no other process sees an incomplete file.
+    With `flush`, the file has either its old or its new content after a power failure.
 
-    Creates the folder if need be. Raises OSError.
+    Creates the folder if it does not exist. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
@@ -39,8 +39,8 @@ def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = Tru
 
 
 def append_line(file: Path, line: bytes) -> None:
-    """Append a line, which is on disk on return. An incomplete last line, left by a killed writer,
-    is removed first. Raises OSError."""
+    """Append a line, and flush it to disk. An incomplete last line, which a killed writer left, is
+    removed first. Raises OSError."""
     is_new = not file.exists()
     with file.open("ab+") as stream:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -57,23 +57,23 @@ def append_line(file: Path, line: bytes) -> None:
 
 
 def read_lines(file: Path) -> list[bytes]:
-    """The complete lines of a file, without a cut last line; empty if there is no such file."""
+    """The lines of a file, except an incomplete last line; empty if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_bytes().split(b"\n")[:-1]
     return []
 
 
 def printable(name: str) -> str:
-    """A file name, argument or other text with each byte that is not UTF-8 escaped: `caf\\xe9`."""
+    """Escape the bytes that are not UTF-8 in a file name, argument or other text: `caf\\xe9`."""
     return _SURROGATE.sub(lambda each: rf"\x{ord(each[0]) & 0xFF:02x}", name)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Python's representation of such bytes (PEP 383)."""
+"""Python's representation of bytes that are not UTF-8 (PEP 383)."""
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush all files below a folder to disk, with their names."""
+    """Flush all files and directory entries below a folder to disk."""
     for path in (*folder.rglob("*"), folder):
         if path.is_dir():
             flush_names(path)
@@ -83,7 +83,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_names(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
+    """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # some network file systems flush no folders
@@ -131,7 +131,7 @@ def lock(file: Path, how: int) -> int:
 def sqlite_uri(file: Path) -> str:
     """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file in a folder of any name.
 
-    SQLAlchemy reads what follows a `?` as options and decodes percent signs. MLflow would create a
+    SQLAlchemy reads the text after a `?` as options, and decodes percent signs. MLflow creates a
     folder with the encoded name, unless the URI also names the driver.
     """
     path = re.sub("[%?]", lambda found: quote(found[0]), str(file.absolute()))
@@ -141,7 +141,7 @@ def sqlite_uri(file: Path) -> str:
 
 @cache  # a running process keeps the code that it has loaded
 def code_digest() -> str:
-    """A digest of all of raysuite's code, which changes with any change of the code."""
+    """SHA-256, as hex digits, of the paths and contents of all Python files of raysuite."""
     root, told = Path(__file__).parent, hashlib.sha256()
     for file in sorted(root.rglob("*.py")):
         told.update(f"{file.relative_to(root)} {file.stat().st_size}\n".encode())

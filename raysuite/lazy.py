@@ -1,4 +1,4 @@
-"""Imports on first use: of an attribute by its name, and of a package's modules."""
+"""Imports on first use: of an attribute by its import path, and of the modules of a package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Training steps that a script marks itself, for scripts whose steps `raysuite scale` cannot count.
 
-Call `raysuite.mark.step(samples=32)` after each step. Without raysuite's launcher it does nothing.
+Call `raysuite.mark.step(samples=32)` after each step. The call does nothing if raysuite's launcher
+did not start the script.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ def step(
 ) -> None:
     """Mark the end of a step of this rank.
 
-    `samples` and `tokens` are the numbers that this rank has trained on in the step, `loss` is the
-    mean loss. After the first call, only these calls count as steps, and an optimiser's steps do
-    not.
+    `samples` and `tokens` count what this rank trained on in the step, and `loss` is its mean loss.
+    After the first call, only these calls count as steps; steps of an optimiser do not.
     """
     if _listener is not None:
         _listener(samples, tokens, loss)

@@ -1,4 +1,4 @@
-"""Single tensors, and tensors in tuples and dictionaries: a network's inputs and outputs."""
+"""Inputs and outputs of networks: single tensors, and tensors in tuples and dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The tensors in `value`, and all else that is not a tuple, list or mapping, in order."""
+    """The leaves of `value`: its tensors, and other values that are no tuple, list or mapping."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -28,7 +28,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def rebuilt(like: Any, parts: Iterator[Any]) -> Any:
-    """A structure like `like`, with the next of `parts` in place of each of its leaves."""
+    """Copy the structure `like`, and take each leaf of the copy from `parts`, in order."""
     if isinstance(like, Mapping):
         return {key: rebuilt(each, parts) for key, each in like.items()}
     if isinstance(like, tuple | list):

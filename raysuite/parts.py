@@ -18,23 +18,23 @@ class Part:
     """A part, and how it is found, tested and installed."""
 
     name: str
-    """The part's name, also of its extra in pyproject.toml, its trial, and in RAYSUITE_REQUIRE."""
+    """Also the name of its extra in pyproject.toml, of its trial, and in RAYSUITE_REQUIRE."""
     title: str = ""
     """The part's title in `doctor`; empty for a part that `doctor` does not test."""
     module: str = ""
     """The part's main module."""
     distribution: str = ""
-    """The installed package whose version is the part's."""
+    """The package whose installed version is reported as the part's version."""
     extra: bool = False
     """Whether the part can be left out of an installation."""
     in_images: bool = True
     """Whether `raysuite image build` installs the part's extra."""
     required: bool = True
-    """Whether raysuite cannot run without the part."""
+    """Whether raysuite needs the part in order to run."""
     install: str = _SETUP
     """The remedy if the part is missing or broken."""
     deadline_s: float = 180.0
-    """Time limit of the part's trial."""
+    """Time limit of the part's trial, in seconds."""
 
 
 def _extra(name: str, title: str, module: str, distribution: str, images: bool = True) -> Part:
@@ -85,8 +85,8 @@ def part(name: str) -> Part:
 
 @cache
 def installed(name: str) -> bool:
-    """Whether a part is installed; True for an empty name. The module is looked up and not
-    imported, which would take seconds and gigabytes."""
+    """Whether a part is installed; True for an empty name. The module is only looked up: an import
+    would take seconds and gigabytes."""
     if not name:
         return True
     try:
@@ -96,6 +96,6 @@ def installed(name: str) -> bool:
 
 
 def owner(module: str) -> Part | None:
-    """The optional part to which a module belongs."""
+    """The optional part to which a module belongs; None for other modules."""
     top = module.partition(".")[0]
     return next((each for each in EXTRAS if each.module.partition(".")[0] == top), None)

@@ -19,11 +19,14 @@ def fake_bench(
     threads: Sequence[int] = (1, 2),
     cpus: int = 2,
     gpus: int = 0,
-    others: float = 0.0,
+    others: float | Mapping[str, float] = 0.0,
     failures: Mapping[str, str] | None = None,
     **material: Any,
 ) -> LoadingBench:
-    """A comparison over an image folder of 500 x 375 JPEGs, seen at 224 pixels."""
+    """A comparison over an image folder of 500 x 375 JPEGs, seen at 224 pixels.
+
+    `others`: cores that other programs kept busy, beside all candidates or beside those named.
+    """
     facts = {
         "train_samples": 20_000,
         "val_samples": 1000,
@@ -51,6 +54,7 @@ def fake_bench(
         "repeats": max(len(rates) for rates, _ in speeds.values()) if speeds else 1,
         "device": "cpu",
     }
+    beside = others if isinstance(others, Mapping) else dict.fromkeys(speeds, others)
     timings = [
         Timing(
             candidate=name,
@@ -58,7 +62,7 @@ def fake_bench(
             images=int(1000 * rate),
             seconds=1000.0,
             cpu_seconds=1000 * cores,
-            machine_seconds=1000 * (cores + others),
+            machine_seconds=1000 * (cores + beside.get(name, 0.0)),
             start_seconds=1.0,
         )
         for name, (rates, cores) in speeds.items()

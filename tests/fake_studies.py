@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import Journal, Record, Results, TimeShares
-from tests.fake_results import write_results
+from tests.fake_results import START, write_results
 
 _HEAD = """\
 name: made-up
@@ -72,6 +72,7 @@ def time_shares(plan: RunPlan) -> Record:
     waits = 0.06 * plan.workers**0.7
     return TimeShares(
         run_id=plan.run_id,
+        time=START,
         steps=20,
         warmup_steps=10,
         window_seconds=seconds,

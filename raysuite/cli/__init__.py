@@ -1,6 +1,6 @@
 """`raysuite`: one file per verb, imported when the verb is called.
 
-Exit codes: 0 success; 1 something failed while it ran; 2 bad input; 75 stopped, can be resumed; 130
+Exit codes: 0 success; 1 failure of a run or a check; 2 bad input; 75 stopped, can be resumed; 130
 interrupted.
 """
 
@@ -70,7 +70,7 @@ _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync":
 class _Verbs(TyperGroup):
     """Imports the verb that is called, and turns raysuite's errors into a message and an exit code.
 
-    `--help` and completion need only the names and the first sentences.
+    `--help` and completion need only the names of the verbs and the first sentences of their help.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -167,7 +167,7 @@ def command() -> NoReturn:
 def main() -> None:
     """Run the command line with this process's arguments."""
     # A spec can name models in the working folder as module:attribute, but a console script lacks
-    # this folder in sys.path. It is appended last, so that it hides no installed package.
+    # this folder in sys.path. The folder is appended last, so that it hides no installed package.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     app()

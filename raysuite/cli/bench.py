@@ -66,7 +66,7 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-# A comparison of loaders: measuring, table, files, MLflow.
+# Comparisons of loaders: measurement, table, files, MLflow.
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report and track. Ctrl-C is raised again, after a report of what was measured."""
+    """Measure, report and track. After Ctrl-C, report the timings so far, and re-raise it."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
@@ -250,7 +250,7 @@ def loaders(
         return
     stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
     folder = _folder(out, f"loaders-{stem}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     measured = measure_and_print(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
@@ -330,7 +330,6 @@ def batch(
     from raysuite.orchestrate import preflight
     from raysuite.orchestrate.ray_cluster import connect
     from raysuite.orchestrate.stopping import StopWatch
-    from raysuite.plan import make_plans
     from raysuite.plan.batch_candidates import opened
     from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
@@ -338,7 +337,7 @@ def batch(
     document = read_document(spec, overrides or [], scale)
 
     def wishes(gpus: int | None) -> list[RunPlan]:
-        plans = make_plans(document, gpus)
+        plans = preflight.plans_here(document, gpus)
         return _distinct([opened(plan, at_most, memory_share) for plan in plans])
 
     first = wishes(gpus_before(address))

@@ -30,7 +30,7 @@ def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
     """The spec of the check: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on
     digits.
 
-    A changed spec must give other variant names, as checks are compared by variant.
+    A change of this spec must change the names of the variants, by which checks are compared.
     """
     workers = min(gpus, _MOST_GPUS) or min(cpus, 2 * nodes)
     large = {
@@ -123,7 +123,7 @@ def check(
 
 @contextmanager
 def _cluster(site: str, nodes: str | None) -> Iterator[tuple[ClusterFolder, Status]]:
-    """Start a cluster, and end it after the context, also if that is left by SIGTERM or SIGHUP."""
+    """Start a cluster, and end it when the context ends, also on SIGTERM or SIGHUP."""
     from raysuite.cluster.client import down, status_of
     from raysuite.cluster.process import in_order
 

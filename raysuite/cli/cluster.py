@@ -39,7 +39,7 @@ ClusterName = Annotated[
 
 
 def in_words(status: Status) -> str:
-    """The state with its reason."""
+    """The cluster's state and, if there is one, its reason."""
     return f"{status.state} ({status.why})" if status.why else status.state
 
 
@@ -422,7 +422,7 @@ def check(
 # `raysuite cluster up`: start a cluster and wait until all nodes have joined.
 
 _AGENT = ("-P", "-m", "raysuite.cluster.agent")
-"""-P: nothing is imported from the working folder, which may hold another raysuite."""
+"""-P: Python imports nothing from the working folder, which may contain another raysuite."""
 
 
 def up(
@@ -546,7 +546,7 @@ def _working_folder() -> str:
 
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
-    """The command that starts the agent of a node or, for a list of hosts, of all nodes."""
+    """The command that starts the agent of a node or, for a site of kind `hosts`, of all nodes."""
     from raysuite.cluster.in_image import launched
 
     site = cluster.site
@@ -563,7 +563,7 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind; None if each node's own variables name it."""
+    """The scratch folder to bind into the image; None if each node replaces variables in it."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch
@@ -701,8 +701,8 @@ _MLFLOW_S = 10
 
 
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
-    """The URL of the table of the newest results in the cluster's MLflow; without results, or if
-    MLflow does not answer in time, that of its list of experiments."""
+    """The URL of the table of the newest results in the cluster's MLflow. Without results, or if
+    MLflow does not answer in time, the URL of the list of experiments."""
     from raysuite.cluster.variables import client_environment
     from raysuite.track.store import experiments_page, runs_page
 
@@ -711,7 +711,7 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
         patience = {"TIMEOUT": f"{_MLFLOW_S}", "MAX_RETRIES": "0"}
         os.environ.update({f"MLFLOW_HTTP_REQUEST_{name}": each for name, each in patience.items()})
         os.environ.update(client_environment(folder, head))
-        with suppress(Exception):  # a server's failure does not hide the rest
+        with suppress(Exception):  # show the rest of the status although the server fails
             page = runs_page(head.mlflow)
     return f"{head.mlflow.rstrip('/')}/{page}"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raysuite.report.tables import Sheet
 
 PLAIN_WIDTH = 200
-"""Columns of a table in a file or a pipe, where rich would cut it to 80."""
+"""Width, in characters, of a table that is written to a file or a pipe; rich's own limit is 80."""
 
 
 def stdout() -> Console:
@@ -118,7 +118,7 @@ def print_table(
 
 
 def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
-    """Whether rich would write the texts unchanged: no colours, and one column per character."""
+    """Whether rich would write the texts unchanged: without colours or wide characters."""
     colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
     if colours or sys.stdout.isatty() or not sys.stdout.encoding.lower().startswith("utf"):
         return False

@@ -66,11 +66,10 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
 
 
 def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet, Path]]:
-    """The synthetic sets and their folders, for all data sets and formats of the spec's runs that
-    `synthetic_data` names.
+    """The synthetic data sets that the runs of a spec read, each with its folder. A set is made
+    only for data sets that the spec's `synthetic_data` names.
 
-    Raises SpecError for mistakes of the spec, UserError for a synthetic data set that is not
-    possible.
+    Raises SpecError for mistakes of the spec, and UserError for an impossible synthetic data set.
     """
     from raysuite.data.synthesis import plan_synthetic_set
     from raysuite.plan import expand

@@ -1,6 +1,6 @@
 """The driver of `raysuite run` and `raysuite sweep`: plan or resume, connect, run, report.
 
-`drive` is the common life cycle; `SuiteWork` and `SweepWork` implement what differs.
+`drive` is the common life cycle; `SuiteWork` and `SweepWork` implement its steps.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""Seconds that must be left for writing a stopped suite to MLflow."""
+"""A stopped suite is written to MLflow only if more seconds than this are left."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C or a stop request, first of all: time may be short."""
+    """Print how to resume after Ctrl-C or a stop request. Called first, as time may be short."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
@@ -124,7 +124,7 @@ def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
 
 
 def suite_of(results: Results, request: Request) -> Suite:
-    """The facts with which a cluster can resume the suite."""
+    """The data that a cluster needs to resume the suite."""
     return Suite(
         results=results.folder.absolute(),
         folder=Path.cwd(),
@@ -188,7 +188,7 @@ class Work(ABC, Generic[AnyRequest]):
         """Make the plans, or read the plans to resume; mistakes are reported before Ray starts."""
 
     def reset_failures(self) -> None:
-        """Let the runs that failed be repeated."""
+        """Reset the runs that failed, so that they are repeated."""
         from raysuite.orchestrate import suite
 
         with sole_driver(self.results.folder):
@@ -202,7 +202,7 @@ class Work(ABC, Generic[AnyRequest]):
     @property
     @abstractmethod
     def on_ray(self) -> bool:
-        """Whether Ray is needed for the remaining runs, as computed before the first of them."""
+        """Whether the remaining runs need Ray; computed once, before the first of them."""
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """Connect to a Ray cluster or, if Ray is not needed, give this machine's capacity."""
@@ -224,7 +224,7 @@ class Work(ABC, Generic[AnyRequest]):
         """Execute the runs that have not ended; return the stop request, if any."""
 
     def publish(self, tracking: Tracking) -> None:
-        """At the end, write to MLflow data that the records lack."""
+        """At the end, write data to MLflow that are not in the records, such as a model."""
 
     @property
     @abstractmethod
@@ -241,7 +241,8 @@ class SuiteWork(Work[RunRequest]):
 
     def plan(self) -> None:
         from raysuite.orchestrate import budget, suite
-        from raysuite.plan import check_unchanged, make_plans, passed_over
+        from raysuite.orchestrate.preflight import plans_here
+        from raysuite.plan import check_unchanged, passed_over
 
         request = self.request
         self.plans: Sequence[RunPlan] = []
@@ -256,7 +257,7 @@ class SuiteWork(Work[RunRequest]):
                 self.document = read_document(request.spec, request.overrides, request.scale)
             if request.budget_s is not None:
                 set_key(self.document, "repeats", budget.MOST_REPEATS)
-            self.plans = make_plans(self.document, gpus_before(request.address))
+            self.plans = plans_here(self.document, gpus_before(request.address))
             if request.resume:
                 self.opened = suite.latest(self.plans[0].spec.name, request.root)
                 print_what_changed(self.opened, self.document)
@@ -406,7 +407,7 @@ class SweepWork(Work[SweepRequest]):
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:
-            if self.request.address:  # until now, any number of GPUs was assumed
+            if self.request.address:  # the cluster's number of GPUs was not known before
                 planned_trials(self.document, self.search, int(capacity.gpus))
             self.opened = create_sweep(self.document, self.request.root)
 
@@ -469,7 +470,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed only after report and MLflow: until then, a killed driver is resumed
+    # `kept` is closed only after report and MLflow: until then, a killed driver's suite is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

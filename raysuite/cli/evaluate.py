@@ -1,4 +1,4 @@
-"""`raysuite evaluate`: what a trained network predicts, and how well, class by class."""
+"""`raysuite evaluate`: a trained network's predictions and metrics, also for each class."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan, with the given keys of `data`."""
+    """The run's plan, with the keys of `data` that `overrides` changes."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 

@@ -70,7 +70,7 @@ def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def sheet_of(rows: list[Explained]) -> Sheet:
-    """A table with one line for each row."""
+    """The explanations as a table, with one line for each row."""
     from raysuite.report import text
     from raysuite.report.tables import Sheet
 

@@ -46,12 +46,12 @@ def plan(
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
     """
-    from raysuite.orchestrate.preflight import check_here, dry_batch
-    from raysuite.plan import make_plans, official
+    from raysuite.orchestrate.preflight import check_here, dry_batch, plans_here
+    from raysuite.plan import official
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
-    plans = make_plans(document, gpus, elsewhere=gpus is not None)
+    plans = plans_here(document, gpus, elsewhere=gpus is not None)
     if gpus is None:
         check_here(plans, document, deep)
     elif deep:
@@ -97,8 +97,8 @@ def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> Non
 
 
 def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
-    """CPUs to which this host would bind each worker with `binding: auto`; workers on GPUs are left
-    out, as their CPUs are known only on the nodes."""
+    """Lines on the CPUs to which this host would bind each worker with `binding: auto`. Workers on
+    GPUs are left out, because their CPUs are known only on the nodes."""
     from raysuite.measure.topology import bound_cpus, cpu_list
 
     found = {each.workers: None for each in plans if each.device == "cpu"
@@ -151,7 +151,8 @@ def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
 
 
 def _passed(operation: Operation, schedule: Schedule) -> str:
-    """A pass as text: f3, or f3a in a worker's first stage of several; empty for an update."""
+    """A pass as text: `f3` is the forward pass of micro-batch 3. If a worker has several stages, a
+    letter names the stage: `f3a`. Empty for an update."""
     if operation.kind == "update":
         return ""
     part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""
@@ -231,7 +232,7 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The number of runs and of groups of warm workers, and the most CPUs and GPUs in use."""
+    """The numbers of runs and of groups of warm workers, and the CPUs and GPUs used at most."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

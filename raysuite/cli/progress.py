@@ -66,8 +66,8 @@ class Tail:
 # The progress of an experiment, from its Records, for the displays.
 
 Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
-"""pruned: ended early by a sweep's scheduler. stopped: to be resumed. paused: waits for other
-trials at an interval of its sweep."""
+"""pruned: ended early by a sweep's scheduler; stopped: can be resumed; paused: at the end of an
+interval of PBT, waits for the other trials."""
 ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
 STYLES: dict[Status, str] = {
@@ -93,7 +93,7 @@ class RunState:
         self.verdict: GateVerdict | None = None
         self.last_epoch: EpochFinished | None = None
         self.live: LivePosition | None = None
-        """The position in the current epoch; None before its first second."""
+        """The position in the current epoch; None until the run has written it."""
         self._records: list[Record] = []
         self._figures: TrialFigures | None = None
 
@@ -119,7 +119,7 @@ class RunState:
                 self.status = "paused" if record.reason == "interval" else "stopped"
 
     def read_position(self, file: Path) -> bool:
-        """Read the position that the run writes; return whether it has changed."""
+        """Read the run's position in its epoch from `file`; return whether it has changed."""
         if self.status != "running":
             return False
         live = live_position(file)
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second in the last seconds, else in the last epoch; None without either."""
+        """Images per second in the last seconds, else in the last epoch; None if not known."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
@@ -171,18 +171,18 @@ class RunState:
 
 
 LONG_EPOCH_SECONDS = 30.0
-"""Without a terminal, only epochs of this length or more have a line each."""
+"""Without a terminal, epochs of at least this length have a line each; shorter ones have none."""
 LOG_SECONDS = 60.0
-"""Without a terminal, the position in an epoch is written after this time without a line."""
+"""Without a terminal, the position in an epoch is written if no line was written for this time."""
 
 # The displays: of a suite here, of a sweep in `sweep_progress`.
 
 
 class LiveView(ABC):
-    """A live display on a terminal, lines elsewhere; or JSON lines, or only failures.
+    """A live display on a terminal, else lines; `json` prints JSON lines, `quiet` only failures.
 
-    The live part is shown within the context. Earlier Records of resumed runs are counted but not
-    printed.
+    The live part is shown while the context is open. Earlier Records of resumed runs are counted
+    but not printed.
     """
 
     per_second = 4
@@ -194,9 +194,10 @@ class LiveView(ABC):
         self._live: Live | None = None
         self._made = time.time()
         self._began: tuple[float, int] | None = None
-        """Time of the first look at the journals, and how many runs had ended by then."""
+        """The time at which the journals were first read, and the number of runs ended by then."""
         self._last = (0.0, 0)
-        """Time of the last end of a run since `_began`, and how many runs have ended."""
+        """The time at which the last run ended (at first `_began`), and the number of ended runs.
+        """
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
@@ -223,11 +224,11 @@ class LiveView(ABC):
 
     @abstractmethod
     def announce(self, run: RunState, record: Record) -> None:
-        """Write a line about a new Record, if the display has one for it."""
+        """Write a line about a new Record, if the display shows Records of this kind."""
 
     @abstractmethod
     def time_left(self, now: float) -> str:
-        """An estimate of the time left; empty if there is none. `now` is a time of the clock."""
+        """An estimate of the time left; empty if there is none. `now` is a time of `clock`."""
 
     def add(self, plan: RunPlan) -> None:
         """Add a new run, or replace a run whose plan a batch search has changed."""
@@ -238,7 +239,7 @@ class LiveView(ABC):
             self.runs[place] = RunState(plan)
 
     def poll(self, results: Results) -> None:
-        """Read what was added to the journals, and show it; called about twice a second."""
+        """Read and show the new Records of the journals; called about twice a second."""
         for run in self.runs:
             if run.status == "finished":
                 continue
@@ -269,7 +270,7 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet on stderr, as the line is no result."""
+        """Write a line above the live part; with --quiet, to stderr, as stdout is for results."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
@@ -306,7 +307,7 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records printed as lines even above a live part, which does not show them."""
+"""Records that are printed as lines also on a terminal, because the live part omits them."""
 
 
 class Progress(LiveView):
@@ -360,8 +361,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the images left of the current run at its present rate, and for each run to
-        come the mean time of the runs so far."""
+        """An estimate: the time of the current run's remaining images at the present rate, plus the
+        mean time of ended runs for each waiting run."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:
@@ -392,7 +393,7 @@ def _epoch_bar(run: RunState) -> RenderableType:
 
 
 def _facts(run: RunState) -> list[str]:
-    """As far as known: epoch and step, images/s, loss, and the accuracy after the last epoch."""
+    """Epoch and step, images/s, loss, and the primary metric of the last epoch, as far as known."""
     epochs, live, last = run.plan.spec.training.epochs, run.live, run.last_epoch
     facts = [f"epoch {min(run.epochs_done + 1, epochs)} of {epochs}"]
     if live is not None:

@@ -178,7 +178,7 @@ def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
 
 
 def _without_matrix(document: Document) -> dict[str, Any]:
-    """The spec as one run, with the first value of each line of its matrix."""
+    """The spec of one run: each key of the matrix has its first value."""
     from raysuite.spec.document import set_dotted, swept_keys
 
     data = copy.deepcopy(document.data)

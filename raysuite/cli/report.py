@@ -102,8 +102,7 @@ def show(made: Report, folder: Path) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print both sides, values that a paper gives twice, and the number of rows without a
-    counterpart, with the reasons."""
+    """Print the comparison, and the number of rows without a counterpart for each reason."""
     from raysuite.report.against import comparison_sheets
 
     console = stdout()

@@ -1,4 +1,4 @@
-"""The options of `raysuite run` and `raysuite sweep`, and which of them go together."""
+"""The options of `raysuite run` and `raysuite sweep`, with checks of their combinations."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The common options of `raysuite run` and `raysuite sweep`, by name; `raysuite scale` sets
-    only those that it has."""
+    """The options that both `raysuite run` and `raysuite sweep` have."""
 
     verb: ClassVar[Verb]
     spec: Path | None = None
@@ -87,11 +86,11 @@ class Request:
             )
 
     def _check_changes(self) -> None:
-        """Raise UserError for KEY=VALUE arguments that cannot be changed on resuming."""
+        """Raise UserError for KEY=VALUE arguments that are not allowed on resuming."""
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:
-        """The command line for the provenance, without the folders of results and records."""
+        """The command line for the provenance, with only those arguments that choose the runs."""
         words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
         words += [] if self.scale is None else ["--scale", self.scale]
         words += ["--resume"] if self.resume else []
@@ -118,7 +117,7 @@ class RunRequest(Request):
     budget_s: float | None = None
     """Time limit in seconds from the start of the command."""
     document: Document | None = None
-    """The experiment of `raysuite scale`, which is not in a file."""
+    """The spec that `raysuite scale` makes of its options; None if the spec is a file."""
 
     @property
     def has_spec(self) -> bool:
@@ -126,7 +125,8 @@ class RunRequest(Request):
 
     def command(self) -> str:
         if self.document is None:
-            return super().command()
+            budget = "" if self.budget_s is None else f" --budget {self.budget_s:g}s"
+            return super().command() + budget
         return shlex.join(["raysuite", "scale", "--", *self.document.data["script"]["command"]])
 
     def check(self) -> None:

@@ -219,7 +219,7 @@ Budget = Annotated[
 
 
 def budget_seconds(text: str) -> float:
-    """Seconds of `90s`, `5m`, `1.5h`. Raises UserError for anything else."""
+    """Convert `90s`, `5m` or `1.5h` to seconds. Raises UserError for any other text."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh])", text.strip())
     if found is None or float(found[1]) == 0:
         raise UserError(f"--budget: got {text!r}; valid: a time such as 90s, 5m or 1h")
@@ -227,7 +227,7 @@ def budget_seconds(text: str) -> float:
 
 
 def numbers(option: str, given: str, least: int = 1) -> list[int]:
-    """`1,2,4` as numbers. Raises UserError for anything else, and for a number below `least`."""
+    """Convert `1,2,4` to numbers. Raises UserError for other texts, and for numbers < `least`."""
     words = [word.strip() for word in given.split(",")]
     if not all(word.isdecimal() and int(word) >= least for word in words):
         raise UserError(
@@ -237,6 +237,6 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs to plan with before Ray is connected: None (this machine's GPUs) or, if a
-    cluster is joined, no limit."""
+    """The number of GPUs for which runs are planned before Ray is connected: None means this
+    machine's GPUs; for a cluster that is joined it is so large that it is no limit."""
     return sys.maxsize if address else None

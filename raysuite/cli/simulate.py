@@ -228,8 +228,7 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """Each run once, without repeats, on as many GPUs as needed, or on none if the calibration has
-    none."""
+    """A plan for each run, without repeats, as if a cluster had the GPUs of the calibration."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 

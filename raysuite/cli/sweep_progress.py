@@ -1,4 +1,4 @@
-"""The display of `raysuite sweep`: trials to come, and trials in progress by their journals."""
+"""The display of `raysuite sweep`: planned trials, and the progress of trials in their journals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _AROUND = 8
 
 
 class SweepProgress(LiveView):
-    """The trials of a sweep: the live part is a table, the best so far, and the totals."""
+    """The trials of a sweep: the live part has a table, the best trial so far, and the totals."""
 
     per_second = 2
 
@@ -80,7 +80,7 @@ class SweepProgress(LiveView):
         return best((run.figures for run in self.runs if run.has_ended), self._goals[0])
 
     def front(self) -> list[TrialFigures]:
-        """With several goals, the ended trials that no other dominates; with one goal, none."""
+        """The ended trials that no other trial dominates; empty if there is only one goal."""
         ended = [run.figures for run in self.runs if run.has_ended]
         return pareto(ended, self._goals) if len(self._goals) > 1 else []
 
@@ -115,7 +115,7 @@ class SweepProgress(LiveView):
             self.write(run, text, "" if in_passing else STYLES[run.status])
 
     def _end(self, run: RunState) -> str:
-        """How a trial with a result ended, and whether it is the best so far."""
+        """Text on how a trial with a result ended, and whether it is the best so far."""
         figures, state = run.figures, WORDS.get(run.status, run.status)
         epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
         cost = f"{human_seconds(figures.worker_seconds)} of workers"
@@ -153,7 +153,7 @@ class SweepProgress(LiveView):
         return Group(*parts)
 
     def _best_so_far(self) -> str:
-        """The best so far, or the Pareto front; empty before there is one."""
+        """Text on the best trial so far, or on the Pareto front; empty without ended trials."""
         front = self.front()
         if len(front) > 1:
             numbers = ", ".join(str(trial.number) for trial in front)
@@ -226,7 +226,7 @@ _INDEPENDENT = ("random", "grid")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial to come: its plan, or why a plan with its values is not possible."""
+    """A trial that a sweep would make: its plan, or the reason why its values give no plan."""
 
     values: Values
     plan: RunPlan | None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raysuite.records import GateVerdict
 
 _SAMPLES = 4
-"""Samples of a micro-batch of the user's own network."""
+"""Samples in a micro-batch with which the user's own network is checked."""
 
 
 def verify(

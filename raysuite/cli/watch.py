@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _SILENT_S = 30.0
-"""Without a driver, as under torchrun, runs are under way if they wrote within this time."""
+"""Without a driver, as under torchrun, a run counts as running if it wrote within this time."""
 
 
 def watch(
@@ -50,7 +50,7 @@ def watch(
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
-            # read before the journals, so that the last look at them comes after the driver's end
+            # checked before the journals are read, so that they are read once after the driver ends
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)

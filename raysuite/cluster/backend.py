@@ -32,13 +32,13 @@ class Backend(Protocol):
     """Starts, watches and ends the agents of clusters."""
 
     ask_s: tuple[float, float]
-    """Seconds between two queries of a state: at first, and at most after a long wait."""
+    """Seconds between two queries of a job's state: the first interval, and the longest."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
         """Start `command` once on each node; return the cluster with its job's id."""
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        """The states of the jobs, one per cluster, from one query for all."""
+        """The state of each cluster's job, in order; one query asks for all states."""
 
     def end(self, cluster: Cluster) -> None:
         """Request the end of the agents."""

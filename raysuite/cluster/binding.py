@@ -1,8 +1,9 @@
 """Make the processes of a cluster listen only on the node's chosen address.
 
 Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of `ray
-start`. So do torch's TCPStore and Horovod's rendezvous, which require no token. `bind.c` turns such
-a bind(2) into one to the chosen address; docs/explanation/security.md lists all listening ports.
+start`. torch's TCPStore and Horovod's rendezvous do this too, and require no token. `bind.c`
+changes the address in such a call of bind(2) to the chosen address; docs/explanation/security.md
+lists all listening ports.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # metrics that Ray serves without a token; -1 is no valid port
-    # opened
+    # Ray serves metrics without a token; with -1, Ray opens no port
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Close Ray's ports that require no token and are the same on every node."""
+"""Variables that close Ray's metrics ports, which require no token."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 
 log = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment in which a node's processes listen only on `address`, an IPv4 address.
 
-    The library is compiled into `folder`, which must be the user's own, unless it already has one
-    that works on this host: the login node makes one, but its C library may be newer than an
-    image's. If that fails, for example without a C compiler, the reason is logged, and the
-    variables close only Ray's ports without a token. The other ports then require the token, on
-    every interface.
+    The library is compiled into `folder`, which must belong to the user, unless `folder` already
+    has a library that works on this host. (The login node compiles one, but its C library may be
+    newer than an image's.) If this fails, for example without a C compiler, the reason is logged,
+    and the variables only close Ray's metrics ports. The other ports then listen on every
+    interface, and require the token.
     """
     try:
         return {**CLOSED, **bound(address, folder)}

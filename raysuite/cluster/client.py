@@ -50,8 +50,7 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """Hosts of the allocation, or else hosts with a state file, that Ray does not count as
-    alive."""
+    """Hosts of the allocation, or else with a state file, that Ray does not count as alive."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -85,8 +84,7 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""Seconds in which the batch script may restart a failed node: it waits 30 s after a failed
-step."""
+"""Seconds for the batch script to restart a failed node; it waits 30 s after a failed step."""
 
 
 class NotStartedError(RaysuiteError):
@@ -104,18 +102,17 @@ class Progress:
 
 
 class Patience:
-    """The time limit of a cluster's start. It starts again when the job is requeued."""
+    """The time limit of a cluster's start. The limit starts again when the job is requeued."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds`: the limit, from the start of the cluster's allocation."""
         self.running_since = 0.0
-        """Time at which the allocation was first seen running, seconds since 1970; 0 while it
-        waits."""
+        """Time at which the allocation was first seen running, in s since 1970; 0 before."""
         self._seconds = seconds
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether the start takes too long, or a node failed and is not restarted."""
+        """Whether the start takes too long, or a node failed and was not restarted in time."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
@@ -219,8 +216,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
 def _record_timings(
     folder: ClusterFolder, status: Status, running_since: float, now: float
 ) -> None:
-    """Record the durations of the start's phases. The clocks of several hosts are compared, which
-    may differ slightly."""
+    """Record the durations of the start's phases. Some durations are differences between the clocks
+    of two hosts, which may differ slightly."""
     seconds = dict(folder.timings())
     submitted = status.cluster.created + seconds.get("submit", 0.0)
     seconds["waiting"] = max(0.0, running_since - submitted)
@@ -234,8 +231,8 @@ def _record_timings(
 
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
-"""`waiting`: for an allocation; `stale`: the job disappeared without a record, for example in a
-power failure."""
+"""`waiting`: the job waits for an allocation; `stale`: the job disappeared without a record, for
+example in a power failure."""
 
 
 _BACKENDS: dict[str, Callable[[], Backend]] = {
@@ -270,7 +267,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state, queried at once if `news` differs from the last call's."""
+        """The job's state, queried at once if `news` differs from that of the last call."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -308,7 +305,7 @@ class Status:
 
     @property
     def wanted(self) -> int:
-        """Number of nodes to wait for: those of the allocation, if known, or else the minimum."""
+        """Number of nodes to wait for: all nodes of the allocation, or the minimum if unknown."""
         return max(self.cluster.nodes, self.job.nodes)
 
     @property
@@ -442,7 +439,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """The remedy for a job that SLURM could not launch."""
+    """How to fix a job that SLURM could not launch."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (
@@ -452,8 +449,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether a cluster that is a process of one host has recorded its end. False for SLURM, which
-    may start a job again."""
+    """Whether the cluster is a process of one host, and has recorded its end. False for SLURM,
+    which may start a job again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 
@@ -473,12 +470,12 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds for a busy head to answer; an unreachable one, as from a laptop, never will."""
+"""Seconds to wait for a busy head; a head that cannot be reached (from a laptop) never answers."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""Seconds from the request until all processes have ended and the database is copied; then the job
-is killed."""
+"""Seconds from the request until all processes have ended and the database is copied. After that,
+the job is killed."""
 
 
 def down(
@@ -487,7 +484,7 @@ def down(
     tell: Callable[[str], None] = lambda _: None,
     remove: bool = False,
 ) -> list[str]:
-    """End a cluster. Return a line for each thing that is left of it, normally none.
+    """End a cluster. Return a line for each process or folder that remains, normally none.
 
     Leftovers of a killed cluster on this machine are removed, after its MLflow database has been
     copied to its folder. Nodes of a SLURM job that has ended cannot be reached. With `remove` the
@@ -510,8 +507,8 @@ def down(
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
         elif cluster.job:
-            folder.end.touch(0o600)  # for agents that outlived the process that started them
-            backend.kill(cluster)  # whatever its known state
+            folder.end.touch(0o600)  # for agents whose launcher has died
+            backend.kill(cluster)  # even if its known state is "gone"
         try:
             left = _left(folder, status, tell)
         finally:

@@ -1,6 +1,6 @@
 """The folder of one cluster: the client's request, and the states that the nodes' agents write.
 
-It is on a file system that the login node and the compute nodes share.
+The folder is on a file system that the login node and the compute nodes share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 class ClusterFolder:
     """Paths in the folder, and the content of its files.
 
-    A file that does not exist yet is None, or is missing from the result.
+    The result for a file that does not exist is None; lists and dicts leave the file out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,8 +75,7 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """Exists once the head's agent has ended or was killed; the batch script and nodes check
-        it."""
+        """Exists once the head's agent has ended or was killed, for the batch script and nodes."""
         return self.path / "over"
 
     @property
@@ -101,8 +100,7 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """The arguments of `cluster up`. Raises UserError if there was no cluster in this
-        folder."""
+        """The arguments of `cluster up`. Raises UserError if the folder has no cluster."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(
@@ -222,7 +220,7 @@ def all_folders() -> list[ClusterFolder]:
 
 
 def current_folder() -> ClusterFolder | None:
-    """The folder of the cluster that this process runs in."""
+    """The folder of the cluster in which this process runs; None outside clusters."""
     named = os.environ.get(VARIABLE)
     return ClusterFolder(Path(named)) if named else None
 

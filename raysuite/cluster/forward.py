@@ -1,8 +1,8 @@
 """Use a cluster behind a login node like a local one: SSH forwards its ports to loopback.
 
 The token and the MLflow password are also copied over SSH, into files that only the owner can read.
-All copied files are in a folder like a cluster's own, with the forwarded addresses, and are removed
-when the connection ends.
+The copied files and the forwarded addresses are in a folder with the layout of a cluster's folder,
+which is removed when the connection ends.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def last_line(said: bytes) -> str:
 
 
 def _before_it_runs() -> None:
-    # Ctrl-C is for this process: a job's log continues until this process ends ssh. In its own
-    # process group, ssh would not get Ctrl-C either, but the terminal would stop it when it reads a
-    # password.
+    # Only this process handles Ctrl-C: ssh forwards a job's log until this process ends it. In
+    # another process group, ssh would not get Ctrl-C either, but the terminal would stop ssh when
+    # it reads a password.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
@@ -160,7 +160,7 @@ exec tar -C "$name" -cf - head.json token mlflow.json
 
 
 class Forwarded(ClusterFolder):
-    """A folder like the cluster's own; it exists as long as the connection."""
+    """A folder with the layout of the cluster's folder; it exists as long as the connection."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
         super().__init__(path)
@@ -173,10 +173,10 @@ class Forwarded(ClusterFolder):
 
 @contextmanager
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
-    """The cluster `name` of `ssh LOGIN`, or the only running one there, within the context.
+    """The cluster `name` at the login node `login`, or the only running cluster there.
 
-    A signal that ends this process ends the context too. Raises UserError with the message of ssh
-    or of the login node.
+    The ports are forwarded within the context. A signal that ends this process ends the context
+    too. Raises UserError with the message of ssh or of the login node.
     """
     if name is not None:
         folder_of(name)  # raises UserError for an invalid name

@@ -1,11 +1,11 @@
 """Run a command and leave no process of it: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
 
-The guard is a process between a caller and the command. It reads its standard input, a pipe from
-the caller. A number there requests the command's end: SIGTERM, and SIGKILL after that many seconds.
-The end of the input means that the caller has ended, perhaps by SIGKILL: the command is then killed
-at once. In each case all processes that the command started are killed with it: its descendants,
-which the guard adopts, and processes with a variable that names FOLDER. The command's exit code and
-the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
+The guard is a process between a caller and the command. The guard reads its standard input, a pipe
+from the caller. A number in this pipe requests the command's end: SIGTERM, and SIGKILL after that
+many seconds. The end of the input means that the caller has ended, perhaps by SIGKILL: the command
+is then killed at once. In each case all processes that the command started are killed with it: its
+descendants, which the guard adopts, and processes with a variable that names FOLDER. The command's
+exit code and the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-"""SLURM sends these signals to each process of a step, but the guard has to outlive the others."""
+"""SLURM sends these signals to each process of a step, but the guard has to outlive the command."""
 _REPORT = "exit.json"
 
 

@@ -1,8 +1,8 @@
-"""Run a cluster on the hosts of an existing allocation: read the list, start an agent on each.
+"""Run a cluster on the hosts of an existing allocation, with an agent on each host of its list.
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
-cluster with its site's launcher. It does the work of SLURM's batch script: it restarts all agents
-if the head has died, and warns before a time limit.
+cluster with its site's launcher. Like the batch script of a SLURM cluster, this process restarts
+all agents if the head has died, and warns before a time limit.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The command line for `command` on a node, in the site's image or with its own `launch`.
+    """The command line for `command` on a node, in the site's image or with the site's `launch`.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
     that writes them into a script quotes them. Raises UserError for a value that the engine would
@@ -23,7 +23,8 @@ def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tupl
 
 
 def step_options(site: Site, folders: Sequence[str]) -> tuple[str, ...]:
-    """Options of srun to run a step in the site's image; empty if a program does it."""
+    """Options of srun that start the site's image; empty without an image, or if another program
+    starts it."""
     step = ENGINES[site.engine].step
     if site.image is None or site.launch or not step:
         return ()
@@ -52,7 +53,7 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Binds for the site and `folders`, as SRC:DST; SRC alone would be a new volume for docker."""
+    """Binds for the site and `folders`, as SRC:DST: docker makes a new volume for SRC alone."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

@@ -1,7 +1,8 @@
-"""MLflow's server for one user: a password, a link that logs a browser in, and no jobs.
+"""MLflow's server for one user, with a password, a link that logs a browser in, and no job
+execution.
 
-MLflow's basic-auth app calls `authorize` for each request, except those for its health, its list of
-features and the static files of its pages.
+MLflow's basic-auth app calls `authorize` for each request, except requests for its health, its list
+of features and the static files of its pages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OF_OTHERS = (
 )
 """Prefixes of variables for clients and other servers, which this server must not inherit."""
 _PASSWORDS_KEPT_S = 300
-"""Seconds for which a correct password is cached: a check hashes for a tenth of a second."""
+"""Seconds for which a correct password is cached: hashing a password takes a tenth of a second."""
 
 
 def words(address: str, port: int, artifacts: Path) -> list[str]:
@@ -58,7 +59,8 @@ def words(address: str, port: int, artifacts: Path) -> list[str]:
 def environment(
     base: Mapping[str, str], folder: Path, user: Mlflow, store: str, hosts: Sequence[str], port: int
 ) -> dict[str, str]:
-    """The server's environment. Its password is in a file in `folder`, which must be private.
+    """The server's environment. The server's password is in a file in `folder`, which must be
+    private.
 
     `store` is the database's URL; `hosts` are the names by which browsers may address the server.
     The URL and the key of cookies are only in this environment, which /proc shows only to its

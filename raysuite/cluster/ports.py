@@ -28,7 +28,7 @@ _SERVICES = 16
 """Ports at the start of a block; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112
 _WORKERS_PER_CPU = 8
-"""Each Ray worker process has a port, including idle ones and those of actors without CPUs."""
+"""Each Ray worker process has a port, even if it is idle or an actor without CPUs."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

@@ -20,8 +20,7 @@ MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _WRITTEN_S = 10.0
-"""Seconds for which Ray's workers may write to an abandoned folder, until they end with the
-raylet."""
+"""Seconds for which Ray's workers may still write to an abandoned folder before they end."""
 
 
 def make_folder(path: Path) -> Path:
@@ -65,7 +64,7 @@ def _remove_abandoned(prefix: str) -> None:
                 while lock.parent.exists() and time.monotonic() < deadline:
                     # processes left behind would make the folder again, open to others
                     kill_left_behind(str(lock.parent))
-                    remove(lock.parent, LOCK)  # lock last, so leftovers are found
+                    remove(lock.parent, LOCK)  # the lock last, so that leftovers are found
             finally:
                 os.close(descriptor)
 

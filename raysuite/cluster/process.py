@@ -1,4 +1,4 @@
-"""Identifying a process that a file names, and ending a command and its children."""
+"""Identify a process that a file names, and end a command and its children."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import psutil
 _SAME_START_S = 1.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 19
-"""Index of starttime, /proc/PID/stat's field 22, from the third field on (proc_pid_stat(5))."""
+"""Index of starttime, field 22 of /proc/PID/stat, counted from field 3 (proc_pid_stat(5))."""
 
 
 def birth_of(pid: int) -> str:
-    """An id that no later process with this pid has: the host's boot and the start's tick.
+    """An id that no later process with this pid has: the boot's id and the clock tick of the start.
 
     Unlike psutil's `create_time`, it does not change with the system clock. Empty without /proc,
     and if the process has ended.
@@ -39,8 +39,8 @@ def birth_of(pid: int) -> str:
 
 
 def own_age_s() -> float:
-    """Seconds since this process was started, to a tick of 10 ms; on Linux only. (psutil's start
-    time is exact only to a second, like its time of the boot.)"""
+    """Seconds since this process was started, with a resolution of 10 ms; on Linux only. (The start
+    times of psutil have a resolution of a second, like its boot time.)"""
     fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
     since_boot = int(fields[_START]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot
@@ -50,7 +50,7 @@ def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
     """The process with this id and birth; None if it has ended, even if its id was reused.
 
     If `birth` or the birth of the process with this id is unknown, the start time of that process
-    must equal `began` (seconds since 1970), except for a small difference.
+    must be within 1 s of `began` (seconds since 1970).
     """
     now = birth_of(pid)
     try:
@@ -71,8 +71,8 @@ including Ray's workers, open the file in order to remove abandoned folders."""
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A process in its own process group, which ends at once, with all of its children: Ray would
-    wait a second for each of its processes after SIGTERM."""
+    """A process in its own process group. `terminate` kills it and all its children at once: after
+    SIGTERM, Ray would wait a second for each of its processes."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, process_group=0, **options)
@@ -113,7 +113,7 @@ def kill_found(find: Callable[[], Sequence[psutil.Process]]) -> list[int]:
 
 
 def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """This user's processes that were started with this value of a variable, by any process."""
+    """This user's processes that have this environment variable, whatever process started them."""
     found = []
     for process in psutil.process_iter(["uids"]):
         if process.info["uids"] and process.info["uids"].real == os.getuid():
@@ -133,7 +133,7 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     """
     found = []
     inside = f"{temp}/"
-    psutil.process_iter.cache_clear()  # it caches ended processes whose ids may be reused
+    psutil.process_iter.cache_clear()  # the cache holds ended processes, whose ids may be reused
     for process in psutil.process_iter(["cmdline", "uids"]):
         words = process.info["cmdline"] or [""]
         uids = process.info["uids"]
@@ -157,13 +157,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a child: request a signal when its parent ends. On Linux only."""
+    """Called in a child process: request a signal for it when its parent ends. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants that lose their own. On Linux only."""
+    """Become the parent of descendants whose parent ends. On Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -172,14 +172,14 @@ def adopt_orphans() -> None:
 def in_order() -> Iterator[None]:
     """Within the context, turn SIGHUP and SIGTERM into exits that run every `finally`.
 
-    An ignored signal, as under nohup, stays ignored. For the main thread.
+    An ignored signal, as under nohup, stays ignored. Call it in the main thread.
     """
     found = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     before = {number: each for number, each in found.items() if each != signal.SIG_IGN}
 
     def leave(number: int, _frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a closing terminal sends it more than once
+            signal.signal(each, signal.SIG_IGN)  # a closing terminal sends SIGHUP more than once
         sys.exit(128 + number)
 
     for number in before:

@@ -1,8 +1,8 @@
 """Shortcuts through private parts of Ray, which only this file imports.
 
-Everything also works without them, more slowly: all are off with SHORTCUTS=0, and a single one is
-off, with a warning, if the version of Ray differs (tests/unit/cluster/test_ray_shortcuts.py shows
-which exist).
+Without them, everything works, but more slowly. RAYSUITE_RAY_SHORTCUTS=0 turns all of them off. A
+shortcut is also off, with a warning, if the installed version of Ray lacks a part that the shortcut
+needs (tests/unit/cluster/test_ray_shortcuts.py lists the shortcuts).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class UnavailableError(Exception):
-    """A shortcut is off, or this version of Ray has other parts."""
+    """A shortcut is off, or this version of Ray lacks a part that it needs."""
 
 
 def enabled() -> bool:
@@ -53,8 +53,7 @@ def _leave_out(what: str, error: BaseException) -> None:
 
 @contextmanager
 def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[bool]:
-    """Replace attributes of Ray's modules and classes within the context; yield whether they
-    are replaced."""
+    """Replace attributes in Ray within the context; yield whether they are replaced."""
     before: list[_Target] = []
     try:
         if _usable(what):
@@ -76,8 +75,8 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[b
 
 _PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 _YIELDING = ("nice", "-n", "10")
-"""Lower priority, for the agent of runtime environments: workers that import torch go first, and
-few of them need an environment of their own."""
+"""Words that lower the priority of the agent of runtime environments: it must not slow the imports
+of workers, and few workers need their own environment."""
 _COMMAND = "_build_python_executable_command_memory_profileable"
 
 
@@ -124,13 +123,13 @@ def _fewest(agent_port: int) -> list[_Target]:
 
 @contextmanager
 def fewest_processes(agent_port: int) -> Iterator[bool]:
-    """Start Ray without its autoscaler, its log monitor, its dashboard server, for which it waits
-    even if there is none, and the dashboard's agent. All other processes are started as
-    ProcessTree. Yield whether this version of Ray allows it.
+    """Start Ray without its autoscaler, its log monitor, its dashboard server and the dashboard's
+    agent. All other processes are started as ProcessTree. Yield whether this version of Ray allows
+    it.
 
     The agent of runtime environments listens on `agent_port`, so that the raylet does not wait
-    until the agent has chosen a port: 0.9 of the 2.1 s that Ray's start took. The raylet starts
-    clients of worker_fork as its workers.
+    until the agent has chosen a port; this saves 0.9 s of the 2.1 s of Ray's start. The raylet
+    starts clients of worker_fork as its workers.
     """
     with _replaced("Ray with the fewest processes", lambda: _fewest(agent_port)) as replaced:
         yield replaced
@@ -138,8 +137,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace the function by which Ray's Python finds its node after the start of a raylet, by
-    `wrap` of that function. Its arguments are the GCS's address and the node's id."""
+    """Replace the function `find` by which Ray's Python finds its node after the start of a raylet
+    by `wrap(find)`. The arguments of `find` are the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -170,8 +169,8 @@ def reread_environment() -> None:
 
 @contextmanager
 def single_machine() -> Iterator[None]:
-    """Apply LOOPBACK_ONLY to a Ray imported earlier: it is read only on import. Otherwise its
-    driver would look for the GCS at an address on which the GCS does not listen."""
+    """Apply LOOPBACK_ONLY to a Ray that is already imported, because Ray reads it only on import.
+    Otherwise Ray's driver would look for the GCS at an address on which the GCS does not listen."""
 
     def targets() -> list[_Target]:
         constants = sys.modules.get("ray._private.ray_constants")
@@ -234,8 +233,8 @@ def _trainer(poll: Callable[[], None]) -> Any:
             await super()._run_control_loop_iteration()
 
     class Fixed(FixedScalingPolicy):
-        """Always the same number of workers. Ray's class also registers them with Ray Data's
-        actor."""
+        """Keeps the number of workers fixed, and does not register them with Ray Data's actor, as
+        Ray's class does."""
 
         def _maybe_send_resource_request(self) -> None:
             pass
@@ -287,9 +286,9 @@ def _worker_group() -> Any:
 
     class WorkerGroup(worker_group.WorkerGroup):
         def _start(self) -> None:
-            """Like Ray's method, but end a group whose backend could not start, for example because
-            a node was lost meanwhile. Ray would forget its workers: they would keep their CPUs, and
-            no other group could start."""
+            """Call Ray's method, and end the group if its backend cannot start, for example because
+            a node was lost meanwhile. Ray would forget the group's workers: they would keep their
+            CPUs, and no other group could start."""
             with _replaced(_CONTROLLER, no_actor):
                 try:
                     super()._start()
@@ -328,7 +327,7 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Without Ray Train's own variables, so that waiting worker processes can be reused."""
+            """Leave out Ray Train's variables, so that waiting worker processes can be reused."""
             return custom_runtime_env
 
     return WorkerGroup

@@ -1,12 +1,12 @@
-"""Start Ray on a node with longer timeouts than Ray's, and with Ray's own reason if it fails.
+"""Start Ray on a node with longer timeouts, and find the reason in its logs if the start fails.
 
 On each node, Ray starts two agents as Python programs. If they are read from a busy shared file
-system, or the node is busy, they start slowly, and Ray gives up: its raylet after 15 s without the
-file in which an agent writes its port (ray#65983), and its Python code after 30 s without the
-raylet. No setting changes these two timeouts; ENVIRONMENT extends the others. Without the private
-shortcuts, a start has only 30 s, but the files of late agents are still written.
+system, or the node is busy, they start slowly, and Ray gives up: the raylet waits 15 s for the file
+in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the raylet. No
+setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the private shortcuts
+are off, the limit of 30 s remains, but the files of late agents are still written.
 
-As a program: the `ray` command with these longer timeouts.
+As a program, this module is the `ray` command with these longer timeouts.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ENVIRONMENT = {
 }
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
-"""The values that the dashboard's agent writes itself if Ray runs without a dashboard."""
+"""The values that the dashboard's agent writes if Ray runs without a dashboard."""
 _SOCKET = "sockets/raylet"
-"""The raylet's socket, which it makes after it has read all ports, before it registers."""
+"""The raylet's socket. The raylet makes it after it has read all ports, and before it registers."""
 _STEP_S = 0.05
 _EACH_S = 12.0
-"""Seconds after the previous port at which the port of a late agent is written for it. The raylet
-waits 15 s for each port in turn, last for the runtime environments' agent."""
+"""Seconds to wait for each port of an agent before this module writes its file. The raylet waits up
+to 15 s for each port in turn, and for the runtime environments' agent last."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
@@ -56,9 +56,9 @@ def patience(
 ) -> Iterator[None]:
     """Wait longer for a Ray node that starts within the context, with `temp` as its folder.
 
-    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1,
-    which the agent itself writes, means that the agent has no such server. With `no_agent`, no
-    agent writes its ports. Raises RayStartError if the raylet has ended.
+    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1
+    means that the agent has no such server. With `no_agent`, no agent is started, and the files are
+    written at once. Raises RayStartError if the raylet has ended.
     """
     from ray.exceptions import RaySystemError
 
@@ -95,7 +95,6 @@ def patience(
 
 
 _NODE_ID = "--node_id="
-"""Prefix of an argument of a raylet."""
 
 
 def _write_ports_of_a_raylet(
@@ -112,7 +111,9 @@ def _write_ports_of_a_raylet(
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: float) -> None:
-    """Raises RayStartError if all agents have ended: the raylet would still wait for each port."""
+    """Write the ports of late agents.
+
+    Raises RayStartError if all agents have ended: the raylet would still wait for each port."""
     last, begun = session / f"runtime_env_agent_port_{node_id}", False
     for name, port in ports.items():
         file = session / f"{name}_{node_id}"

@@ -29,7 +29,7 @@ def own_sites() -> Path:
 
 
 def site_files() -> dict[str, Path]:
-    """The files of all sites by name; the user's own replace shipped ones of the same name."""
+    """The files of all sites by name. A user's file replaces a shipped file of the same name."""
     found: dict[str, Path] = {}
     for folder in (own_sites(), _SHIPPED):
         for file in sorted(folder.glob("*.yaml")):
@@ -63,7 +63,7 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum length: the paths of Ray's sockets are about 65 longer, and limited to 107 characters."""
+"""Maximum number of characters: paths of Ray's sockets are about 65 longer, and limited to 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -114,7 +114,7 @@ def secrets_in(names: list[str]) -> tuple[str, str]:
 
 
 def _shared(folder: Path) -> Finding:
-    """Whether the nodes can access the folder of clusters."""
+    """Check by its file system whether the nodes can access the folder of clusters."""
     kind = file_system(folder)
     fix = "set RAYSUITE_HOME to a folder that all nodes share"
     if kind in _OWN_DISK:
@@ -186,7 +186,7 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check how the image is entered: by a program, or by a SLURM plugin's option of srun."""
+    """Check that the image can be started, by a program or by an option of srun from a plugin."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]

@@ -1,6 +1,6 @@
 """SLURM: the batch script of a cluster, SLURM's commands, the job, and the check of a site.
 
-The script is pure text. Only the backend's methods submit, signal or cancel jobs.
+Rendering the script has no side effects. Only the backend's methods submit, signal or cancel jobs.
 """
 
 from __future__ import annotations
@@ -188,7 +188,6 @@ class Job:
     """A cluster on some nodes of a SLURM site."""
 
     name: str
-    """Name of the cluster."""
     site: SlurmSite
     nodes: int | str
     """`4`, or the minimum and maximum as `2-4`."""
@@ -320,7 +319,7 @@ def _settings(job: Job) -> str:
 # SLURM's programs
 
 TIMEOUT_S = 30.0
-"""A busy controller takes some seconds to answer; one that is down never answers."""
+"""Seconds to wait for slurmctld. A busy slurmctld takes some seconds to answer."""
 
 
 @dataclass(frozen=True)
@@ -329,7 +328,7 @@ class NodeGroup:
 
     partition: str
     default: bool
-    """Whether this is the partition of jobs that name none."""
+    """Whether jobs that name no partition run in this partition."""
     up: bool
     limit_s: float
     """The longest time limit, in seconds."""
@@ -341,7 +340,7 @@ class NodeGroup:
 
 
 class SlurmError(RaysuiteError):
-    """A SLURM command that failed; the text is the last line of its output."""
+    """A SLURM command failed; the message is the last line of its output."""
 
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
@@ -350,7 +349,7 @@ class SlurmError(RaysuiteError):
 
 
 class NoSlurmError(SlurmError):
-    """A SLURM command that is not installed on this host."""
+    """A SLURM command is not installed on this host."""
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
@@ -451,7 +450,7 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        with contextlib.suppress(LibraryError):  # if it fails here, each node builds its own
+        with contextlib.suppress(LibraryError):  # then each node builds the library itself
             build(binding.SOURCE, folder.path)
         job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
         return cluster.model_copy(update={"job": job, "slurm_cluster": where})
@@ -496,7 +495,7 @@ class SlurmBackend:
 
 
 def _of(where: str) -> list[str]:
-    """The option for one of several SLURM clusters; empty for the login node's own."""
+    """The option that selects one of several SLURM clusters; empty for the login node's cluster."""
     return [f"--clusters={where}"] if where else []
 
 
@@ -556,8 +555,8 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
-    """Check a site, from SLURM's commands to a trial of the script; checks that depend on a failed
-    one are left out.
+    """Check a site, from SLURM's commands to a trial of the script. A check that depends on a
+    failed check is left out.
 
     `folder` is the folder of all clusters. Nothing is queued.
     """

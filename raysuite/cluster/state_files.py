@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the next agent on the host identifies it."""
+"""A file in a node's temporary folder, by which the host's next agent identifies the folder."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -29,7 +29,7 @@ class Cluster(File):
     nodes: int
     """The smallest number of nodes with which the cluster is up."""
     most_nodes: int = 0
-    """The largest number that SLURM may allocate; 0: the same as `nodes`."""
+    """The largest number of nodes that SLURM may allocate; 0: exactly `nodes`."""
     created: float
     """Time in seconds since 1970."""
     working_folder: str
@@ -45,8 +45,7 @@ class Cluster(File):
     started: float = 0.0
     """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
     birth: str = ""
-    """Distinguishes a local agent's process from a later one with its pid, even if the clock is
-    set."""
+    """An id that no later process with this pid has, even if the clock is changed."""
     host: str = ""
     """Host of a local agent: other hosts that share the folder cannot see its process."""
 
@@ -61,7 +60,7 @@ class Cluster(File):
 
 
 class Head(File):
-    """head.json: the cluster's addresses, written before its servers answer, and after.
+    """head.json: the cluster's addresses, written before its servers answer, and again afterwards.
 
     The URLs are for clients, which may be on another network than the nodes.
     """
@@ -76,9 +75,8 @@ class Head(File):
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether MLflow's server answers: the cluster is up before that."""
+    """Whether MLflow's server answers; the cluster is up even before."""
     mlflow_error: str = ""
-    """Why MLflow's server does not run."""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
     when: float = Field(default_factory=time.time)
@@ -104,15 +102,14 @@ class Node(File):
     message: str = ""
     incarnation: str = ""
     temp: str = ""
-    """The node's temporary folder."""
     nonce: str = ""
     """The content of the file NONCE in the temporary folder; a folder of another user lacks it."""
     began: float = 0.0
     """Start time of the agent's process."""
     birth: str = ""
-    """Distinguishes the agent's process from a later one with its id, even if the clock is set."""
+    """An id that no later process with the agent's pid has, even if the clock is changed."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Durations of the phases of the node's start."""
+    """Durations of the phases of the node's start, in seconds."""
 
 
 class Alive(File):
@@ -126,7 +123,7 @@ class Alive(File):
 
 
 class Stop(File):
-    """stop.json: the allocation is about to end."""
+    """stop.json: the cluster is about to end."""
 
     reason: StopReason
     deadline: float
@@ -141,6 +138,6 @@ class Mlflow(File):
 
 
 class Timings(File):
-    """timings.json: durations of the phases of `cluster up`."""
+    """timings.json: durations of the phases of `cluster up`, in seconds."""
 
     seconds: dict[str, float] = Field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Suites in progress on a cluster, so that a restarted head resumes them.
 
-FOLDER/suites/ID.json   a suite that was started there, until it has ended
+FOLDER/suites/ID.json   a suite that was started on this cluster, and has not ended
 RESULTS/driver.lock     locked by the one process that writes to that results folder
 """
 
@@ -49,14 +49,12 @@ otherwise be requeued for ever."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
-"""Commands that make results."""
 
 
 class Suite(File):
     """suites/ID.json: what is needed to resume a suite."""
 
     results: Path
-    """The results folder."""
     folder: Path
     """The working folder in which the suite was started."""
     verb: Verb = "run"
@@ -68,7 +66,7 @@ class Suite(File):
     reached: int = 0
     """Progress when the suite was registered, or last resumed."""
     in_vain: int = 0
-    """Resumptions that began at the same progress, `reached`."""
+    """Number of resumptions that began with the progress `reached`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Resume:
 
 
 def job_id() -> str:
-    """The id under which this process was submitted to Ray; empty if it was not.
+    """The id of the Ray job of this process; empty if the process is not part of a job.
 
     From Ray 2.60's JobSupervisor, dashboard/modules/job/job_supervisor.py.
     """
@@ -111,11 +109,11 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """How to resume each suite that has no driver, oldest first.
+    """The commands that resume the suites without a driver, the oldest suite first.
 
     Suites without results and unreadable files are left out; suites that were resumed several times
-    without progress are removed. If the head is not new, only suites are returned whose driver was
-    killed or failed on this host, and whose results folder can be written.
+    without progress are removed. Without `head_is_new`, only suites count whose driver was killed
+    or failed on this host, and whose results folder can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:
@@ -136,7 +134,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count a resumption of a suite."""
-    # slow, so before reading the suite's file, which its driver may change or remove meanwhile
+    # this is slow; the driver may change or remove the suite's file meanwhile, so read it later
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -155,7 +153,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that changes with any progress of a suite: epochs, ends, steps at a stop."""
+    """A number that changes with any progress of a suite: epochs, ended runs, steps at a stop."""
     # imported on use: the agents of a cluster start without it
     from raysuite.records import (
         GateVerdict,
@@ -183,7 +181,8 @@ def sole_driver(results: Path) -> Iterator[None]:
     """Hold the lock of the one process that writes to a results folder, within the context.
 
     Raises UserError if another process holds it, or if the folder cannot be written; StorageError
-    if a disk becomes full later. A killed driver releases the lock, but its name stays in the file.
+    if a disk becomes full later. A killed driver releases the lock, but the file still names its
+    process.
     """
     try:
         stream = (results / LOCK).open("a+", encoding="utf-8")
@@ -221,7 +220,7 @@ def has_driver(results: Path) -> bool:
 
 
 def is_to_be_resumed(error: BaseException) -> bool:
-    """Whether a suite whose driver ends with this error is to be resumed: neither the user nor a
+    """Whether to resume a suite whose driver ends with this error: yes, unless the user or a
     mistake of the user ended it."""
     if isinstance(error, HeadLostError | StorageError):
         return True
@@ -231,7 +230,7 @@ def is_to_be_resumed(error: BaseException) -> bool:
 def _has_lost_its_driver(results: Path) -> bool:
     """Whether the last driver was killed or failed on this host, and the folder can be written.
 
-    The lock is not tried: a driver that takes it at that moment would be refused.
+    This check takes no lock: a driver that starts at that moment would be refused.
     """
     holder = _holder(results)
     here = holder.get("host") == socket.gethostname()
@@ -297,7 +296,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 
 def _lives(holder: dict[str, object]) -> bool:
-    """Whether the holder's process is still running: for file systems without locks."""
+    """Whether the lock's holder is running on this host; needed for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

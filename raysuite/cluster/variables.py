@@ -27,7 +27,7 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""For every Ray on which runs are made. Ray reads them when it is imported."""
+"""Settings for every Ray on which runs are made. Ray reads them when it is imported."""
 
 RUN_SETTINGS = {
     **RAY_SETTINGS,
@@ -36,7 +36,7 @@ RUN_SETTINGS = {
     # RAY_SETTINGS.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
-"""For drivers of runs and sweeps, and for the processes that they start."""
+"""Settings for drivers of runs and sweeps, and for the processes that they start."""
 
 LOOPBACK_ONLY = {
     # Ray replaces 127.0.0.1 by an address that other hosts can reach, and listens there, unless
@@ -45,19 +45,19 @@ LOOPBACK_ONLY = {
 }
 
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
-"""Environment variable with Ray Client's URL; RAY_ADDRESS is the dashboard's, for jobs."""
+"""Environment variable with Ray Client's URL; RAY_ADDRESS has the dashboard's URL, for jobs."""
 
 TRACKING_AUTH = "raysuite"
-"""The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
+"""The authentication provider in raysuite/track that reads MLflow's password from the folder."""
 
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """`variables` combined with those of a site. A site's folders in PATH and LD_LIBRARY_PATH
-    come before the existing ones, which may be an image's. If they are already first, nothing
-    changes."""
+    """`variables`, overridden by the variables of a site. A site's folders in PATH and
+    LD_LIBRARY_PATH are put before the existing folders, which may be an image's. If they are
+    already first, PATH and LD_LIBRARY_PATH do not change."""
     merged = {**variables, **site}
     for name in _LISTS:
         there = variables.get(name)
@@ -95,11 +95,11 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
 
 
 _NAMES = ("NO_PROXY", "no_proxy")
-"""Programs read one or the other; if both are set, most read the second."""
+"""Some programs read only one of these variables; if both are set, most programs use no_proxy."""
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """The two variables with their content in `environment`, and the hosts of `urls` added."""
+    """NO_PROXY and no_proxy: all hosts that they have in `environment`, and the hosts of `urls`."""
     there = ",".join(environment.get(each, "") for each in _NAMES)
     hosts = [host for part in there.split(",") if (host := part.strip())]
     if "*" not in hosts:  # as the only entry, * means all hosts

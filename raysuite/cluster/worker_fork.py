@@ -1,13 +1,12 @@
 """Start Ray's workers as forks of one process that has already imported their modules.
 
 A worker needs seconds of processor time to import torch. A server imports it once, while Ray
-starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a
-client, which sends the server its arguments, environment and standard streams, and which ends when
-the worker ends. If the server does not serve it, the client becomes the worker, as without a
-server.
+starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a client. The
+client sends its arguments, environment and standard streams to the server, and ends when the worker
+ends. If the server makes no worker for it, the client itself becomes the worker.
 
-As programs: `worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` is the server,
-`worker_fork.py ARGUMENT ...` the client.
+`worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` runs the server; `worker_fork.py ARGUMENT
+...` runs a client.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = "RAYSUITE_WORKER_PROGRAM"
-"""Environment variable of clients: the file of Ray's own program of a worker."""
+"""Environment variable of clients: the path of Ray's own worker program."""
 SOCKET = "RAYSUITE_WORKER_SERVER"
 """Environment variable of clients: the server's socket."""
 _LENGTH = struct.Struct("!Q")
 _FORKED, _CRASHED = b"f", b"c"
-"""A server's messages to a client about its worker; it closes the connection when that ends."""
+"""The server's messages to a client about its worker. When the worker ends, the server closes the
+connection."""
 _STARTS_S = 20.0
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 """Signals of crashes, such as Ray's failed checks."""
@@ -49,8 +49,9 @@ def main() -> None:
 
 
 def _forked() -> bool:
-    """Wait for the end of the worker that the server makes for this client; False if it makes
-    none, or if the raylet has not started the client itself but, for example, nsys has."""
+    """Wait for the end of the worker that the server makes for this client. False if the server
+    makes none, if the worker crashes at its start, or if this client was started by another program
+    than the raylet, such as nsys."""
     if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
         return False
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -76,18 +77,18 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
     """Make a worker for each client, until the parent ends.
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
-    `late`, its module, is imported with the first client's environment, and clients with another
-    one are not served. No module may draw random numbers by a generator that a fork does not seed
-    again, such as Ray's for ids. Exit if a fork would differ from a new process: if the package
-    imported here is not the file `raysuite`, if a library has a thread, or if CUDA's driver is
-    loaded.
+    `late`, Ray's modules, are imported with the environment of the first client, and clients with
+    another environment are not served. No module may draw random numbers from a generator that a
+    fork does not seed again, such as Ray's generator of ids. Exit if a fork would differ from a new
+    process: if the package imported here is not the file `raysuite`, if a library has a thread, or
+    if CUDA's driver is loaded.
     """
     import gc
     import importlib
     import runpy
 
     parent, before = os.getppid(), dict(os.environ)
-    sys.path.pop(0)  # this file's folder; it is that of Ray's program in a worker
+    sys.path.pop(0)  # this file's folder: a worker has the folder of Ray's program there
     from raysuite.cluster.process import end_with_parent
 
     end_with_parent(signal.SIGKILL)
@@ -112,7 +113,7 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
     if why := _unsafe():
         sys.exit(why)
     gc.collect()
-    gc.freeze()  # otherwise the first collection of each worker would copy every page
+    gc.freeze()  # otherwise the first garbage collection of each worker would copy every page
     forks = _Forks()
     while request["environ"] != environment or forks.make(connection) != 0:
         connection.close()
@@ -152,8 +153,8 @@ class _Forks:
     def wait(self, listener: socket.socket) -> None:
         """Wait for another client; release the clients whose workers end meanwhile.
 
-        The client of a worker that crashes at its start becomes the worker. SystemExit if no other
-        worker lives then, as if Ray cannot be forked in this way.
+        The client of a worker that crashes at its start becomes the worker. Raises SystemExit if no
+        other worker is alive then: forks of Ray may not work at all.
         """
         both: list[Any] = [listener, self._ended]
         while listener not in select.select(both, [], [])[0]:
@@ -207,12 +208,12 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     sys.argv[:] = request["argv"]
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
-    # random numbers of its own, which Python's module `random` has in any case
+    # new seeds; Python's module `random` seeds itself after a fork
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # as the raylet set the client's: killed first if memory runs out
+    with suppress(OSError):  # from the client: the kernel then kills workers first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -35,7 +35,8 @@ class Slice:
 @dataclass(frozen=True)
 class Batch:
     """Images [b, C, H, W] fp32, normalised, and labels [b] int64; or the inputs and targets of
-    another task, each a tensor, a tuple or a dictionary of tensors. On the worker's device."""
+    another task, each a tensor, a tuple or a dictionary of tensors. All are on the worker's
+    device."""
 
     images: Any
     labels: Any

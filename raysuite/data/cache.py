@@ -1,4 +1,4 @@
-"""Folders that are written once, checked on every use, and never visible half written."""
+"""Folders that are written once, appear only when complete, and are checked on every use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
-"""File systems store times with a precision of up to two seconds (FAT): a file that changed less
-than this ago can change again without a new time."""
+"""Age from which a modification time can be relied on. Some file systems (FAT) store times in units
+of two seconds: a file that changed less than this ago can change again without a new time."""
 _whole: dict[Path, tuple[int, int, int]] = {}
 """Files that this process has found intact -> their inode, size and modification time."""
 _MANIFEST = "manifest.json"
@@ -26,7 +26,7 @@ _MANIFEST = "manifest.json"
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
 
-    Any number of processes may do so at once: each writes its own temporary folder next to
+    Any number of processes may call this at once: each writes its own temporary folder next to
     `folder`, and the first to rename it wins. Unlike locks, renames are safe on network file
     systems too.
 

@@ -1,4 +1,4 @@
-"""Image folders -> TFRecord shards with their indices. An interrupted conversion can be resumed."""
+"""Convert image folders to TFRecord shards with indices; a killed conversion can be resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERSION = 3
 SHARD_BYTES = 150_000_000
 """Bytes of source images per shard, if the number of shards is not given."""
 _QUALITY = 95
-"""The quality of JPEGs that are shrunk."""
+"""The JPEG quality of images that are shrunk."""
 _SYNSET = re.compile(r"n\d{8}")
 
 
@@ -310,8 +310,9 @@ def _shrunk(
     """The image with at most `shorter_side` pixels on its shorter side; a JPEG or PNG of that size
     or smaller is returned unchanged.
 
-    Cubic, antialiased; 8 bits, grey or RGB, as loaders decode it, and without metadata. JPEG stays
-    JPEG; all other formats become PNG, because TensorFlow and DALI do not read every format.
+    Images are shrunk by antialiased cubic interpolation. The result has 8 bits per channel, grey or
+    RGB, as loaders decode it, and no metadata. JPEG stays JPEG; all other formats become PNG,
+    because TensorFlow and DALI do not read every format.
     """
     shorter = min(header.width, header.height)
     side = min(shorter, shorter_side or shorter)

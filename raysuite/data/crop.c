@@ -1,4 +1,4 @@
-/* Decoding the crop of a JPEG by libjpeg-turbo. Columns left and right of the crop and rows above it
+/* Decode the crop of a JPEG by libjpeg-turbo. Columns left and right of the crop and rows above it
  * pass only the entropy decoder; rows below it are not decoded.
  *
  * Compiled on first use by raysuite/data/decoders.py.

@@ -1,4 +1,4 @@
-"""Decoding an image's crop by libjpeg-turbo: the reference decoder's pixels, in less time.
+"""Decode an image's crop by libjpeg-turbo, with the reference decoder's pixels, in less time.
 
 For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory. It
 is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
@@ -33,7 +33,8 @@ _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
 _LEAST_SHRINKING = 2
-"""Smaller factors save no time in libjpeg-turbo: its DCTs of 5 to 7 rows are slow."""
+"""The least factor by which images are shrunk while decoding. Smaller factors save no time, as
+libjpeg-turbo's DCTs of 5 to 7 rows are slow."""
 
 _scratch = threading.local()
 
@@ -41,8 +42,7 @@ _scratch = threading.local()
 def cut_from(
     sample: Sample, channels: int, box: NDArray[np.float64], place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The same as `cut_out(decode(sample, channels, place), box)` in every bit, with fewer pixels
-    decoded.
+    """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
 
     The pixels may be in memory that this thread's next call overwrites. Raises DataError as
     `decode` does.
@@ -173,7 +173,7 @@ def _one_scan(data: bytes, header: Header) -> bool:
 
 
 def _shortened(data: bytes, header: Header, height: int) -> bytes:
-    """The same file with `height` rows in its header, after which decoders stop."""
+    """A copy of the file whose header states `height` rows, after which decoders stop."""
     at = header.frame + 5
     return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
 

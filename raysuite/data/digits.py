@@ -58,12 +58,12 @@ def _records(folder: Path, cache: Path) -> Path:
 
 
 def write_digits(folder: Path, size: int) -> None:
-    """Write both splits below `folder`, images `size` x `size` (8: as scanned).
+    """Write both splits below `folder`, with images of `size` x `size` pixels (8: as scanned).
 
-    folder/SPLIT/CLASS/NNNN.png, lossless, NNNN being the scan's index in scikit-learn;
-    tfrecord/SPLIT-*.tfrecord and .idx, the same images; arrays/SPLIT-{images,labels}.npy: [n, size,
-    size] uint8 and [n] int64; listing/: the order of the files. Sample i is the same scan in all
-    formats.
+    folder/SPLIT/CLASS/NNNN.png are lossless; NNNN is the scan's index in scikit-learn.
+    tfrecord/SPLIT-*.tfrecord and .idx have the same images, and arrays/SPLIT-{images,labels}.npy
+    are [n, size, size] uint8 and [n] int64. listing/ has the order of the files. Sample i is the
+    same scan in all formats.
     """
     from sklearn.datasets import load_digits
 

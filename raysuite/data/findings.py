@@ -42,11 +42,11 @@ class Part:
     """The number of images, unreadable ones included."""
     unreadable: int = 0
     labels: Counter[int] = field(default_factory=Counter)
-    """Images of each class, unreadable ones included if their class is known."""
+    """Number of images of each class, including unreadable images if their class is known."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """Images of each width and height, in pixels."""
+    """Number of images of each width and height, in pixels."""
     names: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Images of each (class name, label) that occurs in the files."""
+    """Number of images of each (class name, label) that occurs in the files."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
@@ -125,7 +125,7 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
 
 @dataclass(frozen=True)
 class Listed:
-    """Tasks, each of which can run in another process."""
+    """The tasks of a check; each can run in a separate process."""
 
     tasks: tuple[Callable[[Count], Part], ...]
     total: int

@@ -1,4 +1,4 @@
-"""The kind and size of an encoded image, without decoding: from header, chunks and last bytes.
+"""Read the kind and size of an encoded image from its header, chunks and last bytes, not decoded.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
 sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
@@ -60,7 +60,7 @@ class Header:
 
 
 class DepthError(ValueError):
-    """Pixels other than unsigned integers of up to 8, or of 16 bits."""
+    """Pixels that are not unsigned integers of up to 8 bits, or of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
@@ -70,8 +70,8 @@ _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b"
 def check_depth(kind: str, bits: int) -> None:
     """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
 
-    For file headers, TIFF tags and arrays alike. Values of up to 8 bits are used as they are, or
-    scaled to 0..255; of 16 bits, the upper 8 are used.
+    Values of 8 bits are used unchanged, values of fewer bits are scaled to 0..255, and of 16-bit
+    values the upper 8 bits are used.
     """
     if kind != "u" or bits not in (1, 2, 4, 8, 16):
         raise DepthError(
@@ -164,8 +164,8 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile: Pillow refuses large ones, and other decoders ignore
-    them."""
+    """A PNG without texts and colour profile. Pillow refuses large texts and profiles, and other
+    decoders ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

@@ -1,8 +1,9 @@
-"""Augmentation of samples that are an image and a mask: both are transformed alike, pixel by pixel.
+"""Augmentation of samples that are an image and a mask: both are transformed together, pixel by
+pixel.
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
-part is resized to the size of its image: the image bilinearly, the mask by the nearest pixel, so
-that only existing classes occur. Outside the image, pixels are 0 and the mask is ignored.
+random part is resized to the size of its image: the image bilinearly, the mask by the nearest
+pixel, so that only existing classes occur. Outside the image, pixels are 0 and the mask is ignored.
 """
 
 from __future__ import annotations

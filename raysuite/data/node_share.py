@@ -6,7 +6,7 @@ Two locks per folder control making and removing it; the kernel frees them when 
     KEY.making   exclusive, while the folder is searched, made or removed
     KEY.users    shared by all processes that use it
 
-NAME.found holds the result and time of one process's search, for processes that waited for it.
+NAME.found holds the result and time of `found_once` in one process, for processes that waited.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ LARGEST_SHARE = 0.8
 
 
 class NodeShare:
-    """One node's copy of what `write` writes; `path` is its folder, until `close`.
+    """One node's copy of the files that `write` writes; `path` is their folder until `close`.
 
     `write(folder)` writes `size()` bytes. One process of the node at a time calls `write`, and only
     if the folder does not exist yet; all others wait.
 
-    Raises DataError if there is not enough free memory, and whatever `write` raises.
+    Raises DataError if there is not enough free memory, and the errors of `write`.
     """
 
     def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
@@ -70,8 +70,8 @@ class NodeShare:
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
     """The result of `find`, called by one process of the node, and shared by all that wait.
 
-    `folder`: where the result is kept, if not in the node's memory; other nodes may see it. Without
-    locks there, every process calls `find`.
+    `folder`: where the result is kept, if not in the node's memory; other nodes may see it. If the
+    folder's file system has no locks, every process calls `find`.
     """
     asked = time.monotonic()  # one clock for all processes of a node
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
@@ -111,7 +111,7 @@ def _locks() -> Path:
 
 
 def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
-    """Raise DataError if memory has fewer than `size` bytes free."""
+    """Write the folder. Raises DataError if memory has fewer than `size` bytes free."""
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(
@@ -151,7 +151,7 @@ def _leave(locks: Path, key: str, users: int) -> None:
 
 
 def _remove_unused(locks: Path) -> None:
-    """Remove what killed processes have left."""
+    """Remove the folders that killed processes have left."""
     for path in locks.glob("*.making"):
         try:
             making = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-/* Pixels of one image to the network's input: mirrored if asked for, normalised, one plane per
- * channel. Each value is rounded after the difference and after the product, as in NumPy, so that
- * both give the same bits: compiled with -ffp-contract=off by raysuite/data/rendering.py.
+/* Convert the pixels of one image to the network's input: mirror them if requested, normalise them,
+ * and write one plane per channel. Each value is rounded after the difference and after the product,
+ * for the same bits as NumPy: raysuite/data/rendering.py compiles with -ffp-contract=off.
  */
 #include <stddef.h>
 

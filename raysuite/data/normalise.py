@@ -17,7 +17,7 @@ from raysuite.data.rendering import Rendering
 Kind = TypeVar("Kind", np.uint8, np.float32)
 
 _KEPT = 8
-"""The most arrays in a pool; any further array is freed as usual."""
+"""Largest number of arrays in a pool; after that, the oldest array leaves the pool."""
 
 
 def _references(arrays: list[NDArray[Kind]]) -> list[int]:
@@ -31,8 +31,9 @@ _UNUSED = _references([np.empty(1, np.uint8)])[0]
 class Buffers(Generic[Kind]):
     """A pool of arrays of one dtype, reused when no view of them is left.
 
-    Without it, the allocator returns the memory of a batch of 64 ImageNet images to the kernel, and
-    each batch gets fresh memory, whose page faults take longer than normalising. Not thread-safe.
+    Without a pool, the allocator returns the memory of a batch of 64 ImageNet images to the kernel,
+    and each batch gets fresh memory, whose page faults take longer than normalising. Not
+    thread-safe.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:
@@ -53,9 +54,8 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`; a GPU does the normalising itself. `channels_last`: the memory
-    format of the images on a GPU. `batch` and `images` are for one thread, `room` and `pinned` for
-    the loading threads."""
+    """Makes Batches on `device`; a GPU normalises images itself. `channels_last`: the memory format
+    of the images on a GPU. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False

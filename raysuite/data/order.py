@@ -33,7 +33,8 @@ def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int
     class differ by at most one; the same on every machine.
 
     A class's samples are in random order, and repeated in new random orders if the class has too
-    few. Samples with labels below 0 are left out. The classes with one sample more differ by epoch.
+    few. Samples with labels below 0 are left out. The classes with one extra sample differ between
+    epochs.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))

@@ -1,4 +1,4 @@
-"""Encoded image -> pixels, with Pillow: the reference for other decoders."""
+"""Decode images with Pillow, the reference for other decoders."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
         image = image.convert(_VIA[image.mode])
     if turned in _BACK:
         image = image.transpose(_BACK[turned])
-    image.info.pop("transparency", None)  # Pillow warns that a palette's is dropped
+    image.info.pop("transparency", None)  # else Pillow warns of a palette's
     return _shaped(np.asarray(image.convert(_MODES[channels])))
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for any others."""
+    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for other pixels."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
@@ -150,7 +150,7 @@ def whole(pixels: NDArray[np.uint8]) -> Part:
 
 
 def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
-    """The whole pixels that `box` touches: first column and row, and those after the last."""
+    """The whole pixels that `box` touches: first column, first row, end column, end row."""
     left, top, width, height = box.tolist()
     return math.floor(left), math.floor(top), math.ceil(left + width), math.ceil(top + height)
 
@@ -175,7 +175,7 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels` by channel: for mirrored [H, W, C] several times as fast in NumPy."""
+    """`out[...] = pixels` by channel: several times as fast in NumPy for mirrored [H, W, C]."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 

@@ -40,11 +40,11 @@ class Prepared:
     augment: Augment
     """The random augmentation of each training image."""
     fit: Fit
-    """How images of another size become square without random augmentation."""
+    """How images of another size become square if they are not augmented."""
     exact: bool
     """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]
-    """The mean of each channel, of pixels in 0..1."""
+    """The mean of each channel, for pixels in 0..1."""
     std: tuple[float, ...]
 
     @property
@@ -54,7 +54,7 @@ class Prepared:
 
     @property
     def tensors(self) -> bool:
-        """Whether samples go to the network as they are; otherwise they are images."""
+        """Whether samples go to the network unchanged; otherwise they are images."""
         return self.form in ("tokens", "tensors")
 
     @property
@@ -133,7 +133,7 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel, of pixels in 0..1; the set need not be on this machine."""
+    """Mean and std per channel, for pixels in 0..1; the set need not be on this machine."""
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

@@ -27,7 +27,7 @@ def each(
     """Results of `task(count)` for all tasks, in up to `workers` processes, in order of completion.
 
     With one worker or one task, this process does the work. Tasks must be picklable. An exception
-    in a task is raised here, and ends all processes, which also end if this one is killed.
+    in a task is raised here and ends all processes. They also end if this process is killed.
 
     Raises RunError if a process was killed.
     """
@@ -61,8 +61,9 @@ def journaled(
     journal: Path,
     keeps: Callable[[Any], bool] = lambda result: True,
 ) -> Iterator[Any]:
-    """`each`, with results that are dataclasses. Results that `keeps` accepts are written to
-    `journal` before they are yielded, so that a killed job can resume (`files.continued_lines`)."""
+    """Like `each`, for tasks whose results are dataclasses. Results that `keeps` accepts are
+    written to `journal` before they are yielded, so that a killed job can resume
+    (`files.continued_lines`)."""
     with journal.open("a", encoding="utf-8") as lines:
         for result in each(tasks, workers, count):
             if keeps(result):

@@ -1,4 +1,4 @@
-"""A Slice -> its samples, labels and views: the first step of every image loader."""
+"""Read a Slice's samples, labels and views: the first step of every image loader."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
 
 
 def check_label(label: int, classes: int, place: str) -> None:
-    """Raise DataError for a label outside the set's classes, which would abort the loss."""
+    """Raise DataError for a label outside the set's classes, on which the loss would fail."""
     if not 0 <= label < classes:
         raise DataError(
             f"{place}: its class is number {label}, counted from 0; the set has {classes} classes"
@@ -67,8 +67,7 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Only a sample's label. Raises DataError if the label cannot be read or is outside the set's
-    classes."""
+    """Read only a sample's label. Raises DataError if it is unreadable or not a class."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

@@ -1,4 +1,4 @@
-"""A Slice -> its pixels or normalised values, written into given memory."""
+"""Write the pixels or normalised values of a Slice into given memory."""
 
 from __future__ import annotations
 

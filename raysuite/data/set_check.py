@@ -16,7 +16,7 @@ from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import CLASSES_FILE, NAMED, SPLITS, Format
 
 _UNKNOWN = 1
-"""Placeholder for a size or a count that specs need and checking does not."""
+"""Placeholder for a size or a count that a spec requires but a check does not use."""
 
 
 def target_of(data: DataOptions) -> Target:
@@ -139,7 +139,7 @@ def _by_number(place: str) -> list[tuple[int, str]]:
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note if a named set's counts differ from the official ones: it is synthetic, or a part."""
+    """A note if a named set's counts are not the official ones: it is synthetic, or only a part."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENGINES = ("apptainer", "singularity")
 """Names of the program; the first one that is on PATH is used."""
 _PATIENCE_S = 60.0
-"""Time for an interrupted Apptainer to remove what it was building."""
+"""Seconds that an interrupted Apptainer has to remove its unfinished image."""
 
 
 class EngineError(RaysuiteError):
@@ -43,8 +43,8 @@ def client(run: Callable[[list[str]], None]) -> Client:
     path = engine()
 
     class Engine(type(get_client(quiet=True))):  # type: ignore[misc]
-        """Use the path of this machine's program in place of spython's `singularity`, and pass
-        commands to `run`, as spython keeps no log of their output."""
+        """Call this machine's program instead of `singularity`, and pass commands to `run`, because
+        spython keeps no log of their output."""
 
         def _init_command(self, action: str, flags: list[str] | None = None) -> list[str]:
             line: list[str] = super()._init_command(action, flags)
@@ -67,7 +67,8 @@ def streamed(
     """Run a command in its own process group; write each line of output to `log` and pass it to
     `say`.
 
-    Raises EngineError with the last lines if the command fails; an interruption ends the group.
+    Raises EngineError with the last lines if the command fails. An interruption ends the command's
+    process group.
     """
     lines: list[str] = []
     with (
@@ -101,7 +102,7 @@ def streamed(
 
 
 def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `apptainer ARGUMENTS` and keep what it prints."""
+    """Run `apptainer ARGUMENTS` and capture its output."""
     return subprocess.run(
         [engine(), *arguments],
         capture_output=True,

@@ -114,7 +114,7 @@ def _apt_proxies() -> str:
 
 
 _SQUASH = "-comp zstd -Xcompression-level 3"
-"""Arguments of mksquashfs, whose default level for zstd is 15 of 22."""
+"""Arguments of mksquashfs. Its default level for zstd, 15 of 22, takes longer."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class Order:
     choice: Choice
     out: Path
     root: Path
-    """The checkout that the locked requirements and raysuite itself are taken from."""
+    """The checkout that contains the locked requirements and raysuite itself."""
     shelf: Path
     """The folder in which base layers and downloads are kept between builds."""
     scratch: Path | None = None
-    """Apptainer's folder for unpacking, some 20 GB for a full image; default: its own, /tmp."""
+    """Apptainer's folder for unpacking (some 20 GB for a full image); None: Apptainer uses /tmp."""
     mirror: str | None = None
     """Debian's mirror, for debootstrap."""
     own: Mapping[str, str] | None = None
-    """The user's own definition files, by layer; default: those of the checkout."""
+    """Texts of the user's own definition files, by layer; None: those of the checkout are used."""
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
@@ -145,7 +145,7 @@ class Order:
 
     @property
     def base(self) -> Path:
-        """The file of the base layer, named by a digest of all that the layer depends on."""
+        """The file of the base layer. Its name contains a digest of the layer's definition."""
         text = filled(self.texts[BASE], arguments(self.choice))
         made_of = hashlib.sha256(f"{self.choice.arch}\n{text}".encode()).hexdigest()
         return self.shelf / f"{BASE}-{self.choice.variant}-{self.choice.arch}-{made_of[:12]}.sif"
@@ -173,7 +173,7 @@ def checkout() -> Path:
 
 
 def check(order: Order) -> None:
-    """Raise UserError for what would make the build fail after minutes."""
+    """Raise UserError for mistakes that would otherwise end the build after minutes."""
     if order.choice.arch != this_architecture():
         raise UserError(
             f"got {order.choice.arch} and this machine is {this_architecture()}; an image is "
@@ -186,7 +186,7 @@ def check(order: Order) -> None:
 
 
 def commands(order: Order, work: Path) -> dict[str, list[str]]:
-    """The command that builds each layer, to be run in `work`, where the definition files are."""
+    """The command that builds each layer, to be run in `work`, the folder of definition files."""
     lent = ["--bind", checked_bind(f"{work / 'lent'}:{LENT}")]
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{LENT}/cache")]
     lent += ["--mksquashfs-args", _SQUASH]
@@ -254,7 +254,7 @@ def build(order: Order, say: Callable[[str], None]) -> Built:
 
 
 def write_context(order: Order, context: Path) -> str:
-    """Write what the upper layer's %files copies into the image; returns the recipe's digest."""
+    """Write the files that the upper layer's section %files copies; return the recipe's digest."""
     for path in ingredients(order.choice, order.root):
         copy = context / path.relative_to(order.root)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -288,8 +288,8 @@ def _wheel(root: Path, folder: Path) -> Path:
 def _commit(root: Path) -> str | None:
     """The checkout's commit, with `-dirty` appended if tracked files were changed.
 
-    Git refuses another user's checkout by default; it is allowed here, as this process already runs
-    code from it.
+    By default, Git refuses another user's checkout. It is allowed here, because this process runs
+    code from the checkout anyway.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -310,5 +310,5 @@ def _half(path: Path) -> Path:
 
 
 def _path() -> str:
-    """PATH with the system's folders, which contain debootstrap and may not be in a user's PATH."""
+    """PATH with the system's folders: debootstrap is in them, but a user's PATH may lack them."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

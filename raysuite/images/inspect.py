@@ -15,7 +15,7 @@ from raysuite.spec.engines import checked_image
 
 @dataclass(frozen=True)
 class Description:
-    """An image: path, size and labels from outside, facts from inside."""
+    """An image's path, size and labels, and the facts in its file FACTS."""
 
     path: str
     size_bytes: int
@@ -72,7 +72,7 @@ def sign_image(image: Path, key: Path) -> None:
 
 
 def signature(image: Path, key: Path | None) -> Check:
-    """Whether the image is unchanged since it was signed by `key` (PEM), or by a known PGP key."""
+    """Verify the image's signature by `key` (PEM), or by a PGP key of the keyring."""
     if key is not None and not key.is_file():
         raise UserError(f"there is no key {key}; give the public key, as PEM")
     how = ["--local"] if key is None else ["--key", str(key.absolute())]
@@ -85,7 +85,7 @@ def signature(image: Path, key: Path | None) -> Check:
 
 
 def recipe(image: Path, root: Path) -> Check:
-    """Whether the checkout `root` would build the same image, by recipe, lock and scripts."""
+    """Compare the image's recipe digest with the digest that the checkout `root` gives."""
     facts = describe(image).facts
     choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
     wanted = digest(choice, root)

@@ -37,8 +37,8 @@ CUDA_IMAGES = {
     Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
     Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
 }
-"""Images with the CUDA version of the locked torch, including its minor version: Horovod's kernels
-are compiled with this image's nvcc and NCCL, and run in the same process as torch's."""
+"""NVIDIA's images with the CUDA version (major and minor) of the locked torch. The image's nvcc and
+NCCL compile Horovod's kernels, which run in the same process as torch's kernels."""
 LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
 """The oldest branch of NVIDIA's driver that supports the variant's CUDA version
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
@@ -104,7 +104,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A definition file with `values` in place of its arguments, as Apptainer replaces them."""
+    """Replace `{{ NAME }}` in a definition file by the value of NAME; unknown names are kept."""
     return re.sub(r"{{ *(\w+) *}}", lambda found: values.get(found[1], found[0]), text)
 
 
@@ -156,7 +156,8 @@ def ingredients(choice: Choice, root: Path) -> list[Path]:
 
 
 def digest(choice: Choice, root: Path) -> str:
-    """64 hex digits: equal for the same definitions, lock, scripts and architecture."""
+    """SHA-256, as 64 hex digits, of an image's definition files and their arguments, locked
+    requirements, patches, scripts, extras and architecture."""
     parts = [("format", _FORMAT.encode()), ("arch", choice.arch.encode())]
     parts.append(("extras", ",".join(choice.extras).encode()))
     parts += [(name, value.encode()) for name, value in arguments(choice).items()]

@@ -20,7 +20,7 @@ ALWAYS = (*(part.module for part in PARTS if part.required), "raysuite.cli")
 
 
 def failures(facts: dict[str, Any]) -> list[str]:
-    """Missing and wrong parts, one line each; prints those that work."""
+    """A message for each part that is missing or broken. Prints the parts that work."""
     wrong = []
     for name in (*ALWAYS, *(part(extra).module for extra in facts["extras"])):
         try:
@@ -40,7 +40,7 @@ def _horovod(facts: dict[str, Any]) -> list[str]:
     try:
         import horovod.torch as hvd
     except Exception:
-        return []  # named above
+        return []  # `failures` has reported it
     wanted = {"gloo": hvd.gloo_built()}
     if facts["variant"] != "cpu":
         wanted["nccl"] = hvd.nccl_built()

@@ -45,7 +45,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 """File with the version of NVIDIA's kernel driver, also inside an image, with or without --nv."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
-"""The facts in an image built by `raysuite image build`."""
+"""File with the facts about an image that `raysuite image build` has built."""
 
 # Only these variables are read: an environment holds tokens and passwords.
 VARIABLES = (
@@ -68,8 +68,8 @@ VARIABLES = (
 def environment(commits: bool = True) -> dict[str, Any]:
     """The environment of this process, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
-    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. What
-    cannot be found is None or left out.
+    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. A value
+    that cannot be found is None or left out.
     """
     found: dict[str, Any] = {
         "time": time.time(),
@@ -125,7 +125,7 @@ def _cpu_model() -> str:
 
 
 def nvml() -> Any:
-    """NVML, initialised and to be ended by `nvmlShutdown`; None without a driver."""
+    """NVML's module, initialised; the caller ends it by `nvmlShutdown`. None without a driver."""
     try:
         import pynvml
 
@@ -136,7 +136,8 @@ def nvml() -> Any:
 
 
 def amdsmi() -> Any:
-    """AMD SMI, initialised and to be ended by `amdsmi_shut_down`; None if it cannot be started."""
+    """The module of AMD SMI, initialised; the caller ends it by `amdsmi_shut_down`. None if it
+    cannot be started."""
     try:
         import amdsmi as found
 
@@ -193,9 +194,9 @@ def gpus() -> list[dict[str, Any]]:
 def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
     """Why torch cannot use this host's NVIDIA GPUs; empty if no reason is known.
 
-    `built` is the CUDA of torch's build, such as 13.2; `offered` the newest CUDA that libcuda
-    supports, in the notation of cuDriverGetVersion (12020: 12.2), None without libcuda; `driver`
-    the kernel driver's version, empty without a driver.
+    `built` is the CUDA version with which torch is built, such as 13.2. `offered` is the newest
+    CUDA version that libcuda supports, in the notation of cuDriverGetVersion (12020: 12.2); None
+    without libcuda. `driver` is the version of the kernel driver; empty without a driver.
     """
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
@@ -252,7 +253,7 @@ def torch_built_with(name: str) -> str | None:
 
 
 def _offered_cuda() -> int | None:
-    """The newest CUDA that libcuda, the driver's or cuda-compat's, supports."""
+    """The newest CUDA version that libcuda, from the driver or from cuda-compat, supports."""
     number = ctypes.c_int()
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
@@ -317,7 +318,7 @@ def _container() -> str | None:
 
 
 def _image() -> dict[str, Any] | None:
-    """An image's recipe digest, variant, commit and time of build; None outside an image."""
+    """Digest of the recipe, variant, commit and build time of an image; None outside an image."""
     try:
         facts = json.loads(IMAGE_FACTS.read_text("utf-8"))
     except (OSError, ValueError):

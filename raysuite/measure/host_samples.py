@@ -16,15 +16,15 @@ from raysuite.measure.environment import nvml
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
-"""Seconds between two samples, as in MLflow's own monitor. A sample takes some ms of one core."""
+"""Seconds between two samples, as in MLflow's monitor. A sample takes milliseconds of one core."""
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` in the context, and one at its end; without a file, do
-    nothing.
+    """Append samples of this host to `file` within the context, and a last sample at its end.
+    Without a file, do nothing.
 
     The file is created at once: the number of such files decides how MLflow names the samples. An
     error in sampling or writing ends the sampling, not the run.
@@ -60,7 +60,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
 
 
 class Host:
-    """Reads this host's counters; rates are since the previous sample."""
+    """Reads this host's counters."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -76,7 +76,8 @@ class Host:
             self._nvml.nvmlShutdown()
 
     def sample(self) -> SystemSample:
-        """The host's load now; rates are since the previous sample."""
+        """The host's load now. Processor use is the mean since the previous sample; network bytes
+        count from the construction of this object on."""
         memory, network = psutil.virtual_memory(), psutil.net_io_counters()
         return SystemSample(
             time=time.time(),

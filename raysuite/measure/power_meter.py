@@ -2,7 +2,7 @@
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 the share of its last sample period in which a kernel ran (`nvmlDeviceGetUtilizationRates`; the
-period is a sixth of a second to a second). AMD SMI does the same for AMD's GPUs (untested;
+period is a sixth of a second to a second). AMD SMI gives both figures for AMD's GPUs (untested;
 rocm.docs.amd.com, AMD SMI Python API reference). RAPL counts the energy of processors and of their
 memory (Linux, Documentation/power/powercap/powercap.rst); on most systems only root can read it. If
 there is nothing to read, no thread is started.
@@ -45,7 +45,8 @@ class Reading:
 class PowerMeter:
     """Measures the energy of this worker's device and host between `begin` and `end`.
 
-    Other processes on the same device or host are included: the counters do not tell them apart.
+    The energy of other processes on the device or host is included: the counters cannot separate
+    it.
     """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
@@ -53,7 +54,7 @@ class PowerMeter:
         kind = AmdGpu if torch.version.hip else Gpu
         self._gpu = kind.found(device)
         self.missing: list[str] = []
-        """Counters that cannot be read, as messages."""
+        """A message for each counter that cannot be read."""
         if self._rapl is None:
             there = any(map(_counts, powercap.glob("intel-rapl:*")))
             why = "RAPL's counters are not readable" if there else "there is no RAPL"
@@ -75,12 +76,12 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """A number for the host, the same in its containers; 0 if the host has no counter."""
+        """A number for the host, equal in all its containers; 0 if the host has no counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """A number for the device, the same in workers that share it; 0 if it has no counter."""
+        """A number for the device, equal in all workers that share it; 0 if it has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
@@ -157,7 +158,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether to count a zone: a package or its memory. Cores and psys would count twice."""
+    """Whether to count a zone: a package or its memory. Cores and psys would be counted twice."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -239,7 +240,7 @@ class AmdGpu:
     def joules(self) -> float | None:
         """Joules since the driver was loaded."""
         count = self._asked(self._amdsmi.amdsmi_get_energy_count)
-        if count is None or "energy_accumulator" not in count:  # its name from ROCm 6.2 on
+        if count is None or "energy_accumulator" not in count:  # the key from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 

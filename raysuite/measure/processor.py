@@ -12,7 +12,7 @@ from raysuite.measure.power_meter import BOOT
 
 
 def machine_seconds() -> float:
-    """Processor time that the machine has used since it started, without idle time and waiting."""
+    """Processor seconds that the machine has used since its start, without idling and I/O wait."""
     times = psutil.cpu_times()
     busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
     # Linux counts guests in `user` and `nice` too (proc(5))
@@ -20,9 +20,9 @@ def machine_seconds() -> float:
 
 
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
-    """Processor time of a process and all its descendants; without its own unless `itself`.
+    """Processor seconds of the descendants of a process, and with `itself` also of the process.
 
-    The time of an ended process counts for the process that waited for it, and so is never lost.
+    The time of an ended process is not lost: it counts for the process that waited for it.
     """
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
@@ -40,11 +40,9 @@ class OtherPrograms:
     """Processor time of programs other than the workers, on the machine of each worker."""
 
     def begin(self) -> None:
-        """Read the counters."""
         self._began = self._read()
 
     def end(self) -> None:
-        """Read the counters again."""
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:

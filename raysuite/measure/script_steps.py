@@ -3,13 +3,13 @@
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
   optimiser that steps first counts: a GAN's second optimiser is part of the same step, until it
   steps twice in a row. With gradient accumulation, `step` is called once for several batches.
-- Samples are those of the batches that the script takes from its DataLoader. As torch has no hook
-  there, `DataLoader.__iter__` is replaced in this process; so is
-  `torch.distributed.init_process_group`, to measure its time.
+- Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
+  there, so `DataLoader.__iter__` is replaced in this process. To measure its time,
+  `torch.distributed.init_process_group` is replaced too.
 
-A rank appends its measurements to its own file, about once a second, as lines of JSON. Times are
-those of the monotonic clock, which all processes of a host share. A thread samples the energy of
-host and device once a second from the first step on.
+A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
+are by the monotonic clock, which all processes of a host share. A thread samples the energy of host
+and device once a second from the first step on.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 class Row(NamedTuple):
-    """One step of one rank; figures are since the end of the previous step."""
+    """One step of one rank. All figures cover the time since the end of the previous step."""
 
     end: float
     device_s: float | None
@@ -101,7 +101,7 @@ class Recorder:
         self._events: list[Any] = []
         self._steps = 0
         self._hash: int | None = 0
-        """Hash of the samples that were read since the last step; None if they have no tensors."""
+        """Hash of the samples read since the last step; None if samples have no tensors."""
         self._pass_samples: int | None = None
         self._sharded = False
         self._loss: float | None = None
@@ -110,7 +110,7 @@ class Recorder:
         self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
         """The context in which a batch is requested."""
         self.marks: dict[str, float] = {}
-        """Name of a moment -> its time."""
+        """Name of a moment -> its time, by the monotonic clock."""
 
     @property
     def on_device(self) -> bool:
@@ -122,13 +122,14 @@ class Recorder:
         """Whether parameters are compared after the first steps."""
         return self._check > 0
 
-    # What the hooks call.
+    # Methods that the hooks call.
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle an optimiser's step. A wrapper's step contains that of the wrapped optimiser."""
+        """Handle an optimiser's step. The step of a wrapper contains the step of the wrapped
+        optimiser, and counts once."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -282,7 +283,6 @@ class Recorder:
         return [tensor for group in groups for tensor in group["params"]]
 
     def _rates(self) -> list[float]:
-        """Learning rates of the parameter groups."""
         groups = [] if self._optimizer is None else self._optimizer.param_groups
         return [float(group["lr"]) for group in groups if "lr" in group]
 
@@ -365,8 +365,8 @@ def _event() -> Any:
 
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
-    """Samples of a batch, from the first axis of its first tensor, and tokens, from `input_ids`;
-    None if there is no such tensor."""
+    """Number of samples of a batch (length of the first axis of its first tensor) and number of
+    tokens (of `input_ids`); None if the tensor is missing."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -388,7 +388,8 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts if sharded."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts of sharded
+    tensors."""
     import torch
 
     found = hashlib.sha256()
@@ -397,7 +398,7 @@ def digest(value: Any) -> str:
             continue
         own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         own = own.detach().cpu().contiguous()
-        if hasattr(own, "__tensor_flatten__"):  # made of several tensors, such as a quantised one
+        if hasattr(own, "__tensor_flatten__"):  # made of several tensors, as quantised tensors are
             names, _ = own.__tensor_flatten__()
             found.update(digest([getattr(own, name) for name in names]).encode())
             continue
@@ -426,7 +427,6 @@ def samples_hash(batch: Any) -> int | None:
 
 
 def _has_loaded(module: str) -> bool:
-    """Whether the script has imported a framework."""
     return module in sys.modules
 
 
@@ -450,7 +450,6 @@ def _count(tensors: Sequence[Any], shards: bool) -> int | None:
 
 
 def _modules() -> list[Any]:
-    """All torch modules of this process."""
     import gc
 
     import torch

@@ -80,8 +80,9 @@ IN_FLIGHT = re.compile(r"^gloo:")
 OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
-Autograd's own events contain all that a hook does, communication included, so only the operators
-inside them count. The same holds for `torch::`: autograd's accumulation and DDP's reducer.
+Events of autograd (`autograd::`), of its accumulation of gradients and of DDP's reducer (`torch::`)
+contain all that a hook does, communication included. So these events do not count, only the
+operators inside them.
 """
 
 KERNELS = {
@@ -125,9 +126,9 @@ class Parts:
 def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
     """The parts of the one WINDOW among the events.
 
-    `mark` is the name of an engine's events for its own communication. `timeline` has the intervals
-    of collectives from a framework's own record, in the clock of the events. If a GPU's kernels are
-    recorded, they count instead of the calls on the host, so that nothing counts twice.
+    `mark` is the name of the events by which an engine marks its communication. `timeline` has the
+    intervals of collectives from a framework's own record, in the clock of the events. If a GPU's
+    kernels are recorded, they count instead of the calls on the host, so that nothing counts twice.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -151,7 +152,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
         own = [event for event in host if event.thread == frame.thread]
         calls = _spans(own, lambda event: CALL.match(event.name) is not None)
         operators = _spans(own, lambda event: OPERATOR.search(event.name) is not None)
-        # operators during a wait for the loader are loading; those within a collective belong to it
+        # operators in a wait for data count as loading, those in a collective as communication
         computes, loads = minus(operators, waits, calls), waits
     computes, loads = within(computes, window), within(loads, window)
     communicates = within(union(*sources.values()), window)
@@ -226,8 +227,8 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Phases from the moment when all ranks are ready until the result is there; phases nested in them
-are parts of them."""
+"""Phases from the moment when all ranks are ready until the result is available. A nested phase is
+a part of such a phase."""
 
 
 def horovod_collectives(file: Path) -> Intervals:

@@ -1,7 +1,7 @@
-"""Which CPUs are next to which GPU and memory, from Linux's sysfs, and each worker's share.
+"""Find which CPUs are near which GPU and memory, from Linux's sysfs, and divide them among workers.
 
 (Linux, Documentation/ABI: sysfs-devices-node, sysfs-devices-system-cpu, sysfs-bus-pci; torch.numa
-does the same for CUDA only, and only in torch's own launcher.)
+binds workers too, but only for CUDA, and only in torch's own launcher.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Topology:
 
     cores: tuple[Core, ...]
     distances: dict[int, list[int]]
-    """Memory node -> its distances to all nodes, by their numbers, as given by the firmware."""
+    """Memory node -> its distances to all memory nodes, in the order of their numbers, as the
+    firmware gives them."""
 
     @property
     def nodes(self) -> list[int]:
@@ -80,9 +81,9 @@ def gpu_node(pci: str, sys: Path = SYS) -> int | None:
 def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) -> list[list[int]]:
     """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
 
-    `near` are the memory nodes of the workers' GPUs. The cores of a GPU's socket are split by
-    memory node: a node without a GPU goes to the nearest node with a GPU. Without GPUs, or if a
-    node is not known, all cores are split evenly.
+    `near` are the memory nodes of the workers' GPUs. Workers share the cores of their GPU's memory
+    node evenly. Cores of a memory node without a GPU are added to the nearest node of their socket
+    with a GPU. Without GPUs, or if the node of a GPU is not known, all cores are split evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):

@@ -18,7 +18,8 @@ Documentation/ABI/stable/sysfs-class-infiniband)."""
 SLINGSHOT = Path("/sys/class/cxi")
 """Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Variables with the ports at which ranks find each other; no gradients pass there."""
+"""Variables with the ports of the stores in which ranks find each other; gradients do not pass
+through these ports."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
 _DEVICE = re.compile(r"\d+(\(\d+\))?")
 
@@ -51,7 +52,7 @@ class Transport:
 
 
 def connections() -> set[Connection]:
-    """This process's TCP connections, except those to stores; empty if they cannot be read."""
+    """This process's TCP connections, except to stores; empty if they cannot be read."""
     stores = {int(os.environ.get(name) or 0) for name in _STORES}
     with contextlib.suppress(psutil.Error, OSError):
         return {
@@ -77,8 +78,8 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """Names from the lines on which NCCL (INFO, INIT) logs how it connects two ranks, without the
-    numbers of devices."""
+    """Names of transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects two
+    ranks. The numbers of devices are left out."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {

@@ -1,4 +1,4 @@
-"""The network that a spec names, with initial weights, and what the network costs."""
+"""The network that a spec names, with initial weights, and the network's costs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     `module:attribute` is called with `num_classes`, `in_channels` and `image_size`, as far as its
     signature has them, and with the spec's options, which take precedence. Initialises lazy layers.
 
-    Raises UserError if the model cannot be imported or made, does not accept such images, or is not
-    an nn.Module.
+    Raises UserError if the model cannot be imported or made, does not accept the data set's images,
+    or is not an nn.Module.
     """
     from torch import nn
 
@@ -90,7 +90,7 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     """Parameters, forward FLOPs and activation bytes of a spec's model; if possible, without memory
     for its weights.
 
-    Raises UserError as `build` does, and if the model cannot process such images.
+    Raises UserError as `build` does, and if the model cannot process the data set's images.
     """
     import torch
 
@@ -108,7 +108,7 @@ def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
     """The costs of the layers of the model that a spec names, in the order of a forward pass. Known
     costs are returned without importing torch.
 
-    Raises UserError as `build` does, and if the model cannot process such samples.
+    Raises UserError as `build` does, and if the model cannot process the data set's samples.
     """
 
     def count() -> list[LayerCost]:

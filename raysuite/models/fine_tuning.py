@@ -1,4 +1,4 @@
-"""Starting from the weights in a file, and training only a part of a network."""
+"""Load initial weights from a file, and freeze parts of a network."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def _of_other_classes(
 ) -> list[str]:
     """The names of the tensors with one row per class, if the file has another number of classes.
 
-    The last such tensor gives the file's number: others may have as many rows by chance, such as
-    the position embedding for 256 tokens in a model of bytes.
+    The last of them gives the file's number of classes: other tensors may have as many rows by
+    chance, such as the position embedding for 256 tokens in a model of bytes.
     """
     rows = [name for name in own.keys() & found.keys() if own[name].shape[:1] == (classes,)]
     last = max(rows, key=list(own).index, default=None)

@@ -14,7 +14,7 @@ from raysuite.errors import UserError
 
 _STD = 0.02
 """The standard deviation of initial weights. For the last matrices of attention and MLP in each
-block it is divided by sqrt(2 * layers), as in GPT-2."""
+block, the deviation is divided by sqrt(2 * layers), as in GPT-2."""
 
 
 class Embedding(nn.Module):

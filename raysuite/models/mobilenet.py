@@ -3,8 +3,8 @@
 Large stem: torchvision's own. Small stem: the first convolution and the second stage have stride 1,
 as in DDLBench on MNIST and CIFAR-10. DDLBench's blocks also deviate from the paper (Sandler et al.
 2018, arXiv:1801.04381) by a 1 x 1 convolution in the first block, and one in the shortcut where
-channels change. These convolutions are left out here, so that the small network is the paper's,
-too: 2.24 million parameters for ten classes instead of 2.30.
+channels change. These convolutions are left out here, as in the paper: the small network has 2.24
+million parameters for ten classes instead of DDLBench's 2.30.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cost of a model: parameters, forward FLOPs, bytes of activations and of gradients.
 
-Counted by running the model on torch's meta device, which has shapes but no values.
+The model is run on torch's meta device, which has shapes but no values.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
-"""The numbers of images in two forward passes. The cost of an image is half the difference, so that
-whatever does not grow with the batch (weights, BatchNorm's statistics) cancels. One image is not
-enough: BatchNorm refuses to train on a single value per channel."""
+"""The numbers of images in two forward passes. The cost of an image is half the difference of their
+costs, in which costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One
+image is not enough: BatchNorm refuses to train on a single value per channel."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class ModelCost:
     2015 and Aach et al. 2023; the peak rate of a device usually counts two. Includes convolutions,
     matrix products and attention, but not norms, poolings and element-wise operations."""
     activation_bytes: int
-    """Bytes that autograd saves of one image's forward pass for the backward pass, the image
-    included: each storage once, without weights and without a framework's work space."""
+    """Bytes that autograd saves for the backward pass of one image, including the image. Each
+    storage counts once; weights and a framework's work space do not count."""
     gradient_bytes: int
     """Bytes of the trainable parameters' gradients, which an all-reduce moves."""
     small_parameters: int
-    """The number of parameters in the tensors that ZeRO-3 keeps whole."""
+    """The number of parameters in tensors so small that ZeRO-3 does not shard them."""
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
@@ -54,7 +54,7 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
     If the model cannot run on the meta device, a copy runs on the device of its weights.
 
-    Raises UserError if the model cannot process such images.
+    Raises UserError if the model cannot process these images.
     """
     parameters = list(model.parameters())
     try:
@@ -79,11 +79,11 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of modules that compute or hold parameters, in the order of a forward pass. What is
-    computed between two modules, such as attention, counts for the second; a shared weight counts
-    for the first.
+    """The costs of modules that compute or hold parameters, in the order of a forward pass. An
+    operation between two modules, such as attention, counts for the second module; a shared weight
+    counts for the first module that has it.
 
-    Raises UserError if the meta device cannot run the model on such samples.
+    Raises UserError if the model cannot run on the meta device with samples of this shape.
     """
     empty, found = _without_numbers(model), list[LayerCost]()
     inputs = example(facts, _FEW, "meta")
@@ -159,5 +159,5 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # kept until here: if reused, its storage would be counted only once
+    del output  # deleted only now, as storage that is reused would be counted once
     return int(flops.get_total_flops()), sum(saved.values())

@@ -25,7 +25,7 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
     if configuration is not None and configuration.fixed_input_size:  # these models take img_size
         known["img_size"] = facts.image_size
     arguments: dict[str, Any] = {"model_name": wanted, "pretrained": False}
-    # samples of a task other than classification have no such facts
+    # for tasks other than classification, these facts may be 0
     return create, arguments | {key: value for key, value in known.items() if value}
 
 

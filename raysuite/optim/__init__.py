@@ -77,12 +77,12 @@ def parameter_groups(
     parameters: Iterable[Tensor],
     names: Mapping[Tensor, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups of the trainable parameters, split by `lr_factors`, by whether they decay, and for
-    Muon by whether they are `matrices` that Muon updates.
+    """Groups of the trainable parameters, split by `lr_factors`, by whether they have weight decay,
+    and for Muon by whether Muon updates them (`matrices`).
 
-    Parameters of at most one dimension do not decay: biases, and the scales and shifts of
-    normalisation layers. LARS and LAMB do not use the ratio of norms there either, as in the
-    default of Google's implementations of both (`exclude_from_layer_adaptation`).
+    Parameters of at most one dimension have no weight decay: biases, and the scales and shifts of
+    normalisation layers. For these parameters LARS and LAMB do not use the ratio of norms either,
+    which is the default of Google's implementations (`exclude_from_layer_adaptation`).
     """
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):

@@ -12,7 +12,7 @@ _STEPS, _MODEL = "n_averaged", "module."
 
 
 class WeightAverage:
-    """A copy of a model whose weights are the average of the model's.
+    """A copy of a model that holds the average of the model's weights.
 
     After step t the average is
 
@@ -60,7 +60,7 @@ class WeightAverage:
         return {_STEPS: torch.tensor(self._steps), **averaged}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self._steps = int(state.pop(_STEPS))
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in state.items()}

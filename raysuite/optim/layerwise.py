@@ -30,8 +30,8 @@ class Lars(Optimizer):
         v <- momentum * v + lr * eta * |w| / (|g| + beta * |w|) * (g + beta * w)
         w <- w - v
 
-    The rate is inside v, as in the paper; torch's SGD multiplies v by it. Where |w| or |g| is 0,
-    and in groups with `adapt` False, eta and the fraction are left out.
+    The rate is inside v, as in the paper, while torch's SGD multiplies v by the rate. Where |w| or
+    |g| is 0, and in groups with `adapt` False, eta and the fraction are left out.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Tensor]:
-    """The state `name` of each weight; zeros before its first step."""
+    """The state `name` of each weight; zeros before the weight's first step."""
     for weight in weights:
         if name not in optimizer.state[weight]:
             optimizer.state[weight][name] = torch.zeros_like(weight)

@@ -1,7 +1,7 @@
 """Muon for matrices, AdamW for all other parameters, as one optimiser.
 
-torch's Muon accepts only matrices. The item `matrices` of a group selects its rule, so that an
-optimiser made from the groups alone, as Horovod does, behaves the same.
+torch's Muon accepts only matrices. The item `matrices` of a parameter group selects Muon or AdamW.
+The item is in the group, because Horovod makes its own optimiser from the groups alone.
 """
 
 from __future__ import annotations

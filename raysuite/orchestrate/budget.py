@@ -1,5 +1,5 @@
-"""A time budget for a suite: after the first round, runs are repeated as long as time is left and
-their confidence intervals are too wide. Rank 0 decides before each run, from the journals."""
+"""A time budget for a suite: after the first round, a variant is repeated only while time is left
+and its confidence interval is too wide. Rank 0 decides this before each run, from the journals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ WIDTH = 0.05
 """Half width of the throughput's 95 % interval, relative to the mean, at which repeats stop."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Factor on the longest run of a variant so far, to predict its next run: runs are not
-interrupted."""
+"""Assumed duration of a variant's next run, relative to its longest run so far. A prediction is
+needed because runs are not interrupted."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
-    """Set a deadline, in seconds since 1970, or None: runs that would end later are not started."""
+    """Set the deadline, in seconds since 1970: a run that would probably end later is not started.
+    None: there is no deadline."""
     for file in (FILE, DECLINED):
         (results.folder / file).unlink(missing_ok=True)
     if deadline is not None:

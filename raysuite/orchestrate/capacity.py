@@ -1,4 +1,4 @@
-"""How many workers a cluster, or this machine, has place for."""
+"""Number of workers that fit on a cluster, or on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Capacity:
 
     @classmethod
     def here(cls) -> Capacity:
-        """The resources of this machine; without Ray."""
+        """The resources of this machine, found without Ray."""
         cpus = float(len(os.sched_getaffinity(0)))
         return cls((Node(cpus, float(local_gpus())),), "this machine")
 

@@ -41,7 +41,7 @@ class BrokenRunError(Exception):
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
-        """Whether a collective failed, which by itself is no failure of this rank."""
+        """Whether a collective failed. This alone does not mean that this rank failed."""
         self.out_of_memory = out_of_memory
         self.disk_full = disk_full
 
@@ -50,7 +50,7 @@ class Nodes(Protocol):
     """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait until a death would be detected."""
+        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
 
 
 class FailureRecorder:
@@ -73,7 +73,7 @@ class FailureRecorder:
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
         """Call after the workers have ended, with each failed rank's exception.
 
-        Raises StorageError if a rank could not write: this does not end its run.
+        Raises StorageError if a rank could not write; its run then has no end in the journal.
         """
         before, self._kernel_kills = self._kernel_kills, kernel_kills()
         killed = 0 if before is None else (self._kernel_kills or before) - before
@@ -155,10 +155,11 @@ class NothingLeftError(RunError):
 
 
 class NodeKeeper:
-    """Waits until the cluster can hold the workers, and records their nodes. With a `deadline`, in
-    seconds since 1970, the workers are ended then.
+    """Waits until the cluster can hold the workers, and ends them at `deadline`, in seconds since
+    1970.
 
-    Ray Train alone would request the workers' resources ten times, for a minute each.
+    Ray Train itself would request the workers' resources ten times, for a minute each, and then
+    fail.
     """
 
     def __init__(
@@ -206,7 +207,7 @@ class NodeKeeper:
 
     def check(self) -> None:
         """Raise LateError if the workers were asked to stop but did not, or DeadlineError if their
-        time is over. Either ends the workers."""
+        time is over. Both errors end the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not stop in time")

@@ -49,6 +49,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def record_failure(
     plan: RunPlan, results: Results, reason: FailReason, message: str, detail: str = ""
 ) -> None:
-    """Let the driver record a failure, as no worker is left to do so."""
+    """Write a failure into the run's journal; the driver does this if no worker is left."""
     record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
     Journal(results.journal_file(plan.run_id)).write(record)

@@ -44,9 +44,9 @@ def decide(
 ) -> Decision:
     """Find the batch size of every undecided plan, with one search for equal plans.
 
-    The search uses workers like those of the runs, on a cluster of `nodes`, and keeps its trials
-    below `root`, where workers can write, until the search has ended. `deadline`: time at which it
-    must end, in seconds since 1970.
+    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It keeps
+    its trials below `root`, where workers can write, until it has ended. `deadline`: time at which
+    the search must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """
@@ -103,7 +103,7 @@ def _search(
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
-            # on use: it imports Ray
+            # imported on use, because it imports Ray
             from raysuite.orchestrate.controller import DeadlineError
 
             trainer = make_trainer(

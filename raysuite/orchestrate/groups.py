@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Environment variable with the network interface between nodes; `cluster up` sets it on all
-nodes."""
+"""Variable with the network interface between nodes; `cluster up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
 """A folder in the results folder, with a folder for each run, and for each segment of a sweep."""
@@ -30,9 +29,9 @@ class Segment:
     """A segment of a run: the epochs between two comparisons of a sweep's trials."""
 
     name: str | None
-    """Name of the segment's checkpoint; others are ignored. None: the run's own checkpoint."""
+    """Name of the segment's checkpoint; others are ignored. None: the whole run's checkpoint."""
     until: int | None
-    """The number of completed epochs at which the segment stops; None: at the run's end."""
+    """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
     """Folder of the checkpoint from which the segment starts if it has no checkpoint itself."""
 
@@ -93,7 +92,7 @@ def make_trainer(
 def work_config(
     plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
 ) -> dict[str, Any]:
-    """The workers' arguments: plans, or a segment of one, as plain data."""
+    """The workers' arguments as plain data: plans, or a segment of one plan."""
     part = segment and {
         "checkpoint": segment.name,
         "until": segment.until,

@@ -38,7 +38,7 @@ class Job:
     started: float | None = None
     ended: float | None = None
     exit_code: int | None = None
-    """Exit code of the command; None until it has ended, or if it was never started."""
+    """Exit code of the command; None while it runs, and if it was never started."""
 
     @property
     def ended_already(self) -> bool:
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def code(self) -> int:
-        """Exit code for a program that waited for the job: the command's own, or else 1."""
+        """Exit code for a program that waited for the job: the command's exit code, or else 1."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1

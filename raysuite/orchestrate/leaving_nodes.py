@@ -37,7 +37,7 @@ class Need:
 
     @classmethod
     def of(cls, plan: RunPlan) -> Need:
-        """The need of a run, which is also that of its group."""
+        """The resources that the workers of a run need."""
         return cls(plan.workers, plan.spec.resources.cpus_per_worker, plan.device == "gpu")
 
     def fit(self, capacity: Capacity) -> int:
@@ -62,8 +62,8 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
     """Report nodes that leave or join a cluster that had `nodes` nodes at the beginning.
 
-    Ray is queried in a thread, as it does not answer without a head; with one node it is not
-    queried.
+    Ray is queried in a thread, because a query without a head does not return. With one node, Ray
+    is not queried.
     """
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Time loaders in turn, each timing in a new process; and time only decoding and only reading."""
+"""Time loaders, decoding alone and reading alone, one after the other, each in a new process."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ def turn(names: Sequence[str], repeat: int) -> list[str]:
 
 
 _WARM_S = 0.5
-"""Minimum length of the warm-up, which is not counted. It also lasts until the batches that were
-loaded ahead at the start are used up."""
+"""Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
+that were prefetched at the start are used up."""
 _HELD = 3
-"""Images that the decoding limit repeats, as a multiple of batch size times threads."""
+"""Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
 """Minimum number of batches per request to a loader: epochs of small sets are joined."""
 
@@ -128,7 +128,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Each trial has its own order, so that its images are not in memory from an earlier trial."""
+    """Seed of the order of the images. Each trial has another seed, so that its images are not in
+    memory from an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -201,7 +202,7 @@ def _limit(trial: Trial, stack: ExitStack) -> Timing:
     for epoch in itertools.count(trial.seed + 1):
         waits_since = time.perf_counter()
         images += subject.run(part, epoch)
-        # larger parts if a part is short: threads wait for each other at its end
+        # make short parts longer: threads wait for each other at the end of a part
         if time.perf_counter() - waits_since < plan.seconds / 10:
             part *= 2
         if _enough(plan, images, time.perf_counter() - watch.began):
@@ -222,7 +223,6 @@ class _Watch:
         self.began = now(device)
 
     def timing(self, trial: Trial, images: int, start_seconds: float) -> Timing:
-        """The timing since the beginning."""
         seconds = now(self._device) - self.began
         return Timing(
             candidate=trial.candidate.name,
@@ -236,8 +236,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU time of the fork server's children. It runs one candidate at a time, and is the parent of
-    its loading processes."""
+    """CPU seconds of the fork server's descendants: this process and its loading processes, because
+    the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
@@ -277,7 +277,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # torch is imported only once
     ours, theirs = context.Pipe()
-    # not a daemon process: it starts loading processes and Ray
+    # not a daemon: a daemon process could not start loading processes and Ray
     process = context.Process(target=_serve, args=(trial, theirs, messages))
     process.start()
     theirs.close()
@@ -296,7 +296,7 @@ def _apart(trial: Trial, messages: Path) -> Timing | str:
         if process.is_alive():
             process.join(_FAREWELL_S if ours.poll() else 0)
         if process.is_alive():
-            process.terminate()  # it then closes its loader
+            process.terminate()  # the process then closes its loader
             process.join(_FAREWELL_S)
         if process.is_alive():
             process.kill()
@@ -380,8 +380,7 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set
-again."""
+"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set."""
 
 
 def compare(

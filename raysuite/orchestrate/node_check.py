@@ -1,4 +1,4 @@
-"""Measure every node of a cluster before a training, with one probe per node."""
+"""Measure every node of a cluster before training, with one probe per node."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ MARK = "raysuite-trial: "
 """Prefix of the line with a trial's note (stdout) or error (stderr)."""
 
 MISSING, SLOW = 3, 4
-"""Exit statuses of a trial whose part is missing, and of one that did not end in time."""
+"""Exit status of a trial whose part is missing, and of a trial that did not end in time."""
 _STATES = {0: State.WORKS, MISSING: State.MISSING, SLOW: State.SLOW}
 
 
@@ -189,7 +189,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # shorter than a part's deadline, whose kill misses the gate's processes (another session)
+    # shorter than the part's deadline, whose kill does not reach the gate's processes
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:
@@ -223,7 +223,7 @@ def torchvision() -> str:
 
 
 def ray() -> str:
-    """Run a task on a Ray that is started as for runs."""
+    """Start Ray in the same way as for runs, and run a task on it."""
     from raysuite.orchestrate.ray_cluster import connect
 
     with connect(None):
@@ -311,9 +311,11 @@ def _twice(number: int) -> int:
 
 def mlflow() -> str:
     """Write a metric to a new SQLite store of MLflow, and read it back."""
-    from mlflow import MlflowClient
+    from raysuite.track.store import quiet
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        from mlflow import MlflowClient
+
         client = MlflowClient(sqlite_uri(Path(folder, "trial.db")))
         experiment = client.create_experiment("trial", artifact_location=Path(folder).as_uri())
         run = client.create_run(experiment).info.run_id

@@ -20,9 +20,11 @@ from raysuite.errors import Mistake, SpecError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.capacity import Capacity
 from raysuite.parts import installed, part
-from raysuite.plan import RunPlan, placed
-from raysuite.plan.dry_batch import distinct, import_error
+from raysuite.plan import RunPlan, make_plans, placed
+from raysuite.plan.dry_batch import distinct, import_error, unknown_model
+from raysuite.plan.matrix import expand
 from raysuite.spec import Document
+from raysuite.spec.experiment import ExperimentSpec
 from raysuite.units import human_bytes
 
 _FOUND, _OUTPUT = "found", "output"
@@ -86,9 +88,32 @@ def _raise_what_was_found(
     _raise_all(found)
 
 
+def plans_here(document: Document, gpus: int | None, elsewhere: bool = False) -> list[RunPlan]:
+    """The plans of a document. If some are infeasible, the SpecError also has what its runs lack on
+    this machine, unless they are `elsewhere`."""
+    try:
+        return make_plans(document, gpus, elsewhere=elsewhere)
+    except SpecError as error:
+        found = [] if elsewhere else expand(document)
+        absent = [
+            placed(document, mistake, label)
+            for label, spec in found
+            for mistake in [*unknown_model(spec), *lacking_parts(spec)]
+        ]
+        raise SpecError([*error.mistakes, *absent]) from error
+
+
 def lacking(plan: RunPlan) -> list[Mistake]:
     """A plan's missing requirements on this machine: imports, optional parts, files, tools."""
-    spec = plan.spec
+    found = lacking_parts(plan.spec)
+    # without a driver here, the GPUs are on other nodes
+    if plan.device == "gpu" and driver_version() and (why := cuda_mistake_here()):
+        found.append(Mistake(why, key="resources.device"))
+    return found
+
+
+def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
+    """What a spec's runs lack on this machine, on whatever device."""
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (
@@ -119,9 +144,6 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         if not installed(name):
             how = part(name).install
             found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
-    # without a driver here, the GPUs are on other nodes
-    if plan.device == "gpu" and driver_version():
-        found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
 
 
@@ -136,8 +158,8 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 
 
 def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -> None:
-    """Call `check_here` before Ray starts, if there are mistakes other than those that a parallel
-    dry batch finds."""
+    """Call `check_here` before Ray starts, if there are mistakes that need no dry batch. (A dry
+    batch that runs in parallel finds the others.)"""
     if _wrong_here(plans, document, elsewhere):
         check_here(plans, document, elsewhere=elsewhere)
 

@@ -30,18 +30,17 @@ from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 from raysuite.orchestrate.capacity import Capacity
 
-# A Ray that `raysuite run` starts itself is only for its own processes.
-# It has a new token. By default, Ray would use one token for all of the user's clusters, from
-# ~/.ray/auth_token, which Ray writes readable for every user that the umask allows.
-# The TCPStore, Gloo and Horovod's rendezvous of its workers have no authentication: they use
-# loopback.
+# A Ray that `raysuite run` starts itself is only for the processes of that command. It has a new
+# token. By default, Ray would use one token for all of the user's clusters, from ~/.ray/auth_token,
+# which Ray writes readable for every user that the umask allows. The TCPStore, Gloo and Horovod's
+# rendezvous of its workers have no authentication: they use loopback.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
 EARLY = "torch._dynamo,pandas,raysuite.train.run"
-"""Modules of workers that are imported once for all; optimisers import torch._dynamo, Ray Train
-pandas. Not Ray Train itself: it draws ids when it is imported, so all workers would have the same
-ones."""
+"""Modules that are imported once for all workers. (Optimisers import torch._dynamo, and Ray Train
+imports pandas.) Ray Train itself is left out: it draws ids when it is imported, so all workers
+would have equal ids."""
 log = logging.getLogger(__name__)
 
 
@@ -49,8 +48,8 @@ log = logging.getLogger(__name__)
 def own_folder() -> Iterator[Path]:
     """Temporary folder of an embedded Ray that requires a token and listens on loopback.
 
-    The token and the preloaded library are outside of Ray's own folder, which Ray makes with mode
-    0777: another user could replace the library and run code as this user.
+    The token and the preloaded library are outside Ray's own folder, which has mode 0777: in it,
+    another user could replace the library and so run code as this user.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
         defaults = {
@@ -63,7 +62,7 @@ def own_folder() -> Iterator[Path]:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # they would make the folder again, open to others
+                kill_left_behind(str(folder))  # else they make the folder again, open to others
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def _worker_server(folder: Path) -> Iterator[None]:
     path = os.fspath(folder / "workers")
     own = ["--serve", path, str(raysuite.__file__), EARLY, "ray"]
     command = [sys.executable, worker_fork.__file__, *own]
-    # Ray would start workers before they are needed, and the driver would wait for the first ones
+    # Ray would start workers before they are needed, and the driver would wait for them
     variables = {worker_fork.SOCKET: path, "RAY_prestart_worker_first_driver": "0"}
     with _environment(variables), open(folder / "workers.log", "w+b") as output:
         process = ProcessTree(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -94,7 +93,7 @@ def _worker_server(folder: Path) -> Iterator[None]:
 def own_token(folder: Path) -> Iterator[Path]:
     """Make the Ray that starts within the context require a new token; yield the token's file.
 
-    `folder` is the user's own (0700) and contains the file, which is created with mode 0600. The
+    The file is made in `folder` with mode 0600; `folder` belongs to the user and has mode 0700. The
     environment's previous token variables are restored afterwards.
     """
     file = folder / "token"
@@ -127,7 +126,6 @@ def own_loopback(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     try:
         os.environ.update(values)
@@ -150,9 +148,9 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 # The module search path of Ray's workers: raysuite as installed for the driver, then the spec's
-# folder.
-# Ray puts the driver's working folder first in its workers' search path. In a checkout of raysuite
-# they would import that checkout, even if the driver runs another version or an image's.
+# folder. Ray puts the driver's working folder first in its workers' search path. In a checkout of
+# raysuite, workers would import that checkout, even if the driver runs another version, such as an
+# image's.
 
 
 @contextmanager
@@ -164,13 +162,13 @@ def search_path() -> Iterator[dict[str, Any] | None]:
         yield None
         return
     path = os.pathsep.join(filter(None, (os.fspath(ours), os.environ.get("PYTHONPATH"))))
-    # Ray omits the working folder from the path if it has a folder to upload
+    # Ray omits the working folder from the path if `working_dir` is set
     with tempfile.TemporaryDirectory() as empty:
         (Path(empty) / "empty").touch()
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
-# without this, a thread's call after Ray has ended would join any cluster it finds, or start one
+# otherwise a thread that calls Ray after its end would join any cluster, or start a new one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
@@ -220,7 +218,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
         nullcontext(0) if address else held_port() as agent_port,
         _without_rays_lines(),
     ):
-        import ray  # it reads the settings on import
+        import ray  # Ray reads the settings on import
 
         try:
             imported = beside.submit(load, _TRAINER)
@@ -375,7 +373,7 @@ def _without_rays_lines() -> Iterator[None]:
 
 
 def _token() -> dict[str, str]:
-    """Ray's setting to send a token, if there is one: a cluster started with a token requires it,
-    but Ray's driver does not send one by default."""
+    """The setting that makes Ray's driver send a token, if the user has one. A cluster that was
+    started with a token requires it, but Ray's driver sends none by default."""
     named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
     return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}

@@ -124,7 +124,7 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
 def only_run(results: Results) -> str:
     """The only run that kept its weights.
 
-    Raises UserError if there are several, with the best one marked, or none.
+    Raises UserError if no run or several runs kept weights; the message marks the best run.
     """
     kept = _kept(results)
     if len(kept) == 1:

@@ -1,9 +1,9 @@
-"""Launch a user's own training script on this machine with torch's launcher, and write the Records
-of a script's run, on any launcher.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
+script's run, whatever launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
-the end of the output. When a run has ended or must end, no process of it is left: neither ranks
-that ignore SIGTERM nor their children.
+the end of the output. When a run has ended, all its processes are killed, even ranks that ignore
+SIGTERM, and their children.
 """
 
 from __future__ import annotations
@@ -125,17 +125,16 @@ class Ended:
     outputs: Sequence[bytes | bytearray]
     """The end of each rank's output, and then of the launcher's, if there is one."""
     code: int = 0
-    """0 if all ranks succeeded."""
+    """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
     themselves."""
     stalled: bool = False
-    """Whether the run was ended because no rank took a step any more."""
+    """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
 
 
 def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ended:
-    """Run a script with torch's launcher."""
     script = plan.spec.script
     assert script is not None
     names = numbers_of(plan.workers)
@@ -150,7 +149,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
             )
             stalled = _wait(process, scratch, plan, ending)
             if process.poll() is None:
-                guard.ask(process)  # torch's launcher forwards it to its ranks
+                guard.ask(process)  # torch's launcher forwards the request to its ranks
             code = guard.ended(process, scratch).code
         logs = [RankLog.read(rank_file(scratch, rank)) for rank in range(plan.workers)]
     tails = list(kept.values())
@@ -218,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements so far of the same script with one worker."""
+    """The measurements so far of runs of this script with one worker."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -239,8 +238,8 @@ def variables(
 ) -> dict[str, str]:
     """The environment of ranks that are launched now and write into the folder `scratch`.
 
-    Each rank gets the same number of threads, whatever the number of ranks: torch's launcher sets
-    it only for several ranks.
+    The number of threads of a rank does not depend on the number of ranks: torch's launcher would
+    set it only for several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
@@ -293,8 +292,8 @@ class Stall:
 
 
 def _failure(ended: Ended) -> tuple[int, str]:
-    """The first rank that failed, preferably by itself rather than by losing another, and its
-    error; the error is empty if no rank failed."""
+    """The rank that failed first, and its error (empty if no rank failed). Ranks that failed
+    because they lost another rank count only if there is no other."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}

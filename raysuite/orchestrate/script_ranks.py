@@ -2,8 +2,9 @@
 
 A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends its
 measurements and the end of its output to rank 0's worker, which writes the Records. All messages go
-through the worker group's store. The key `over` in it ends the remaining ranks: a rank has failed,
-no rank takes a step any more, or the driver requested the end.
+through the worker group's store. The key `over` of this store ends the remaining ranks. The key is
+set when a rank has failed, when no rank takes steps any longer, and when the driver requests the
+end.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def run_rank(
 ) -> None:
     """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
 
-    `place`: torchrun's variables of this rank. `node`: the id of its node. `store`: for this run
-    only. A run that was asked to stop has no end in its journal: it is resumed from its beginning.
+    `place`: torchrun's variables of this rank. `node`: the id of this rank's node. `store` is used
+    by this run only. A run that was asked to stop has no end in its journal: it is resumed from its
+    beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:
@@ -92,7 +94,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
     codes = {rank: (code, at) for rank, (code, at, *_) in enumerate(parts) if code}
     logs = [RankLog.parsed(log) for _, _, log, _, _ in parts]
     for log, part in zip(logs, parts, strict=True):
-        log.begin = part[4] | log.begin  # for a rank that ended before it wrote this
+        log.begin = part[4] | log.begin  # for a rank that ended before it wrote its host
     first = min(codes.values(), key=lambda each: each[1], default=(0, 0.0))
     return Ended(logs, [part[3].encode() for part in parts], first[0], codes, stalled, nodes)
 
@@ -100,7 +102,7 @@ def _ended(parts: Sequence[Sequence[Any]], stalled: bool, nodes: int) -> Ended:
 def _torchrun(
     plan: RunPlan, place: Mapping[str, str], meeting: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The other variables of torchrun that scripts may read, and the address of the store.
+    """The variables of torchrun that are not in `place`, and the address of the store.
 
     (torch's documentation, "torchrun (Elastic Launch)", environment variables.)
     """
@@ -120,8 +122,8 @@ def _torchrun(
 
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
-    """Wait until all workers have arrived. `address`: that of the script's store, on rank 0. Return
-    the address and the number of nodes, at the same time on all ranks."""
+    """Wait until all workers have arrived. Return rank 0's `address`, of the script's store, and
+    the number of nodes."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}
@@ -145,7 +147,7 @@ def _received(store: Store, rank: int) -> Any:
 
 
 class _Watch:
-    """One rank's view on whether all ranks have to end."""
+    """Finds out, on one rank, whether all ranks have to end."""
 
     def __init__(self, plan: RunPlan, results: Results, store: Store, rank: int) -> None:
         assert plan.spec.script is not None

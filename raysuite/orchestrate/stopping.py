@@ -1,9 +1,9 @@
 """Requests to stop: to the driver of a suite, and from there to its workers.
 
-The driver reads its cluster's folder and receives signals. It notifies rank 0 through
-RESULTS/stop.json, which it creates before the first run: on a network file system, a reader that
-opens a file gets its new content, but a new file may be invisible for a minute. The same file names
-the runs of a sweep that are to end for good.
+The driver reads its cluster's folder and receives signals. The driver notifies rank 0 through
+RESULTS/stop.json, and creates this file before the first run: on a network file system, a reader
+that opens a file gets its new content, but a new file may be invisible for a minute. In a sweep,
+this file also names the runs that are to end for good.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StopWatch:
         self._seen_at = 0.0
         """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
-        """Called when a person has ended the suite, as this process may be killed next."""
+        """Called when a person has ended the suite, because this process may be killed next."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -102,8 +102,8 @@ class StopWatch:
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:
-        """Whether the head's agent has a request to end, or Ray's head has died, after which its
-        agent sends SIGTERM."""
+        """Whether the head's agent was asked to end, or Ray's head has died. (The agent then sends
+        SIGTERM to its processes.)"""
         if self._cluster is None:
             return False
         while not self._cluster.ending.exists():
@@ -136,7 +136,7 @@ class StopWatch:
 
 
 _writing = threading.Lock()
-"""A sweep's scheduler requests prunes in another thread."""
+"""Lock for the file: a sweep's scheduler requests prunes in another thread."""
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
@@ -154,7 +154,7 @@ def request_prune(results: Path, run_id: str, prune: Prune) -> None:
 
 
 def requested_stop(results: Path) -> Stop | None:
-    """The driver's request to the workers of these results to stop; None without one."""
+    """The driver's request to the workers of these results to stop; None if there is no request."""
     return _stop_of(_read(results) or {})
 
 
@@ -178,7 +178,8 @@ def _write(results: Path, content: dict[str, Any] | None) -> None:
 
 
 def _read(results: Path) -> dict[str, Any] | None:
-    """The content of the driver's file; None if it is null, missing, or just being written."""
+    """The content of the driver's file; None if the file is null, missing, or just being
+    written."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads((results / FILE).read_text("utf-8"))
         return found if isinstance(found, dict) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -27,9 +28,8 @@ from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
-# Whether an error of a trainer means that the cluster's head has ended.
-# The head's processes end one after the other. The driver is one of the last, and gets an error
-# about an unavailable actor.
+# Whether an error of a trainer means that the cluster's head has ended. The head's processes end
+# one after the other. The driver ends late, so it first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
 """Seconds that the head may take to end after the first of its processes."""
@@ -96,8 +96,8 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let failed runs start from the beginning; old journals are kept beside the new ones, which
-    begin with the result of a batch search, if any."""
+    """Let failed runs start from the beginning. Old journals are kept beside the new ones. A new
+    journal begins with the result of the batch search, if there was a search."""
     from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
@@ -105,7 +105,9 @@ def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
         if isinstance(results.end_of(plan.run_id), RunFailed):
             remove_checkpoint(checkpoint_folder(results, plan.run_id))
             file = results.journal_file(plan.run_id)
-            file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
+            seconds = itertools.count(int(time.time()))
+            names = (file.with_name(f"journal.failed-{second}.jsonl") for second in seconds)
+            file.rename(next(name for name in names if not name.exists()))
             for record in records:
                 if isinstance(record, BatchFound):
                     Journal(file).write(record)
@@ -186,7 +188,7 @@ def run(
 
 
 def _measure_nodes(folder: Path, listener: Listener) -> None:
-    """Measure and record every node before the runs, and report slow ones."""
+    """Measure and record every node before the runs, and report slow nodes."""
     from ray.exceptions import RayError
 
     from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
@@ -218,7 +220,7 @@ def fit(
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
 
-    Return the exception that ended it, or None, and the request to stop, or None.
+    Return the exception that ended the trainer, or None, and the request to stop, or None.
 
     NodeKeeper ends workers that have not stopped in time. If Ray does not respond, or after Ctrl-C,
     they end only when this process shuts down Ray. `shut_down` is always called at the end; it
@@ -238,8 +240,7 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: on Ctrl-C, Ray's own handler would wait for the workers, but this process ends
-    # them
+    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, but this process ends them
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

@@ -31,10 +31,10 @@ def make_on_nodes(
 ) -> list[NodeEnd]:
     """Make the set on every node of the joined cluster; return results in order of node names.
 
-    `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. No CPUs are
+    `folder` defaults to the node's `default_path`, `workers` to all CPUs of the node. No CPUs are
     reserved with Ray: on a node that trains, the task would otherwise wait without any message.
-    `count` is called with 1 for each finished node. On a shared file system the first node writes
-    the set, and the others wait and find it complete.
+    `count` is called with 1 for each finished node. On a shared file system, the first node writes
+    the set; the other nodes wait for it, and write nothing.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -62,7 +62,7 @@ def make_on_nodes(
 def _make_here(
     synthetic: SyntheticSet, folder: Path | None, workers: int | None, force: bool
 ) -> tuple[Made | None, str]:
-    """On the node: make the set; return it, or the reason why there is none."""
+    """Make the set on this node; return it, or the reason why it could not be made."""
     folder = folder or default_path(synthetic.name, synthetic.form)
     try:
         return make(synthetic, folder, workers or len(os.sched_getaffinity(0)), force), ""

@@ -54,7 +54,7 @@ class Timings:
             self.seconds["runs"] -= self.seconds["workers"]
 
     def write(self, results: Results) -> None:
-        """Store the timings next to those of earlier commands on these results."""
+        """Store the timings next to the timings of earlier commands on these results."""
         own = {"began": self.began, "seconds": {n: round(s, 3) for n, s in self.seconds.items()}}
         if (cluster := current_folder()) is not None:
             own["nodes"] = {node.host: node.seconds for node in cluster.nodes()}

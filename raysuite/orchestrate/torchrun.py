@@ -42,8 +42,7 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """To check the user's network: one plan per strategy. Empty: only the small network is
-    checked."""
+    """One plan per strategy, to check the user's network; empty: only the small network."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
@@ -62,7 +61,7 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch; the last one is a failure if the launch crashed or hung."""
+    """Verdicts of one launch; the last verdict is a failure if the launch crashed or hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:
@@ -77,7 +76,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
         deadline = time.monotonic() + request.timeout_s
         try:
             while left:
-                # before the file is read: nothing is written after the end
+                # check this before reading the file: nothing is written after the end
                 ended = process.poll() is not None
                 lines = _lines(file)
                 for line in lines[read:]:

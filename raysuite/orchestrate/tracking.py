@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 """Seconds after which records are first sent during runs, and minimum seconds between transfers."""
 _REST = 20.0
-"""Pause after sending during runs, relative to its duration: sending takes at most 5 % of the
-time."""
+"""Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
 """Time limit for MLflow in seconds, before the first run and again after the last."""
 _NICENESS = 10
-"""Lower priority for sending during runs, which get the CPUs first."""
+"""Niceness of the thread that sends during runs: the runs have priority."""
 
 
 class Show(Protocol):
@@ -32,7 +31,7 @@ class Show(Protocol):
 
 
 class Tracking:
-    """MLflow, with the journals as input; an outage is reported once."""
+    """Sends the journals to MLflow. An outage is reported once."""
 
     def __init__(
         self,
@@ -121,8 +120,7 @@ class Tracking:
         self._is_shown = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network; if there is none, print the reason instead of
-        raising."""
+        """Register a sweep's best network, or print the reason why there is none."""
         from raysuite.track.sync import one_line
 
         if self._preparing.is_alive():

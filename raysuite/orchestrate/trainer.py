@@ -31,16 +31,16 @@ from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper, Nothing
 from raysuite.plan import RunPlan
 
 _HALTS_S = 3.0
-"""Seconds; longer than two polls of the workers."""
+"""Seconds to wait for `fit` in `halt`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of starts in which workers die, or wait a minute for resources."""
+"""Maximum number of failed starts: workers died, or waited for resources for more than a minute."""
 _START_FAILED = "WorkerGroupStartup"
-"""Prefix of the class names of Ray Train's errors in such a start."""
+"""Prefix of the class names of Ray Train's errors when workers cannot be started."""
 
 
 class _Backend(Backend):
-    """Connects all workers to one store for their runs' process groups, in rank 0's process."""
+    """Connects all workers to a store in rank 0's process, for their runs' process groups."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True

@@ -52,7 +52,8 @@ from raysuite.train.world import is_peer_loss, torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    It is called again on new workers after some ran out of memory; tried sizes are skipped.
+    The function is called again on new workers after some ran out of memory; it then skips tried
+    sizes.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -81,7 +82,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Whether to search, on rank 0. Errors other than lack of memory would occur again."""
+    """Decide on rank 0 whether to search: not after an error that would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -100,9 +101,9 @@ Report = Callable[[EpochFinished], None]
 def run_group(config: dict[str, Any], report: Report | None = None) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
-    It is called again on new workers after each failure that is retried: runs that have ended are
-    skipped, and the interrupted run is resumed from its last checkpoint. Ranks that a run does not
-    need wait for the next one.
+    The function is called again on new workers after each failure that is retried. It then skips
+    runs that have ended, and resumes the interrupted run from its last checkpoint. Ranks that a run
+    does not need wait for the next one.
     """
     settle(config)
     results = Results(Path(config["results"]))
@@ -123,9 +124,9 @@ def run_group(config: dict[str, Any], report: Report | None = None) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Run jobs in order, each like `run_group`, until the last one.
 
-    `config["mailbox"]` is the address of the trial's Mailbox. It holds each job, a config for
-    `run_group`, under `job/NUMBER`, and null after the last one; `config["first"]` is the number of
-    the first job for these workers. Rank 0 puts each epoch under `report/NUMBER/0`,
+    `config["mailbox"]` is the address of the trial's Mailbox. The Mailbox holds each job, a config
+    for `run_group`, under `job/NUMBER`, and null after the last job; `config["first"]` is the
+    number of the first job for these workers. Rank 0 puts each epoch under `report/NUMBER/0`,
     `report/NUMBER/1` and so on, and null after the job's end.
     """
     rank, mailbox = ray.train.get_context().get_world_rank(), Mailbox.at(*config["mailbox"])
@@ -254,7 +255,7 @@ def _run_script(plan: RunPlan, place: dict[str, str], results: Results, key: str
 
 
 def _sampling(plan: RunPlan, results: Results, wanted: bool) -> AbstractContextManager[None]:
-    """Sample each host's system figures into a file of its own, from one of its workers."""
+    """Sample the load of this worker's host into the host's file, if `wanted`."""
     folder = results.journal_file(plan.run_id).parent
     return sampling(system_file(folder, socket.gethostname()) if wanted else None)
 

@@ -1,1 +1,1 @@
-"""Cost models: calibrated from journals, they predict, simulate, recommend and explain."""
+"""Calibrate cost models from journals; predict, simulate, recommend and explain with them."""

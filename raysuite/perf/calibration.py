@@ -1,4 +1,4 @@
-"""Journals -> the costs of one machine, with their errors: a calibration, stored as YAML."""
+"""Fit the costs of one machine to the journals of runs: a calibration, stored as YAML."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FORMAT = 2
-"""Version of the file. Since 2, gathers and scatters have half as many messages, and ZeRO-3 sends
-bytes for each micro-batch."""
+"""Version of the file's format. From version 2 on, gathers and scatters count half as many messages
+as before, and ZeRO-3 counts its bytes for each micro-batch."""
 LEVEL = 0.9
 """Level of every prediction interval."""
 _LEAST_RUNS = 4
@@ -51,7 +51,7 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Median, 90th percentile and largest of the given errors. Raises ValueError if there are
+        """Median, 90th percentile and largest of the errors. Raises ValueError if there are
         none."""
         import numpy as np
 
@@ -64,14 +64,13 @@ class Errors(_Part):
 
 
 class Residual(_Part):
-    """One run of a calibration."""
+    """One run of a calibration, in seconds, bytes or joules."""
 
     run: str
     measured: float
     fitted: float
     without_it: float
-    """The prediction of a fit without any run of this batch size, as for a run with a new batch
-    size."""
+    """The prediction of a fit without the runs of this batch size, as if the size were new."""
 
 
 class Model(_Part):
@@ -82,8 +81,7 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, in units of `sigma` squared."""
     sigma: float
-    """Relative standard deviation of a run about its prediction; each run was left out of the fit
-    for its own prediction."""
+    """Relative standard deviation of runs about predictions by fits that leave the run out."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -92,8 +90,8 @@ class Model(_Part):
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
-        """The value of each term; 0 for a term that the calibration lacks, as one of an older
-        version may."""
+        """The value of each term; 0 for a term that is missing in the calibration, for example in
+        one of an older version."""
         return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
 
     def value(self, terms: Mapping[str, float]) -> float:
@@ -101,8 +99,9 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the logarithm: from the spread of runs
-        and that of the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
+        """Half-width of the prediction interval at LEVEL, on the logarithm. It combines the spread
+        of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression Analysis",
+        5.3)."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -175,30 +174,31 @@ class Calibration(_Part):
     seconds: Model
     """Costs of an epoch's time."""
     bytes: Model | None
-    """Costs of the largest peak memory of a worker; None if no run finished."""
+    """Costs of the largest peak memory of a worker; None if too few runs measured it."""
     resident: float = 0.0
-    """Bytes that a worker's process holds before a run: the median, as workers are shared by runs.
-    0 if devices were measured, and in a calibration of an older version."""
+    """Bytes that a worker's process holds before a run: the median over runs, because runs share
+    workers. 0 if device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
     """Costs of an epoch's energy, of devices and hosts; None if the energy of some runs was not
     measured."""
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: predictions cannot have smaller
-    ones."""
+    """Errors of runs relative to the mean of their repeats: a lower bound for predictions'
+    errors."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""
     operation: float = 0.0
-    """Seconds that each pass of a micro-batch through a stage costs in addition to its share of a
-    pass through the whole network, in the mean of all schedules; 0 if the calibration has no
+    """Additional seconds of each pass of a micro-batch through a stage, compared with its share of
+    a pass through the whole network; one value for all schedules. 0 if the calibration has no
     pipeline."""
     operations: dict[str, float] = Field(default_factory=dict)
-    """Schedule -> the same seconds, if the calibration has enough pipelines with it. PipeDream
-    updates weights after fewer micro-batches than GPipe, and copies those still needed."""
+    """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
+    Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
+    weights that are still needed."""
     pipelines: Simulated | None = None
-    """None if the calibration has too few pipelines: these are then not predicted."""
+    """None if the calibration has too few pipelines: pipelines are then not predicted."""
 
     @property
     def processors(self) -> int:
@@ -207,7 +207,7 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """GPUs for which runs may be planned on any machine: practically unlimited, or 0."""
+        """Number of GPUs that plans may use: practically unlimited, or 0 without GPUs."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property
@@ -224,7 +224,7 @@ class Calibration(_Part):
     @property
     def works_with_one_batch(self) -> list[str]:
         """Networks whose runs all have the same micro-batch: the cost of a sample cannot be
-        separated from that of a pass and an update."""
+        separated from the cost of a pass and of an update."""
         return [
             work
             for work in self.works
@@ -237,13 +237,13 @@ class Calibration(_Part):
         simulated: Callable[[Plan, Calibration], float],
         most_other_cores: float = math.inf,
     ) -> Calibration:
-        """This calibration with the cost of a pipeline's operation, for all schedules together and
-        for each, and the errors of simulated steps, from the pipelines among `runs`.
+        """Return this calibration with `operation`, `operations` and `pipelines`, fitted to the
+        pipelines among `runs`.
 
-        With that cost, measured and simulated steps agree in the geometric mean; it is 0 if
-        simulated steps are longer even without it. Both are left out if no run with several workers
-        gives the cost of a byte, and pipelines over several nodes are not used. `most_other_cores`
-        is as in `observed`.
+        With the fitted cost of an operation, measured and simulated steps agree in the geometric
+        mean. The cost is 0 if simulated steps are too long even without it. The cost and the errors
+        are left out if no run with several workers gives the cost of a byte. Pipelines over several
+        nodes are not used. `most_other_cores` has the same meaning as in `observed`.
         """
         from scipy.optimize import brentq
 
@@ -285,7 +285,7 @@ class Calibration(_Part):
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Parts of a plan that no run of the calibration had, so that it cannot be predicted."""
+        """Parts of a plan that no run of the calibration had: they prevent a prediction."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
@@ -360,12 +360,12 @@ class Observed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch of steady steps."""
+        """Seconds of an epoch in which all steps are as fast as steady steps."""
         return _pace(self.run, self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
     def batch(self) -> str:
-        """A key that is equal for runs of one batch size, which fits leave out together."""
+        """A key for runs of one batch size, which cross-validation leaves out together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
 
 
@@ -418,8 +418,7 @@ def calibrate(
     workers_per_node: int | None = None,
     most_other_cores: float = math.inf,
 ) -> Calibration:
-    """Fit costs to measured runs; `observed` selects them. Raises UserError if there are too
-    few."""
+    """Fit costs to the runs that `observed` selects. Raises UserError if there are too few."""
     seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
         busy = len(observed(runs)) - len(seen)
@@ -447,7 +446,7 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if each.run.attempts <= 1  # the end's `seconds` are those of the last attempt
+        if each.run.attempts <= 1  # `seconds` of the end are of the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
@@ -516,9 +515,9 @@ def _middle(values: Sequence[float]) -> Interval:
 def _separable(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The rows without terms whose cost cannot be separated from the computation of an image, and a
-    cost of zero for each of these terms. They are the loader's if all rows have the same loader,
-    and the epoch's if all rows have equally many images in an epoch."""
+    """Remove the terms whose cost cannot be separated from the computation of an image: the
+    loader's term if all rows have the same loader, and the epoch's term if all rows have equally
+    many images in an epoch. Return the remaining rows, and a cost of zero for each removed term."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
@@ -531,8 +530,9 @@ def _separable(
 def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
-    """The cost of a neighbour on the same node, for networks that were measured only on one worker:
-    the median, over the other networks, of its share of an image's cost."""
+    """The cost of a neighbour on the same node, for networks that were measured only on one worker.
+    It is estimated as a share of the cost of an image: the median of this share over the other
+    networks."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]

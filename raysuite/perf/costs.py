@@ -1,11 +1,11 @@
 """Cost models: the time and the memory of a run as a sum of terms, and published formulas.
 
 Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes),
-times a non-negative cost from a calibration. Such sums are fitted without a starting point and have
+times a non-negative cost from a calibration. The fit of such a sum needs no starting point and has
 one solution (Lawson and Hanson 1995, "Solving Least Squares Problems", chapter 23), and each cost
 has a meaning: seconds per image, per step, per message, per byte.
 
-A term is named `cost/of what`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
+The name of a term is `COST/SUBJECT`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Work:
-    """The work for one image of a network, counted, not measured."""
+    """The work of a network for one image. It is counted, not measured."""
 
     parameters: int
     gradient_bytes: int
@@ -103,7 +103,7 @@ def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = (
 
 
 def fused_bytes(plan: Plan) -> float:
-    """Largest buffer in which a plan's strategy reduces gradients."""
+    """Bytes of the largest buffer in which a plan's strategy reduces gradients."""
     strategy = plan["spec"]["strategy"]
     return STRATEGY_OPTIONS[strategy["name"]].model_validate(strategy).fused_bytes
 
@@ -116,9 +116,9 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
     Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per
     node, each image also has (k - 1) / k of the term `neighbour`. With several workers there are
-    two more terms: in each pass they agree on which gradients are ready (`hook`; Sergeev and Del
-    Balso 2018, arXiv:1802.05799, section 4), and communication during a pass slows its computation
-    (`beside`).
+    two more terms: in each pass, the workers agree on which gradients are ready (`hook`; Sergeev
+    and Del Balso 2018, arXiv:1802.05799, section 4), and communication during a pass slows its
+    computation (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])
@@ -148,9 +148,9 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
 
 
 def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
-    """Quantities of a worker's peak memory, by term: the bytes that its process holds before the
-    run (0 for a device), those that the strategy adds, those that each image of a micro-batch
-    needs, and weights with gradients, optimiser state and buffers."""
+    """Quantities of the terms of a worker's peak memory: the bytes of its process before the run (0
+    for a device), the memory that the strategy adds, the memory of each image of a micro-batch, and
+    the memory of weights, gradients, optimiser state and buffers."""
     name, kind = work_name(plan), strategy_kind(plan)
     workers = "one" if int(plan["workers"]) == 1 else "several"
     return {
@@ -184,7 +184,7 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# A published formula, unchanged: calibrated models must be better.
+# Published formulas, unchanged. Calibrated models must be better than the first one.
 
 
 def ddlbench_data_parallel(
@@ -195,8 +195,8 @@ def ddlbench_data_parallel(
     latency_s: float,
     rate: float,
 ) -> float:
-    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce, all of
-    which is hidden except the last fused buffer. `rate` in bytes per second."""
+    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce that is
+    hidden by computation except for its last fused buffer. `rate` in bytes per second."""
     hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
     return sequential_s / workers + 2 * (workers - 1) * hop
 

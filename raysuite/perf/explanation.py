@@ -37,7 +37,7 @@ length."""
 
 
 _NAMED = 0.05
-"""Share of the time from which a script's slowest rank is reported."""
+"""The slowest rank of a script is named if waiting for it takes at least this share of the time."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Explained:
     """The unit that the throughput counts: images, samples or tokens."""
     throughput: float
     shares: dict[Term, float]
-    """Term -> share of the time, with that of `binding` first. The rest is computation, or with
+    """Term -> share of the time; the term `binding` is first. The rest is computation, or with
     several workers `computation or communication` if nothing separates these."""
     binding: Term
     """The term with the largest share."""
@@ -124,7 +124,7 @@ def _explained(
             evidence.append("other rows")
             derived = _by_peers(row, steps, shares)
         apart = apart or "exposed communication" in derived
-        # a share of what the measured terms leave
+        # derived shares divide only the time that the measured terms leave
         left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
         shares |= {
             term: share * min(1.0, left / wanted) for term, share in derived.items() if wanted
@@ -134,7 +134,7 @@ def _explained(
         shares = {term: share / whole for term, share in shares.items()}
     rest: Term = "computation" if apart else "computation or communication"
     shares[rest] = max(0.0, 1 - sum(shares.values()))
-    # of equal shares, the term that can be changed
+    # among equal shares, prefer a term that can be changed
     binding = max(shares, key=lambda term: (round(shares[term], 2), term != rest))
     return Explained(
         name=row.name,
@@ -205,7 +205,7 @@ def _by_peers(
 
 
 def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """For rows that differ only in their batch: images per worker -> seconds of a step."""
+    """Key of rows that differ only in their batch -> (images per worker -> seconds of a step)."""
     found: dict[str, dict[float, float]] = {}
     for row in rows:
         if row.throughput is not None:

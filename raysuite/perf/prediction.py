@@ -29,7 +29,7 @@ StepSeconds = Callable[[Plan, Calibration], float]
 def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
-    """One prediction for each plan, in their order. `name` is that of the calibration's file;
+    """One prediction for each plan, in their order. `name` is the name of the calibration's file;
     `simulated` returns the simulated seconds of a pipeline's step.
 
     For a plan with a strategy, loader or model that no run of the calibration had, the prediction

@@ -16,7 +16,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Dotted keys of every candidate; the plan decides which of them are feasible."""
+    """Every candidate, as dotted keys and values; planning then refuses infeasible candidates."""
     families = STRATEGY_OPTIONS.values()
     for count, family, batch, accumulate in itertools.product(workers, families, batches, passes):
         for strategy in family.candidates(count, accumulate):
@@ -35,13 +35,13 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Relative to the fastest candidate with one worker and the same batch; None without one."""
+    """Relative to the fastest candidate with one worker and this batch; None if there is none."""
     rank: int
     """Place from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether it shares the first place: it differs from the best by no more than noise."""
+        """Whether the candidate shares the first place; only noise separates it from the best."""
         return self.rank == 1
 
     @property
@@ -61,12 +61,12 @@ def rank(
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
     """The candidates that can be predicted and are within the limits, by duration or energy of an
-    epoch, lowest first; those outside the calibrated range come last. A candidate whose figure for
-    a limit is unknown is left out.
+    epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
+    for a limit is unknown is left out.
 
-    A candidate shares the place of the first one whose prediction interval reaches its figure. Part
-    of the errors is common to all candidates, so there may be more ties than necessary, but not
-    fewer.
+    A candidate has the same place as the first better candidate whose prediction interval includes
+    its figure. Part of the errors is common to all candidates, so there may be more ties than
+    necessary, but not fewer.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

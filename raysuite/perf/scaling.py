@@ -1,15 +1,15 @@
-"""Throughput measured on a few numbers of workers -> throughput on many, with intervals.
+"""Predict throughput on many workers from throughput measured on few, with intervals.
 
 The time of a step is a sum of terms, each a coefficient times a quantity that follows from the
 numbers of workers W and nodes N. The sum is multiplied by an unknown drift and by noise:
 
     t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
 
-The drift is a random walk over doublings of the workers, 0 at the fewest. It stands for what no
-term has, such as a network whose upper levels are slower, and makes intervals grow with the
-distance from the measured numbers. Coefficients, the drift's step and the noise have log-normal
-priors (`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler with
-stretch moves (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
+The drift is a random walk over doublings of the workers, 0 at the fewest. It models effects that
+have no term, such as slower upper levels of a network, and makes intervals grow with the distance
+from the measured numbers. Coefficients, the drift's step and the noise have log-normal priors
+(`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler with stretch moves
+(Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Term:
     prior: Prior
     """Prior of the coefficient, relative to the time of a step on the fewest workers."""
     per_image: bool = False
-    """Whether it is proportional to the images of a worker."""
+    """Whether the term is proportional to the images of a worker."""
 
 
 TERMS: dict[str, Term] = {
@@ -89,10 +89,10 @@ TERMS: dict[str, Term] = {
         Prior(0.02, 1.0),
     ),
 }
-"""The quantity of `bandwidth` is the share that a ring's worker sends between nodes; that of
-`slowest` is the expected largest of W normal delays, to first order. Medians are assumed orders of
-magnitude of data-parallel training; deviations of 1 to 1.5 allow a factor of 3 to 4 either way at
-one deviation."""
+"""The quantity of `bandwidth` is the share of the bytes that a worker in a ring sends between
+nodes. The quantity of `slowest` is the expected largest of W normal delays, to first order. Medians
+are assumed orders of magnitude of data-parallel training; a deviation of 1 to 1.5 is a factor of
+2.7 to 4.5."""
 DRIFT = Prior(0.03, 0.7)
 """Standard deviation of the logarithm of a step's time for one doubling of the workers."""
 NOISE = Prior(0.02, 0.7)
@@ -110,11 +110,11 @@ class Point(NamedTuple):
     throughput: float
     """Throughput of all workers, in any unit that is the same throughout a series."""
     batch: float = 0.0
-    """Global batch; 0: proportional to the workers."""
+    """Global batch; 0 means that it is proportional to the workers."""
 
     @property
     def images(self) -> float:
-        """Images per worker and step, or 1."""
+        """Images per worker and step; 1 if the global batch is proportional to the workers."""
         return self.batch / self.workers if self.batch else 1.0
 
     @property
@@ -135,7 +135,7 @@ class Scaling:
     unit: float
     """Seconds that correspond to a coefficient of 1."""
     images: float
-    """Images per worker and step that correspond to a coefficient per image."""
+    """Images per worker and step for which the coefficients of terms `per_image` hold."""
 
     @property
     def untold(self) -> list[str]:
@@ -148,8 +148,7 @@ class Scaling:
         ]
 
     def predict(self, workers: int, nodes: int, batch: float = 0.0) -> Interval:
-        """Throughput on `workers` workers: its median and 90 % interval, for one more
-        measurement."""
+        """Median and 90 % interval of a measurement of the throughput on `workers` workers."""
         import numpy as np
 
         place = Point(workers, nodes, 1.0, batch)
@@ -207,7 +206,7 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
     """The measurement with the most workers, and its prediction from the others; None if there are
-    too few of these."""
+    too few others."""
     known = sorted(points)
     largest = known[-1]
     others = [each for each in known if each.workers < largest.workers]
@@ -224,7 +223,8 @@ class Place:
     nodes: int
     throughput: Interval
     efficiency: Interval
-    """Throughput per worker / that on the fewest measured workers."""
+    """Throughput per worker, divided by the throughput per worker on the fewest measured
+    workers."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,10 @@ class Forecast:
 
     series: str
     measured: tuple[int, ...]
-    """The measured numbers of workers."""
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error for the largest number of workers, predicted from the others; None: not
-    validated."""
+    """Relative error of the largest number's prediction from the others; None: not validated."""
 
     @property
     def words(self) -> str:
@@ -264,9 +262,9 @@ def forecast(
 ) -> Forecast:
     """Predict a series on other numbers of workers.
 
-    `per_node` is the number of workers per node; default: that of the largest measured number. The
-    images per worker stay those of the largest too, unless all measurements have one global batch,
-    which is then kept.
+    `per_node` is the number of workers per node; by default, the same number as in the measurement
+    with the most workers. The number of images per worker is also taken from this measurement. If
+    all measurements have one global batch, that batch is kept instead.
     """
     found = fit(points)
     first, last = found.points[0], found.points[-1]
@@ -287,8 +285,8 @@ def forecast(
 
 def read_figures(file: Path, workers_per_node: int | None = None) -> dict[str, list[Point]]:
     """The series of a CSV file with the columns `workers`, `throughput`, and optionally `nodes` and
-    `batch` (global); values of all other columns distinguish series. Raises UserError with every
-    wrong line."""
+    `batch` (global); values of all other columns distinguish series. Raises UserError that names
+    every wrong line."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     columns = set(rows[0]) if rows else set()
@@ -369,7 +367,8 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Doublings of the workers, from the fewest, common to two random walks."""
+    """Number of doublings, from the fewest workers `first` on, that the random walks to `left` and
+    to `right` workers have in common."""
     return math.log2(min(left, right) / first)
 
 
@@ -384,8 +383,8 @@ def _covariance(points: Sequence[Point], walk: Array, noise: Array) -> Array:
 
 
 def _drawn(density: Callable[[Array], Array], start: Array, random: np.random.Generator) -> Array:
-    """Draw from a distribution by stretch moves: each half of the walkers moves along lines to
-    walkers of the other half."""
+    """Draw from a distribution by stretch moves: each walker of one half moves along the line to a
+    walker of the other half."""
     import numpy as np
 
     walkers, dimensions = start.shape

@@ -2,7 +2,7 @@
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
-Identical workers share one lane with their number: a million workers need as many tasks as two.
+Identical workers share one lane with a count: a million workers need as many tasks as two.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class Network(BaseModel):
 
     name: str
     source: str
-    """The source of the numbers."""
     workers_per_node: int = Field(ge=1)
     inside: Link
     """Link between two workers of a node."""
@@ -97,9 +96,9 @@ class Network(BaseModel):
         nodes.
 
         Inside a node there is a reduce-scatter and an all-gather by ring. Between N nodes, each
-        worker reduces its part with those of the other nodes: by a ring of 2 (N - 1) messages with
-        1 / N of it (Patarasuk and Yuan 2009), or by two binary trees of 2 log2 N messages in
-        pipelined pieces (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
+        worker reduces its part with workers of the other nodes: by a ring of 2 (N - 1) messages,
+        each with 1 / N of the part (Patarasuk and Yuan 2009), or by two binary trees of 2 log2 N
+        messages in pipelined pieces (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
         """
         if count <= 0:
             return 0.0
@@ -149,8 +148,8 @@ class Event:
 
 
 Pace = Callable[[int], float]
-"""Number of lanes that compute at once -> relative speed of each: 1 with a processor for each, 2 /
-n if n lanes share two (processor sharing)."""
+"""Number of lanes that compute at once -> relative speed of each: 1 if each lane has a processor, 2
+/ n if n lanes share two processors (processor sharing)."""
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
@@ -254,10 +253,11 @@ def data_parallel(
     """Tasks of a data-parallel step.
 
     These are forward and backward passes layer by layer, the reduction of gradients in buckets from
-    the last layer on (with the last backward pass or with each), and the update. If weights are
-    sharded, those of a bucket are gathered while the layers of the bucket before compute, for each
-    micro-batch except for small layers. Workers wait `load_s` for each micro-batch. During the
-    step, storage delivers the next step's samples in `storage_s`.
+    the last layer on (in the last backward pass or in each backward pass), and the update. If
+    weights are sharded, the weights of a bucket are gathered while the previous bucket's layers
+    compute: for each micro-batch, or only for the first one if the layer is small. Workers wait
+    `load_s` for each micro-batch. During the step, storage delivers the next step's samples in
+    `storage_s`.
     """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
@@ -306,7 +306,7 @@ class _DataParallel:
         self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
-        """For each segment that was passed, its last task in each lane."""
+        """One list for each segment that was passed: its last task in each lane."""
         self._beside = 2 if reductions.overlap else 1
 
     def add(
@@ -327,7 +327,7 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # if just freed
+            after = self._gather(bucket, self._beside if place else 1)  # place 0: just freed
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
@@ -372,8 +372,8 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """Layers from the last one on, with the number of their bucket; divided where their gradients
-    fill a bucket, or by unit."""
+    """The layers from the last to the first, divided into segments where their gradients fill a
+    bucket, or by unit; each segment with the number of its bucket."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -401,7 +401,7 @@ def pipeline(
     """Tasks of a pipeline's steps: the operations of each worker in order, each after the transfer
     of its input; before an update, an all-reduce between the stage's workers and copies.
 
-    A transfer occupies its link (one for each direction), but neither of the workers. Without a
+    A transfer occupies its link (one link for each direction), but not the two workers. Without a
     network, transfers and all-reduces take no time.
     """
     tasks: list[Task] = []
@@ -523,7 +523,8 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds of all events; those of an asynchronous pipeline span several steps."""
+        """Seconds from the first to the last event; the events of an asynchronous pipeline are of
+        several steps."""
         return max(event.end for event in self.events)
 
     def trace(self) -> str:

@@ -1,4 +1,4 @@
-"""Matrix -> specs -> RunPlans, as pure data: no torch, no ray."""
+"""Expand a matrix into specs, and specs into RunPlans, without importing torch or Ray."""
 
 from raysuite.plan.dataset import check_unchanged, official, passed_over
 from raysuite.plan.matrix import expand

@@ -1,5 +1,5 @@
-"""The search for a batch size: candidates, the next one to try, and the choice. Pure functions of
-the trials so far."""
+"""The search for a batch size: the candidates, the next candidate to try, and the final choice, as
+pure functions of the trials so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size with less than this share of the highest throughput in round 1 is not timed again."""
+"""A size below this share of the highest throughput in the first round is not timed again."""
 
 
 class NothingFitsError(RunError):
@@ -38,8 +38,8 @@ class Sizes:
 def sizes_of(plan: RunPlan) -> Sizes:
     """The candidates for a plan whose batch size is undecided.
 
-    If the batch is given, these are the divisors of each replica's share; else the powers of two,
-    up to the size at which a step takes the whole training set.
+    If the global batch is given, the candidates are the divisors of each replica's share; else they
+    are the powers of two, up to the size at which a step takes the whole training set.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -80,10 +80,10 @@ class Search:
     """A search and its trials so far.
 
     Sizes are first tried on single ranks ("alone") and then in full steps ("together"), unless each
-    rank has a stage of the network (`together_only`). From two samples on, sizes are doubled until
-    one does not fit; then the interval between the last two is bisected. The largest that fits on
-    single ranks is then tried in full steps, and if it does not fit there, the next smaller size. A
-    size that does not fit rules out all larger ones.
+    rank has a stage of the network (`together_only`). Sizes are doubled, from two samples, until a
+    size does not fit; then the interval between the last two sizes is bisected. The largest size
+    that fits on single ranks is then tried in full steps. If it does not fit there, the next
+    smaller size is tried. A size that does not fit rules out all larger sizes.
     """
 
     sizes: tuple[int, ...]
@@ -115,7 +115,7 @@ class Search:
         return math.isfinite(self._ceiling)
 
     def timings(self, size: int) -> list[float]:
-        """Images per second of a size in each of its full steps' trials."""
+        """Images per second of a size, in each trial with full steps."""
         return [
             each.images_per_second
             for each in self.tried
@@ -143,7 +143,7 @@ class Search:
     def _step(self, between: Sequence[int]) -> int:
         if self.hit_memory:
             return between[(len(between) - 1) // 2]
-        # size 1 is tried last: it is padded to 2
+        # size 1 is tried last, as it is padded to 2
         most = max(2, 2 * self._lowest)
         return max((n for n in between if n <= most), default=between[0])
 
@@ -229,8 +229,8 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """A key that is equal for plans that can share one search: those that differ in their repeat,
-    learning rate or loader.
+    """A key that is equal for plans that can share one search: plans that differ only in their
+    repeat, learning rate or loader.
 
     A search trains on random images, so that only their number and shape matter.
     """

@@ -94,7 +94,7 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def check_unchanged(plans: Iterable[RunPlan]) -> None:
-    """Raise DataError if a data set differs from the counts in earlier plans, which are resumed."""
+    """Raise DataError if a data set no longer has the counts in `plans`, which are resumed."""
     from raysuite.data.prepared import check_as_planned
 
     seen = Datasets()

@@ -9,18 +9,19 @@ from typing import Any
 from raysuite import models
 from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
+from raysuite.spec.experiment import ExperimentSpec
 
 
-def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's network cannot be imported; tried in this process."""
-    message = import_error(models.check, plan.spec.model.name)
+def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
+    """Import the spec's network in this process; return a Mistake if that fails."""
+    message = import_error(models.check, spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 
 @cache
 def import_error(check: Callable[[str], object], name: str) -> str:
-    """The UserError of `check`, which imports a name, as text; "" without an error. Called once per
-    process."""
+    """The text of the UserError that `check(name)`, an import, raises; "" without an error. A name
+    is imported once per process."""
     try:
         check(name)
     except UserError as error:
@@ -55,7 +56,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan of each group of plans that are equal in all that a dry batch depends on."""
+    """The first plan of each group of plans whose dry batches would be equal."""
     found: dict[tuple[Any, ...], RunPlan] = {}
     for plan in plans:
         depends = (

@@ -1,4 +1,4 @@
-"""Whether a run is feasible, which is checked before anything starts."""
+"""Check whether a run is feasible, before anything starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
     option.
 
-    1 if trials are to find the number, which does not change the batch.
+    1 if trials will find the number, as it does not change the batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -31,8 +31,7 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def global_batch_of(spec: ExperimentSpec) -> int:
-    """Samples of one optimiser step over all workers; the smallest candidate if trials are to find
-    it."""
+    """Samples of one optimiser step over all workers; before trials, the smallest candidate."""
     share = spec.training.batch_per_worker
     each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
     return spec.training.global_batch or each * spec.resources.workers

@@ -52,7 +52,7 @@ def loader_options(candidate: Candidate) -> LoaderOptions:
 
 
 def checked_data(block: dict[str, Any]) -> DataOptions:
-    """The `data` block in plain data. Raises SpecError with every mistake."""
+    """Validate a `data` block of plain data. Raises SpecError with every mistake."""
     return _spec(block).data
 
 
@@ -100,8 +100,8 @@ def candidates(
     """Each block with each number of threads or processes, then the limits for these numbers:
     decoding alone, and reading alone.
 
-    A block that sets its number is used once. Raises UserError for options that a loader does not
-    have.
+    A block that already sets such a number is used once. Raises UserError for options that a loader
+    does not have.
     """
     found: dict[str, Candidate] = {}
     for block in blocks:

@@ -56,8 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """Mistakes for combinations that give the same run: they would count as its repeats, but with
-    equal seeds."""
+    """Mistakes for combinations that give equal runs: they would be repeats with equal seeds."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -73,12 +72,12 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The place in the matrix of the value of `key` in `label`; None if the key is not swept."""
+    """The place in the matrix of the value of `key` in `label`; None if the key is not there."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
             wanted = [label[each] for each in together]
-            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix has it
+            value = wanted[0] if len(wanted) == 1 else wanted  # the form in the matrix
             return _at(written, values.index(value), key)
     return None
 
@@ -110,7 +109,7 @@ document's value."""
 def spec_with(
     document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
 ) -> ExperimentSpec:
-    """The spec of one run: `data` with other `values` at dotted keys.
+    """The spec of one run: `data` after `values` are set at their dotted keys.
 
     Raises SpecError if a value is invalid for its key.
     """

@@ -1,9 +1,9 @@
-"""Population-based training as pure data: which trials take the weights of which others, and the
-values with which they continue.
+"""Population-based training as pure functions: which trials take another trial's weights, and with
+which values each trial continues.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
 truncation selection, explore by perturbation or resampling. All trials are compared after the same
-epoch. Unlike in the paper, a trial takes weights only from a better one.
+epoch. Unlike in the paper, a trial takes weights only from a better trial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""How many times values are drawn until they are valid; after that the source's values are kept."""
+"""Largest number of draws until values are valid; after that the source's values are taken."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Turn:
     """Rank of the trial; the best has 1."""
     population: int
     source: Standing | None
-    """The trial whose weights are taken; None: the trial keeps its own."""
+    """The trial whose weights are taken; None if the trial keeps its own weights."""
     values: Values
     """The values with which the trial continues."""
 
@@ -80,14 +80,15 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of trials that count as a population's best, and as its worst."""
+    """Number of trials that count as the best of a population; as many count as the worst."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """New values derived from those of the source; keys in KEPT keep the trial's own values."""
+    """New values, derived from the values of the source; keys in KEPT keep the trial's own
+    values."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}
@@ -107,8 +108,7 @@ def _kept(values: Mapping[str, object]) -> Values:
 
 
 def with_values(document: Document, plan: RunPlan, values: Values) -> RunPlan:
-    """The same run with other values from now on. Raises SpecError if they are not valid
-    together."""
+    """The plan with new values for the rest of the run. Raises SpecError for invalid values."""
     spec = trial_spec(document, values)
     rate = spec.optimizer.peak_lr(plan.global_batch)
     return plan.model_copy(update={"spec": spec, "label": dict(values), "peak_lr": rate})

@@ -1,4 +1,4 @@
-"""Specs -> RunPlans, with every number of every run."""
+"""Make RunPlans from specs: decide every number of every run."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def make_plans(
     """Every run of a document, in the order of execution.
 
     `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: the runs are
-    for another machine, and a named data set that is not on this one is assumed to have its
-    official counts. Repeats vary slowest, so that a drift of the machine affects all variants
-    equally. Within a repeat, runs with equal world size and equal worker settings are adjacent and
-    can share warm workers.
+    for another machine; a named data set that is missing here is assumed to have its official
+    counts. Repeats vary slowest, so that a drift of the machine affects all variants equally.
+    Within a repeat, runs with equal world size and equal worker settings are adjacent and can share
+    warm workers.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -82,9 +82,9 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The order of a round: rotated by one after every second round, and reversed in the rounds
-    between, so that no variant always follows the same one. Runs that share workers (a block) stay
-    adjacent."""
+    """The variants in the order of a round. The order is rotated by one after every second round,
+    and reversed in odd rounds, so that no variant always follows the same variant. Runs that share
+    workers (a block) stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
@@ -95,7 +95,7 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """Sort key that makes runs that can share workers adjacent, small world sizes first."""
+    """Sort key: runs that can share workers become adjacent; small world sizes come first."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
@@ -125,9 +125,9 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """The numbers of one run, whose spec has its own seed and no matrix.
+    """Decide the numbers of one run; `spec` has the run's own seed and no matrix.
 
-    If trials are to find the batch size, the numbers are for the smallest one.
+    If trials will find the batch size, the numbers are for the smallest candidate.
     """
     spec, label = _with_loader(spec, label, facts)
     training, workers = spec.training, spec.resources.workers
@@ -160,7 +160,7 @@ def resolve(
 
 def task_facts(spec: ExperimentSpec) -> TaskFacts:
     """The declarations of the spec's task. Raises UserError if the task cannot be imported, or if
-    they are incomplete."""
+    its declarations are incomplete."""
     if spec.task.classifies:
         return CLASSIFICATION
     from raysuite.tasks import facts_of
@@ -206,11 +206,12 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Neighbouring runs that share workers, as many as the largest run has.
+    """Groups of consecutive runs that share workers; a group has as many workers as its largest
+    run.
 
-    A smaller run uses the first ranks, and the others wait. On several nodes only runs of equal
-    size share workers: the first ranks of a large world are placed differently from the ranks of a
-    small one.
+    A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
+    equal size share workers: the first ranks of a large world are placed differently from the ranks
+    of a small world.
     """
     result: list[list[RunPlan]] = []
     last: Any = None
@@ -268,7 +269,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for this number of workers; None if this number does not divide the batch."""
+    """The spec for this number of workers; None if it does not divide the batch."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

@@ -43,7 +43,7 @@ class RunPlan(BaseModel):
     """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
-    """Optimiser steps, including a last one with the remaining samples."""
+    """Optimiser steps, including a last step with the remaining samples."""
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
@@ -53,8 +53,7 @@ class RunPlan(BaseModel):
 
     @property
     def undecided(self) -> bool:
-        """Whether the batch size is still to be found by trials: until then this plan has the
-        smallest."""
+        """Whether trials will find the batch size; until then, it is the smallest candidate."""
         return self.spec.auto is not None
 
     @property

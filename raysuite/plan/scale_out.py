@@ -21,8 +21,7 @@ class Reached(NamedTuple):
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers for this efficiency; less than requested if only smaller ones are
-    published."""
+    """Number of workers for this efficiency: the requested number, or the largest published."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A simulated optimiser step of a RunPlan, with costs from a calibration or a worker's rate."""
+"""Simulate a step of a RunPlan, with costs from a calibration or from one worker's throughput."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ _DDP = strategy_kind({"spec": {"strategy": DdpOptions().model_dump(mode="json")}
 
 
 def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
-    """The network inside a node, as calibrated. Raises UserError if the calibration lacks it."""
+    """The network inside a node, as calibrated. Raises UserError if the calibration lacks the
+    network."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
-    if plan.schedule is not None:  # transfers are assumed to cost as much as gradients
+    if plan.schedule is not None:  # assumed: a sent byte costs as much as a gradient's
         sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
         kind = _DDP if _DDP in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
@@ -160,9 +161,8 @@ _COUNTED: dict[str, _Counted] = {}
 
 
 def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
-    """The network's layers, or a pipeline's stages, which share a pass's time in proportion to
-    their FLOPs. Stages use the times of their blocks instead if a pipeline of the calibration
-    measured them."""
+    """The network's layers, or a pipeline's stages. The `seconds` of a pass are divided in
+    proportion to FLOPs, or, for stages, to the times of blocks if the calibration has them."""
     parts = plan.spec.strategy.model_dump(include={"name", "units"})
     precision = plan.spec.training.precision
     key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), parts, precision])
@@ -290,8 +290,8 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """The kind of a simulation by its source: pipeline steps from a calibration were compared with
-    measurements, and data parallelism from a GPU's rate with published figures."""
+    """The kind of simulation if its errors are known, else None. Pipeline steps from a calibration
+    were compared with measurements, and data parallelism with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None

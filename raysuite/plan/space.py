@@ -1,4 +1,4 @@
-"""The space of a sweep -> the values of its trials, as pure data."""
+"""Draw the values of a sweep's trials from its search space."""
 
 from __future__ import annotations
 
@@ -73,8 +73,7 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near another: a number times one of `factors`, kept within its range, or a neighbour
-    in a list."""
+    """A value near `value`: times one of `factors`, within the range, or a neighbour in a list."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -91,8 +90,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The one of `steps` nearest to `wanted`, on the same side of `value`; `value` if there is
-    none."""
+    """The step nearest to `wanted` among the steps on its side of `value`; `value` without any."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 
@@ -100,7 +98,7 @@ def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
 def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
     """The values whose conditions hold, in the order of the space.
 
-    A condition on a key that is itself left out does not hold.
+    A condition on a key that is left out does not hold.
     """
     kept: Values = {}
     pending = [key for key in space if key in values]

@@ -53,8 +53,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """Specs with each end of a range and each listed value once, with other keys at one value, so
-    that every possible block is in a spec. Raises SpecError if one is invalid."""
+    """Specs in which each end of a range and each listed value occurs once, while other keys are
+    fixed, so that every possible block is in a spec. Raises SpecError if one is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
@@ -67,7 +67,7 @@ def plans_of_space(
         try:
             found.append(trial_plan(document, values, number, gpus))
         except SpecError:
-            continue  # infeasible by several values together: reported with the trial that has them
+            continue  # values that are infeasible only together are reported with their trial
     return found
 
 
@@ -75,8 +75,8 @@ def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that are
     invalid for their keys, and a data set that cannot be read.
 
-    Each end of a range and each listed value is tried, with other keys at one value. Mistakes of
-    several values together are reported with the trial that has them.
+    Each end of a range and each listed value is tried, while the other keys have a fixed value.
+    Mistakes that arise only from several values together are reported with the trial that has them.
     """
     space, seen = search.space, Datasets()
     found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
@@ -156,11 +156,11 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """The places of a trial's values in the searched space."""
+    """Key -> the place in the search space of a trial's value."""
     return lambda key: ("search", "space", key) if key in values else None
 
 
-# A sweep in its results folder: writing and reading it.
+# Write a sweep into its results folder, and read it.
 
 
 def create_sweep(document: Document, root: Path) -> Results:
@@ -208,7 +208,7 @@ TRIALS = "search.trials"
 
 
 def set_more_trials(document: Document, wanted: Document) -> None:
-    """Set the number of trials in the document of an earlier sweep to that of `wanted`.
+    """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
     Raises UserError if the sweep cannot have more trials, or if the number is no larger.
     """
@@ -231,7 +231,7 @@ def write_more_trials(document: Document, results: Results) -> None:
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # written first: harmless alone
+        results.write_decided(decided._replace(is_all=False))  # first: harmless if the next fails
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )

@@ -1,4 +1,4 @@
-"""Records: measurements, written before anything else uses them."""
+"""Records: the measurements of runs, and the figures that are computed from them."""
 
 from typing import TYPE_CHECKING
 

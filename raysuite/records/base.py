@@ -1,4 +1,4 @@
-"""The base class of all Records, and the lines that hold them."""
+"""The base class of all Records, and the format of their lines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CHECK = re.compile(rb',"crc32":"(.{8})"}$', re.DOTALL)
 def checked_line(model: BaseModel) -> bytes:
     """Return a model as a line of JSON that ends with a checksum; see `content_of`.
 
-    Bytes of names that are not UTF-8 are escaped, as JSON cannot hold them: `caf\\xe9`.
+    Bytes that are not UTF-8, as in file names, are escaped: `caf\\xe9`.
     """
     try:
         text = model.model_dump_json()
-    except ValueError:  # pydantic's
+    except ValueError:  # text that is not UTF-8
         text = json.dumps(_printable(model.model_dump()), ensure_ascii=False)
     content = text.encode()
     return b'%b,"crc32":"%08x"}' % (content[:-1], zlib.crc32(content))
@@ -58,7 +58,7 @@ class RecordBase(BaseModel):
     """One fact about one run."""
 
     # Unknown keys are ignored, so that older code reads newer journals. A diverged run has losses
-    # of NaN: they could not be read back if written as null, and the epoch would be lost.
+    # of NaN. If they were written as null, the epoch could not be read.
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     run_id: str

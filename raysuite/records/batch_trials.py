@@ -1,4 +1,4 @@
-"""The trials of a search for a run's batch size, and its result."""
+"""The trials and the result of a search for a run's batch size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysuite.records.statistics import Stat, compared, summarize
 from raysuite.units import human_bytes
 
 NEAR = 0.95
-"""Share of the highest mean throughput: the fastest size is the smallest one that reaches it."""
+"""The fastest size is the smallest with at least this share of the highest mean throughput."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
@@ -54,11 +54,9 @@ class BatchTried(BaseModel):
 
 
 class TriedFile:
-    """The trials so far, one line each, in a file: a search continues after its workers were
-    killed.
+    """A file with the trials so far, one per line, so that a search can be resumed.
 
-    A size whose trial killed the workers does not fit: the file has its line `begin`, but no
-    result.
+    If a size has a line `begin` but no result, its trial killed the workers: it does not fit.
     """
 
     def __init__(self, file: Path) -> None:
@@ -70,16 +68,15 @@ class TriedFile:
         append_line(self._file, json.dumps({"begin": [stage, micro_batch]}).encode())
 
     def end(self, tried: BatchTried) -> None:
-        """Append a trial's result."""
         append_line(self._file, checked_line(tried))
 
     def read(self) -> list[BatchTried]:
-        """All trials in order. To be called when no rank is trying a size."""
+        """All trials in order. Call this only while no rank is trying a size."""
         ended, trying = self._lines()
         return ended if trying is None else [*ended, trying]
 
     def ended(self) -> list[BatchTried]:
-        """The trials that have ended. May be called while a rank is trying a size."""
+        """The trials that have ended. A rank may be trying a size meanwhile."""
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
@@ -110,11 +107,11 @@ _DIED = "a worker ended while it was tried"
 
 
 class BatchFound(RecordBase):
-    """The batch size of a run, as the search before the run found it."""
+    """The batch size that a search found before the run."""
 
     kind: Literal["batch_found"] = "batch_found"
     key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
-    """The key that the spec left open. `batch_per_worker` changes the training itself."""
+    """The key whose value was found. `batch_per_worker` changes the training itself."""
     goal: Goal
     micro_batch: int
     accumulate: int
@@ -126,11 +123,12 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """The trials in order."""
     seconds: float
-    """Duration of the search, with the start of workers; part of the cost of a sweep's trial."""
+    """Duration of the search and of the workers' start; part of the cost of a sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes beyond NEAR whose mean may differ from the chosen size's by noise alone."""
+        """Sizes whose mean throughput differs from the chosen size's by more than NEAR allows, but
+        perhaps by noise alone."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:
@@ -152,7 +150,7 @@ class BatchFound(RecordBase):
 
     @property
     def why_no_larger(self) -> str:
-        """Why no larger size was tried or fits."""
+        """Why no larger size was chosen."""
         return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",
@@ -162,7 +160,7 @@ class BatchFound(RecordBase):
 
     @property
     def why_fastest(self) -> str:
-        """Why the size was chosen as the fastest, and which others may be."""
+        """Why the size was chosen as the fastest, and which other sizes may be as fast."""
         why = f"the smallest within {1 - NEAR:.0%} of the highest mean"
         if others := self.not_told_apart:
             sizes = ", ".join(map(str, others))
@@ -189,7 +187,7 @@ class SizeFigures:
     micro_batch: int
     fits: bool
     peak_bytes: int | None
-    """Peak memory of the worker that used most."""
+    """Peak memory of the worker that used the most memory."""
     limit_bytes: int | None
     images_per_second: Stat | None
     message: str
@@ -205,7 +203,7 @@ def size_figures(tried: Sequence[BatchTried]) -> list[SizeFigures]:
 
 def _figures(size: int, tried: Sequence[BatchTried]) -> SizeFigures:
     wrong = [each.message for each in tried if not each.fits]
-    # stage "together" uses more memory than "alone", as the run will
+    # stage "together" uses more memory than "alone", and as much as the run
     last = [each for each in tried if each.stage == "together" and each.fits] or list(tried)
     peaks = [peak for each in last for peak in each.peak_bytes]
     limits = [limit for each in last for limit in each.limit_bytes]

@@ -1,4 +1,4 @@
-"""The Records of one run -> its figures; `docs/explanation/method.md` defines each of them."""
+"""Compute a run's figures from its Records; `docs/explanation/method.md` defines each figure."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _OF_AN_ATTEMPT = (
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records that count, in order, of a run that may have been resumed.
+    """The Records of a run without those that a resumed attempt replaced, in order.
 
-    A RunStarted from epoch k invalidates the previous attempt's epochs from k on, its end, profile
-    and skipped samples. Of an epoch that was recorded twice, the later Record counts.
+    A RunStarted at epoch k replaces the previous attempt's epochs from k on, its end, profile and
+    skipped samples. If an epoch was recorded twice, the later Record counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -87,15 +87,14 @@ class Shares:
 
     computation: list[float]
     communication: list[float]
-    """Share in which a collective is under way, whether or not something is computed meanwhile."""
+    """Share in which a collective is under way, whether or not the worker also computes."""
     communication_exposed: list[float]
     data: list[float]
-    """Share in which the loop waits for its loader, whether or not something is computed then."""
+    """Share in which the loop waits for its loader, whether or not the device computes."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication; the communication of other ranks includes
-    waiting for this one."""
+    """The rank with the least exposed communication; other ranks also wait for this rank."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -131,8 +130,8 @@ STATUS_WORDS: dict[Status, str] = {
 """Status -> its text."""
 
 Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
-"""The last three occur for scripts only, whose computation is the user's own: "not asked" without
-`--check`, "not decidable" if nothing could be compared."""
+""""not needed": one process. The last two occur only for scripts: "not asked" without `--check`,
+"not decidable" if nothing could be compared."""
 
 
 _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not decidable")
@@ -140,7 +139,7 @@ _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not d
 
 @dataclass(frozen=True)
 class RunFigures:
-    """One run. A figure is None if it was not measured, or may not be reported.
+    """The figures of one run. A figure is None if it was not measured, or may not be reported.
 
     `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None
     unless the gate was passed.
@@ -148,8 +147,8 @@ class RunFigures:
 
     plan: Plan
     status: Status
-    """pruned: a sweep's scheduler ended it early. stopped: it can be resumed. missing: its end is
-    not recorded; it was not started, still runs, or was killed."""
+    """pruned: a sweep's scheduler ended the run early. stopped: the run can be resumed. missing: no
+    end is recorded; the run was not started, still runs, or was killed."""
     reason: str
     """Why there is no result; empty for a finished run."""
     gate: Gate
@@ -166,7 +165,7 @@ class RunFigures:
     final: Mapping[str, float]
     """The task's metrics after the last epoch, by name."""
     best: Mapping[str, float]
-    """Each of these metrics in its best epoch, by name."""
+    """The task's metrics, each in the epoch where it was best, by name."""
     time_to_accuracy: float | None
     peak_process_bytes: int | None
     mean_process_bytes: float | None
@@ -187,7 +186,7 @@ class RunFigures:
     attempts: int = 1
     """Number of times that the run was started or resumed."""
     batch: BatchFound | None = None
-    """How the batch size was found by search; None if the spec gives it."""
+    """The result of the search for a batch size; None if the spec gives the size."""
     script: ScriptMeasured | None = None
     """Further measurements of a training script; None for other runs."""
 
@@ -216,7 +215,7 @@ class RunFigures:
 
     @property
     def diverged_at(self) -> int | None:
-        """The optimiser step, from 1, that shows the run's divergence; None without one."""
+        """Number, from 1, of the optimiser step at which the run diverged; None if it did not."""
         return self.end.step if isinstance(self.end, RunFailed) else None
 
     @property
@@ -226,19 +225,18 @@ class RunFigures:
 
     @property
     def val_samples(self) -> int:
-        """Number of samples behind the accuracies: the validation set without those left out."""
+        """Number of samples in the validation set, without those that were left out."""
         skipped = sum(record.skipped for record in self.skipped if record.split == "val")
         return int(self.plan["dataset"]["val_samples"]) - skipped
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the run's task."""
         return task_of(self.plan)
 
     @property
     def epoch_units(self) -> int:
-        """Number of the throughput's units in an epoch. Tokens are as counted in the first epoch: a
-        plan cannot give their number for the user's own samples."""
+        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch, as a
+        plan does not know their number for the user's own samples."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 
@@ -272,8 +270,8 @@ def results_figures(results: Results) -> list[RunFigures]:
 
 
 def _sharing(started: RunStarted, plan: Plan, environment: dict[str, Any]) -> RunStarted:
-    """The same Record, with equal parts of the plan and of the previous run's environment shared:
-    with thousands of runs, these are most of the memory."""
+    """Copy a Record so that it shares equal objects with the plan and the previous run's
+    environment. With thousands of runs, unshared objects would take most of the memory."""
     own = {
         key: environment.get(key) if value == environment.get(key) else value
         for key, value in started.environment.items()
@@ -384,7 +382,7 @@ def _gate(
         if int(plan["workers"]) == 1:
             return "not needed"
         return "not checked" if measured is None else "not decidable"
-    # a single process needs no gate: others are compared with it
+    # the gate compares strategies with a single process, which needs no gate
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"
 
@@ -421,8 +419,7 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure of the run's end; None without an end, or if its lists are empty or unequally
-    long."""
+    """A figure from the run's end; None without an end, or if its lists are empty or unequal."""
     if finished is None:
         return None
     try:

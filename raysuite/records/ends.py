@@ -11,7 +11,7 @@ from raysuite.records.confusion import ClassFigures
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
 """time_limit: the allocation's time is nearly over. preempted: another job takes the allocation.
-interrupted: a person asked for it. down: the cluster is being shut down. interval: a sweep's
+interrupted: a user stopped the run. down: the cluster is being shut down. interval: a sweep's
 scheduler compares its trials after this epoch."""
 
 FailReason = Literal[
@@ -27,11 +27,11 @@ FailReason = Literal[
     "damaged",
 ]
 """gate: the gate check failed. error: an exception. lost: workers died too often. node_lost: a node
-was lost too often, or did not come back. interrupted: a person ended it without a checkpoint.
+was lost too often, or did not come back. interrupted: a user ended the run without a checkpoint.
 out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
-sweep allows. infeasible: a trial's values contradict each other, and it was not started. diverged:
-losses or weights are not finite; the time of its steps still counts. damaged: the journal is
-damaged, so that none of it counts; found on reading, never written."""
+sweep allows. infeasible: a trial's values contradict each other, and the trial was not started.
+diverged: losses or weights are not finite; the time of its steps still counts. damaged: the journal
+is damaged, so that none of its figures counts; set by the reader, never written."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -77,7 +77,7 @@ class RunFinished(RecordBase):
     seconds: float
     """Wall clock of the whole run, except a profile, whose cost is recorded separately."""
     first_step_seconds: float
-    """From the start of the run in the worker to the end of its first optimiser step."""
+    """Seconds from the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
     """Wall clock time at the end of the first optimiser step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
@@ -94,7 +94,7 @@ class RunFailed(RecordBase):
     detail: str = ""
     """The traceback, if there is one."""
     step: int | None = None
-    """Of a diverged run: the first optimiser step, counted from 1, that shows the divergence."""
+    """For a diverged run: the first optimiser step with divergence, counted from 1."""
 
 
 class RunStopped(RecordBase):
@@ -130,7 +130,7 @@ class RunPruned(RecordBase):
     """The value of the goal by which the run was compared; None if there was none."""
     message: str = ""
     settled: bool = False
-    """Whether the driver wrote this, maybe much later, because the workers had been lost."""
+    """Whether the driver wrote this Record, maybe much later, as the workers were lost."""
 
     @property
     def words(self) -> str:
@@ -140,12 +140,12 @@ class RunPruned(RecordBase):
 
 
 RunEnd = RunFinished | RunFailed | RunPruned
-"""The Records that end a run: it is not resumed."""
+"""The Records after which a run is not resumed."""
 
 
 def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:
-    """Whether a resuming invocation trains the run: it has not ended, its journal is damaged, or it
-    failed and `retry_failed` is set."""
+    """Whether a command with `--resume` trains the run: the run has not ended, its journal is
+    damaged, or it failed and `retry_failed` is set."""
     if isinstance(end, RunFailed):
         return retry_failed or end.reason == "damaged"
     return end is None

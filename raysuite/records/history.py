@@ -44,13 +44,12 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes between single runs were looked for. There are then too few folders to
-    estimate the spread from folder to folder, so any drift between two of them counts as a
-    change."""
+    """Whether changes were searched between single runs, because the folders are too few to
+    estimate the spread between folders. Any drift between two folders then counts as a change."""
 
 
 PLACES = 0.8
-"""Share of the error probability spent on changes at one place; the rest is for stretches."""
+"""Share of the error probability for changes at one place; the rest is for stretches."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -105,13 +104,13 @@ def _without_names(run: RunFigures) -> str:
 
 
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
-    """The points with their changes: binary segmentation (Scott and Knott 1974, Biometrics 30:507).
+    """Find changes by binary segmentation (Scott and Knott 1974, Biometrics 30:507).
 
     A series is divided at the place with the most significant ratio of its two parts, if the
     ratio's interval excludes 1 at a level that holds over all places (Bonferroni). Both parts are
     then divided in the same way. If no place is significant, a stretch between two places is
-    compared with the rest. Each part has at least two values: the means of folders, or their runs.
-    A change is the ratio of two neighbouring parts, with its interval at the same level.
+    compared with the rest. Each part has at least two values: means of folders, or single runs. A
+    change is the ratio of two neighbouring parts, with its interval at the same level.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]
@@ -145,8 +144,7 @@ def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
     stretches (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
-    # the error probability that PLACES leaves, divided by all pairs of places; `level` is that of
-    # each single place
+    # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs
     strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
     best: tuple[float, list[int]] | None = None
     for begin, end in pairs:

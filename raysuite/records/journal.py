@@ -3,9 +3,9 @@
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/plan-CHECKSUM.jsonl            RunPlans added to the plan.json with that checksum
-RESULTS/search.json                    of a sweep: what is searched, and the spec it starts from
-RESULTS/decided.json                   of a sweep: values that made no trial, and if all are decided
-RESULTS/epoch-order.jsonl              of a sweep: epochs in the order its scheduler received them
+RESULTS/search.json                    for a sweep: its section `search` and its initial spec
+RESULTS/decided.json                   for a sweep: values without a trial, whether all are decided
+RESULTS/epoch-order.jsonl              for a sweep: epochs in the order its scheduler received them
 RESULTS/commands.txt                   the commands that wrote into the folder, one per line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/predictions.jsonl              predictions of its runs, which are not measurements
@@ -59,8 +59,8 @@ class Journal:
 def read_journal(file: Path) -> list[Record]:
     """The Records of a journal, without an incomplete last line, which a killed writer leaves.
 
-    A journal that is damaged elsewhere gives the result of its batch search, if any, and a
-    RunFailed that names the damage: none of its figures counts.
+    For a journal that is damaged elsewhere, return only the result of its batch search, if any, and
+    a RunFailed that names the damage.
     """
     found = [_record(line) for line in read_lines(file)]
     known = [record for record in found if record is not None]
@@ -85,14 +85,13 @@ def _record(line: bytes) -> Record | None:
 
 
 def _damage(found: Sequence[Record | None]) -> str:
-    """The damage of a journal since its last fresh start; empty if there is none."""
+    """The first damage of a journal since the run last began at epoch 0; empty if there is none."""
     damage, epochs = "", 0
     wanted: int | None = None
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
-            # in earlier versions an incomplete line stayed when the next attempt, or the driver,
-            # wrote
+            # earlier versions kept an incomplete line when an attempt, or the driver, appended
             case None if not isinstance(after, RunStarted | RunFailed):
                 wrong = "is damaged"
             case RunStarted(first_epoch=first):
@@ -129,8 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """The names of a run's classes, by label: as counted last, else as planned; empty if its
-    journal has neither."""
+    """The names of a run's classes, by label, from its last Record with names; else empty."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -141,8 +139,8 @@ def class_names(file: Path) -> tuple[str, ...]:
 
 
 def began(file: Path) -> float:
-    """When the suite with this plan.json began, in seconds since the epoch: by the name of its
-    folder, or by the time of its last plan if the folder was given another name."""
+    """When the suite with this plan.json began, in seconds since 1970: the time in its folder's
+    name, or, if the folder was renamed, the time of the file."""
     try:
         return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
     except ValueError:
@@ -150,14 +148,14 @@ def began(file: Path) -> float:
 
 
 def _checked(content: Any) -> Any:
-    """A document, or each one of a list, with the checksum of its content as its last key."""
+    """Add a checksum, as the last key, to a document or to each document of a list."""
     if isinstance(content, list):
         return [_checked(each) for each in content]
     return {**content, _CHECKSUM: _checksum(content)}
 
 
 def _unchecked(content: Any) -> Any:
-    """The content that `_checked` was given. A document of earlier versions has no checksum.
+    """Remove the checksums that `_checked` added. A document of earlier versions has no checksum.
 
     Raises ValueError if the checksum does not match, and AttributeError if `content` is no
     document.
@@ -180,7 +178,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """How far a sweep has decided on its trials, in addition to those that have a plan."""
+    """The decisions of a sweep on trials, in addition to the trials that have a plan."""
 
     left_out: list[dict[str, Any]]
     """Values that make no valid spec, in the order in which they were drawn."""
@@ -212,8 +210,8 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """Open a results folder. `folder` is the results folder itself, an experiment's folder, or
-        the folder above that; of several results folders, the newest is opened.
+        """Open the newest results folder in `folder`: `folder` itself, or a folder one or two
+        levels below.
 
         In earlier versions, `python -m raysuite.train` wrote into the experiment's folder itself.
         Raises UserError if there is no results folder.
@@ -239,7 +237,7 @@ class Results:
         """A value that changes whenever a plan is added or written."""
         found = []
         for file in sorted(self.folder.glob("plan*.json*")):
-            with contextlib.suppress(FileNotFoundError):  # written anew
+            with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                 found.append((file.name, file.stat().st_mtime_ns, file.stat().st_size))
         return found
 
@@ -251,7 +249,7 @@ class Results:
         self._known = None
 
     def _added(self) -> Path:
-        """The file of plans that were added to the present plan.json, named by its checksum."""
+        """The file of plans added to the current plan.json, named by the checksum of plan.json."""
         content = b""
         with contextlib.suppress(FileNotFoundError):
             content = (self.folder / PLAN).read_bytes()
@@ -263,8 +261,8 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """A sweep's `search` section, `name`, initial `spec`, and `settings`: keys set in each
-        block a trial draws. All are plain data; None if these are not the results of a sweep."""
+        """A sweep's section `search`, `name`, initial `spec`, and `settings` (keys that are set in
+        each block that a trial draws), as plain data; None if there is no sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 
@@ -275,12 +273,12 @@ class Results:
         spec: dict[str, Any],
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """Write what a sweep searches."""
+        """Write search.json, which `search` reads."""
         content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
         self._write(SEARCH, content)
 
     def decided(self) -> Decided | None:
-        """How far a sweep has decided on its trials; None if not recorded."""
+        """The decisions of a sweep on trials without a plan; None if not recorded."""
         found = self._read(DECIDED)
         return None if found is None else Decided(**found)
 
@@ -295,7 +293,7 @@ class Results:
             raise _damaged(file, error) from error
 
     def _write(self, name: str, content: Any) -> None:
-        """Write a JSON file as a whole: a reader never gets half of it."""
+        """Write a JSON file atomically."""
         write_whole(self.folder / name, json.dumps(_checked(content), indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
@@ -343,7 +341,7 @@ class Results:
         return read_journal(self.journal_file(run_id))
 
     def end_of(self, run_id: str) -> RunEnd | None:
-        """How a run ended; None if it has not, or is being retried."""
+        """How a run ended; None if the run has not ended, or is being retried."""
         records = self.records(run_id)
         last = records[-1] if records else None
         return last if isinstance(last, RunEnd) else None

@@ -12,8 +12,8 @@ from raysuite.records.ends import RunStopped
 class RunJudged(RecordBase):
     """At a PBT step a sweep's scheduler compared the run with the others of its population.
 
-    The run keeps its weights, or takes a copy of another run's and new hyperparameters. Its epochs
-    before the step belong to the weights that it had then.
+    The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. Its
+    epochs before the step were trained with its previous weights.
     """
 
     kind: Literal["run_judged"] = "run_judged"
@@ -28,11 +28,11 @@ class RunJudged(RecordBase):
     population: int
     """Number of runs that were compared."""
     source: str | None = None
-    """Id of the run whose checkpoint after the same epoch was taken; None: the run kept its own."""
+    """Id of the run whose weights after this epoch were taken; None if the run kept its own."""
     source_trial: int | None = None
     """Trial number of that run."""
     values: dict[str, Any]
-    """Dotted key -> value from here on, for all searched keys."""
+    """Dotted key -> value after this step, for all searched keys."""
 
     @property
     def words(self) -> str:

@@ -1,4 +1,4 @@
-"""The position inside the epoch that is being trained: RESULTS/runs/RUN_ID/progress.json.
+"""The position of a run within the current epoch: RESULTS/runs/RUN_ID/progress.json.
 
 Rank 0 replaces the file at most once a second. The position is no Record: no figure is derived from
 it.
@@ -45,14 +45,13 @@ class LivePosition(BaseModel):
     images_per_second: float | None = None
     """Throughput over all workers in the last seconds; None before the first step has ended."""
     loss: float | None = None
-    """Mean loss of rank 0's samples in the last step; None on devices that would have to wait."""
+    """Mean loss of rank 0's samples in the last step; None if reading it would block."""
 
 
 class LiveProgress:
-    """The training loop's position at each step, written by a separate thread.
+    """Hold the training loop's position at each step, and write it in a separate thread.
 
-    A step costs the loop one assignment of a tuple; slow disks and file servers delay only the
-    thread.
+    At each step the loop only assigns a tuple; slow disks and file servers delay only the thread.
     """
 
     def __init__(self) -> None:
@@ -63,8 +62,8 @@ class LiveProgress:
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: int, step: int, sizes: Sequence[int]) -> None:
-        """Note the beginning of an epoch. `step` is the first step taken here; `sizes` are the
-        images of all steps of the epoch."""
+        """Note the beginning of an epoch. `step` is the number of steps already taken; `sizes` has
+        the images of each step of the epoch."""
         self._epoch = epoch, [0, *accumulate(sizes)]
         self.step(step, lambda: None)
 
@@ -74,8 +73,8 @@ class LiveProgress:
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:
-        """Write to `file` until `close`, which removes it. A disk error ends the writing, not the
-        run."""
+        """Write to `file` until `close`, which removes the file. After a disk error the run
+        continues without the file."""
         self._thread = threading.Thread(
             target=self._write, args=(file, period_s), name="progress", daemon=True
         )

@@ -19,7 +19,7 @@ class _Fact(BaseModel):
 
 
 class Candidate(_Fact):
-    """One thing to be timed: a loader with its options, or a limit."""
+    """A loader with its options, or a limit, that is to be timed."""
 
     name: str
     """`native · 2 threads`; unique among the candidates."""
@@ -60,7 +60,7 @@ class Failure(_Fact):
 
 
 class Material(_Fact):
-    """The split's images, described from a sample of them."""
+    """Properties of the split's images, estimated from a sample."""
 
     samples: int
     image_bytes: float
@@ -70,7 +70,7 @@ class Material(_Fact):
     jpeg_share: float
     """Share of JPEGs; Pillow decodes other formats."""
     encoded: bool
-    """False if the files hold uncompressed pixels."""
+    """Whether images are compressed; False if the files hold pixels."""
     augment: str
     """The random augmentation of each training image."""
     read_before: bool
@@ -100,7 +100,7 @@ class LoadingBench(_Fact):
         return self.model_copy(update={name: (*getattr(self, name), fact)})
 
     def save(self, folder: Path) -> Path:
-        """Write FILE into `folder`; a reader never gets half of it."""
+        """Write FILE into `folder` atomically."""
         write_whole(folder / FILE, f"{self.model_dump_json(indent=1)}\n".encode())
         return folder / FILE
 
@@ -118,7 +118,7 @@ class LoadingRow:
     """Cores that everything else on the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput relative to that of decoding alone with as many threads."""
+    """Throughput relative to decoding alone with as many threads."""
     of_reading: Ratio | None
     failure: str
 
@@ -153,7 +153,7 @@ def _others(timing: Timing) -> float:
 def _stat(bench: LoadingBench, name: str, figure: Any) -> Stat | None:
     places = [n for n, each in enumerate(bench.timings) if each.candidate == name]
     timings = [bench.timings[n] for n in places]
-    # timings have no time of day, but are in order
+    # timings have no date, but their positions give the order
     rounds = [(each.repeat, float(n)) for n, each in zip(places, timings, strict=True)]
     return summarize((figure(each) for each in timings), rounds=rounds)
 

@@ -1,5 +1,4 @@
-"""The names of variants, and keys that tell which runs are the same variant: pure functions of plan
-data.
+"""Names of variants, and keys that are equal for comparable runs, computed from plans.
 
 A plan is the plain data of a `raysuite.plan.RunPlan`, as `Results.plans` reads it.
 """
@@ -18,7 +17,7 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task; plans of classification leave them out."""
+    """The declarations of a plan's task; plans of classification omit these."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 
@@ -28,7 +27,7 @@ _SHOWN_FIRST = ("strategy", "loader", "resources.workers")
 
 
 def variant_name(plan: Plan) -> str:
-    """`ddp · native · 2 workers`: the name of a run, whatever its repeat or seed."""
+    """`ddp · native · 2 workers`: the name that all repeats of a run share."""
     parts = [strategy_name(plan), loader_name(plan), workers_name(plan["workers"])]
     return " · ".join([*filter(None, parts), *extras(plan)])
 
@@ -76,7 +75,7 @@ def workers_name(workers: int) -> str:
 
 
 def extras(plan: Plan) -> list[str]:
-    """The other matrix keys of a run with their values, such as `bucket_mb=1`."""
+    """The matrix keys of a run that are in no other part of its name, such as `bucket_mb=1`."""
     return [
         f"{key_name(key)}={block_name(value)}"
         for key, value in plan["label"].items()
@@ -106,8 +105,9 @@ def variant_key(plan: Plan) -> str:
 def series_key(plan: Plan, found: str | None = None) -> str:
     """A key that is equal for variants that differ only in their number of workers.
 
-    The device is left out if the spec leaves it open (`auto`). The value of `found`, the key found
-    by a batch search, such as `training.accumulate`, is also left out: it depends on the workers.
+    The device is left out if the spec leaves it open (`auto`). If a batch search found the value of
+    a key `found`, such as `training.accumulate`, that value is also left out, as it depends on the
+    workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
@@ -122,8 +122,8 @@ def work_key(plan: Plan) -> str:
     """A key that is equal for runs whose images per second are comparable: the same model on the
     same images.
 
-    For a data set known by name, path and format on disk are left out: they belong to what is
-    compared. The number of images is included, as other images may have the same name.
+    The path and the format of a named data set are left out, so that formats can be compared. The
+    number of images is included, as different images may have the same name.
     """
     if script := script_name(plan):
         return json.dumps({"script": script})
@@ -150,8 +150,8 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, the keys of its work, with their values, in which the plans differ though no
-    matrix names them: the plans were made from different specs.
+    """For each plan, its values of the keys in which the plans' work differs although no matrix
+    names these keys: the plans were made from different specs.
 
     `found`: keys whose values were found by a batch search. The format of a data set on disk is
     left out, and so is the path of a data set known by name.

@@ -43,7 +43,7 @@ class NodeFigures(BaseModel):
     when: float
     """Seconds since 1970."""
     figures: dict[str, float]
-    """Figure by its key in CHECKS; those that could not be measured are left out."""
+    """Figure by its key in CHECKS; figures that could not be measured are left out."""
     all_reduce_s: float
     """Seconds of the global all-reduce, the same on all nodes."""
     transports: list[str]
@@ -77,7 +77,7 @@ def read_checks(file: Path) -> list[NodeFigures]:
 
 @dataclass(frozen=True)
 class Slow:
-    """A figure of a node that is far below those of the other nodes."""
+    """A figure of a node that is far below the figures of other nodes."""
 
     host: str
     check: str
@@ -91,7 +91,7 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, none is called slow: of two that differ, either may be the slow one."""
+"""With fewer nodes, no node is reported as slow: if two nodes differ, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Used for fewer than eight nodes, as their median absolute deviation is unreliable: with three
@@ -100,8 +100,8 @@ _FEW = 8
 _OWN_DEVIATIONS = 3.0
 """Bound in standard deviations of a node's own tries."""
 _LEAST = 0.2
-"""Least bound: equal nodes differ by some percent, even if the median absolute deviation of a few
-of them is smaller by chance."""
+"""Smallest bound on the logarithm: equal nodes differ by some percent, even if the median absolute
+deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation of a normal distribution (Rousseeuw and Croux
@@ -136,8 +136,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """The figures of all nodes, in the same order as `measure` returns.
 
-    While a node looks slow, all are measured again, up to five times, and the best figures of each
-    node are kept: a node that another program slowed for a moment is not slow.
+    While a node looks slow, all nodes are measured again, up to five times, and the best figures of
+    each node are kept: a node that another program slowed for a moment is not slow.
     """
     tries = [measure()]
     rows = tries[0]

@@ -15,7 +15,7 @@ class PowerUse(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     devices: list[str]
-    """The device of each worker: equal for workers that share one, empty if unknown."""
+    """The device of each worker: equal for workers that share a device, empty if unknown."""
     device_joules: list[float | None]
     """Energy of the worker's GPU, by NVML's counter."""
     device_busy: list[float | None]
@@ -28,14 +28,14 @@ class PowerUse(BaseModel):
 
 def counter_name(number: float) -> str:
     """The name of an energy counter, from the number that workers on the same host or device share;
-    empty for 0, no counter."""
+    empty for 0, which means no counter."""
     return f"{int(number):012x}" if number else ""
 
 
 def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
     """The energy use of several consecutive stretches of training, each given with its seconds.
 
-    None if one of them is unknown, or was on other devices or hosts.
+    None if a stretch is unknown, or was on other devices or hosts.
     """
     uses, seconds = [use for use, _ in parts if use is not None], [each for _, each in parts]
     if not uses or len(uses) < len(parts):
@@ -67,8 +67,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
     """The sum over distinct names: a counter that several workers share counts once.
 
-    Readings of one counter differ by when each worker took them; the largest counts. None if any of
-    them is unknown: a partial sum would be too small.
+    Workers read a shared counter at different times; the largest reading counts. None if a reading
+    is unknown, as a partial sum would be too small.
     """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):

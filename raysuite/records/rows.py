@@ -1,4 +1,4 @@
-"""Runs -> rows: the repeats of a variant together, relative to a named baseline."""
+"""Combine the repeats of each variant into a row, and compare it with its baseline."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Row:
     """One variant: the mean over its repeats, and its ratios to its baseline.
 
     Figures come from the runs that finished and passed the gate. If a repeat failed the gate, the
-    row has no figures. A figure is None if no run has it. Of diverged runs, times and throughput
-    count; the variant then has no accuracies. Units are seconds, bytes, images per second (or
+    row has no figures. A figure is None if no run has it. The times and the throughput of diverged
+    runs count, but their variant has no accuracies. Units are seconds, bytes, images per second (or
     another unit of the task) and accuracies in [0, 1].
     """
 
@@ -68,8 +68,7 @@ class Row:
     traffic: Traffic | None = None
     """Bytes of a step's collectives, computed, not measured; equal for all repeats."""
     unnamed: Mapping[str, Any] = field(default_factory=dict)
-    """Keys, with this row's values, in which the specs of the folder's rows differ, if there are
-    several specs."""
+    """Key -> this row's value, for keys in which several specs of one folder differ."""
     baseline: str | None = None
     """Name of the row that speed-up and efficiency are relative to."""
     is_baseline: bool = False
@@ -80,19 +79,20 @@ class Row:
     """E = S * workers of the baseline / workers; None relative to a row with as many workers."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None if there are no others."""
+    workers; None without other such rows."""
     is_best: bool = False
-    """Whether the row has that highest throughput, and other rows do the same work."""
+    """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
-    """Name of the row without torch.compile, or with the strategy without its wrapper."""
+    """Name of an otherwise equal row without torch.compile, or without the strategy's wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of the row `beside`."""
     own_scaling: str = ""
-    """Scaling of a script by the batches of its series: strong, weak, own or unknown."""
+    """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline: there is no speed-up."""
+    """Whether a script trains more or fewer parameters than its baseline; if so, there is no
+    speed-up."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved the time it took; None if steps are no shorter."""
+    """Steps after which torch.compile has saved its own time; None if steps are no shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def timed(self) -> tuple[RunFigures, ...]:
-        """The runs whose times count: those in `counted`, and diverged ones."""
+        """The runs whose times count: the runs in `counted`, and diverged runs."""
         return _timed(self.runs)
 
     @property
@@ -123,12 +123,10 @@ class Row:
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the row's task."""
         return self.runs[0].task
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The declarations of the row's figures."""
         return metrics_of(self.task)
 
     @property
@@ -149,17 +147,16 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in workers and what depends on them."""
+        """A key that is equal for rows that differ only in workers and in values that depend on
+        them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # as soon as one repeat's spec gives the batch size, the row is grouped with those that give
-        # it
+        # if one repeat's spec gives the batch size, the row is grouped with rows whose specs do
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
-        """`strong` if the global batch is fixed, `weak` if the batch per worker is. For a script,
-        as measured: also `own` if neither is fixed, and `unknown` if the samples per step are
-        unknown."""
+        """`strong` if the global batch is fixed, `weak` if the batch per worker is. A script's
+        scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -167,7 +164,7 @@ class Row:
 
     @property
     def superlinear(self) -> bool:
-        """Whether E is shown to be above 1, which calls for a check of the baseline."""
+        """Whether the efficiency is significantly above 1; the baseline should then be checked."""
         found = self.efficiency
         return found is not None and found.low is not None and found.low > 1
 
@@ -186,7 +183,7 @@ class Row:
 
     @property
     def gate(self) -> str:
-        """The gate's verdict over all repeats: the worst one counts."""
+        """The worst gate result over all repeats."""
         found = {run.gate for run in self.runs}
         order = ("failed", "passed", "not needed", "not asked", "not decidable", "not checked")
         return next(gate for gate in order if gate in found)
@@ -203,8 +200,8 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
     else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
     other `baseline` is a row's name, or a part of it such as `single`: each row is then relative to
-    the match that is most like it (first in options, then loader, then strategy) and does the same
-    work.
+    the match with the same work that is most like the row (first in options, then loader, then
+    strategy).
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -251,9 +248,9 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 class Ratios:
     """Ratios of throughputs. A pair of rows has the same interval wherever it is reported.
 
-    At 95 %, all intervals of a report hold together for rows of the same work and number of
-    workers, so that the best of them may be picked afterwards. The same is true of all intervals of
-    rows relative to baselines with other numbers of workers.
+    Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
+    workers hold together, so that the best row may be picked afterwards. All intervals of rows
+    relative to baselines with other numbers of workers hold together too.
     """
 
     def __init__(self, rows: Sequence[Row], pairs: Sequence[Row | None]):
@@ -299,8 +296,8 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the differing keys in their names if they were planned from different specs,
-    as in a folder that several commands wrote."""
+    """Add the keys in which rows differ to their names, if the rows were planned from different
+    specs, as in a folder that several commands wrote."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
     found = {run.batch.key for row in rows for run in row.runs if run.batch}
@@ -381,7 +378,7 @@ def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """For each row, the row of its series whose number of workers is nearest to `workers` (the
     smaller of two equally near), whether or not it has a throughput.
 
-    A baseline that failed is not replaced by another row: its rows have no ratios.
+    A baseline that failed is not replaced by another row: the series then has no ratios.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:

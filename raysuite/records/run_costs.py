@@ -20,7 +20,8 @@ PROJECTED_EPOCHS = 90
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
 """Cost of a step in forward passes: a backward pass counts as two, one for the gradient of the
-weights and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+weights and one for the gradient of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section
+2.1)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Costs:
     """`flops` as a share of the devices' peak rate (Chowdhery et al. 2022, arXiv:2204.02311,
     appendix B)."""
     traffic: Traffic | None
-    """Computed, not measured."""
+    """The collectives of an optimiser step, computed, not measured."""
     bus_bandwidth: float | None
     """Bytes per second that each worker sends while a collective is under way."""
     device_busy: float | None
@@ -46,7 +47,7 @@ class Costs:
     host_joules: float | None
     """Energy of the hosts' processors and memory per training image."""
     counted: RunCosts | None
-    """The source of operations, traffic and peak."""
+    """The Record with the counts from which operations, traffic and `mfu` are computed."""
 
 
 def step_traffic(
@@ -54,10 +55,10 @@ def step_traffic(
 ) -> Traffic | None:
     """The collectives in an optimiser step of a plan, computed from what each framework does.
 
-    `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of the
-    trained ones, `small` the number of parameters in small tensors. None if the strategy declares
-    no traffic. A test compares with counts of each framework's collectives. Flags, norms and loss
-    scales are left out, as they take some bytes each.
+    `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
+    gradients, `small` the number of parameters in small tensors. None if the strategy declares no
+    traffic. A test compares the result with counts of each framework's collectives. Flags, norms
+    and loss scales are left out, as they take some bytes each.
     """
     if int(plan["workers"]) == 1:
         return Traffic()
@@ -79,7 +80,7 @@ def run_costs(
     """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
     if counted is not None and counted.forward_flops is not None and throughput is not None:
-        forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # of a token
+        forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # per token
         flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * forward * throughput
     if counted is not None and counted.parameters is not None:
         sizes = counted.parameters, counted.gradient_bytes or 0, counted.small_parameters
@@ -103,7 +104,7 @@ def _bus_bandwidth(
     traffic: Traffic | None, workers: int, shares: TimeShares | None
 ) -> float | None:
     """Bytes per second of the profiled steps, for the worker with the least communication time: the
-    time of the others includes waiting for this one."""
+    time of other workers includes waiting for this worker."""
     if traffic is None or shares is None or not traffic.total:
         return None
     seconds = min(shares.communication_seconds, default=0.0)

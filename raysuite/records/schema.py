@@ -40,16 +40,25 @@ class RunStarted(RecordBase):
     """Optimiser steps before that checkpoint, which may be inside an epoch."""
     unread: str = ""
     """Why a newer checkpoint was not resumed, such as a damaged file."""
+    not_loaded: list[str] = Field(default_factory=list)
+    """Names of the tensors of the layer of classes, which began with random values because the file
+    in `model.weights` has other classes."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, if it could not be read, and in old journals."""
 
     @property
     def words(self) -> str:
-        """The epoch, counted from 1, at which the run is resumed, and why not at a later epoch."""
+        """The epoch, counted from 1, at which the run is resumed, and why not at a later epoch; and
+        what begins at random in spite of `model.weights`."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
-        return f"{what}; a newer checkpoint was left out: {self.unread}" if self.unread else what
+        if self.unread:
+            what += f"; a newer checkpoint was left out: {self.unread}"
+        if self.not_loaded:
+            names = ", ".join(self.not_loaded)
+            what += f"; the file in model.weights has other classes: random at first: {names}"
+        return what
 
     @property
     def over_tcp(self) -> bool:

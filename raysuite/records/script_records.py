@@ -1,12 +1,12 @@
-"""Measurements by the ranks of a training script -> the Records of its run.
+"""Make the Records of a training script's run from the measurements of its ranks.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is the interval between the
 ends of two steps, on the slowest rank of that step. Steps after the warm-up are left out if another
 loader was read just before (an evaluation), or if the script paused for longer than two steps (such
-as for a checkpoint): their time is not that of a step.
+as for a checkpoint): their time includes more than a step.
 
 Monotonic clocks differ between hosts. Ranks are therefore compared in seconds since the launch,
-which is at the same time on all of them.
+which is the same moment on all hosts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The file of one rank, as far as it was written; times are in seconds since the launch."""
+    """The content of a rank's file, which may be incomplete; times are seconds from launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class RankLog:
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     power: dict[str, Any] = field(default_factory=dict)
-    """The last reading of the energy counters, since the first step."""
+    """The last reading of the energy counters, counted from the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -70,7 +70,7 @@ class RankLog:
                     log.model = content
                 case "steps":
                     log.rows += content["rows"]
-                case "marked":  # raysuite.mark replaces the optimiser's steps
+                case "marked":  # steps of raysuite.mark replace those of the optimiser
                     log.rows.clear()
                     log.checks.clear()
                 case "check":
@@ -101,7 +101,7 @@ def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
     """Count samples in the step that trains on them, if a loader reads ahead.
 
     Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
-    a pass then reads more than the others, and the last step as much less.
+    a pass then reads more samples than the others, and the last step fewer by the same number.
     """
     read = [row[column] for row in rows]
     if not read or None in read:
@@ -156,7 +156,7 @@ def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
 
 
 def too_few(steps: Steps, warmup: int, code: int) -> str:
-    """Why a run that ended has no throughput, with the script's exit code; empty if it has one."""
+    """Why a run that ended with exit code `code` has no throughput; empty if it has one."""
     if steps.taken == 0:
         return (
             f"the script ended with exit code {code} and no step of a torch optimiser on every "
@@ -357,8 +357,8 @@ _PHASES = (
     ("model and first batch", "group_formed", "first_batch"),
     ("first step", "first_batch", "first_step"),
 )
-"""Name, begin and end of each phase of the start. A moment that does not occur, as in a script
-without a process group, is set to that of the next one."""
+"""Name, begin and end of each phase of the start. If a moment does not occur, as in a script
+without a process group, the next moment is used."""
 
 
 def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
@@ -401,13 +401,13 @@ def _mean(log: RankLog, steps: Steps) -> float:
 # The check of the first steps.
 
 LOSS_TOLERANCE = 1e-3
-"""Largest relative difference of a loss from that of one worker. Sums in another order, in fp32,
-differ by about 1e-6; a wrong mean over two ranks by a third or more after a few steps."""
+"""Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
+a loss by about 1e-6, a wrong mean over two ranks by a third or more after a few steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
-    """Per checked step, the value `key` of all ranks; ends before the first step in which it is
-    unknown on a rank."""
+    """For each checked step, the value `key` of all ranks; ends before the first step in which a
+    rank's value is unknown."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         own = [check[key] for check in checks]
         if None in own:
@@ -529,7 +529,7 @@ def _same_samples(
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """Ranks that each pass over as many samples as one worker does, in another order."""
+    """A finding if each rank passes over as many samples as one worker alone does."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:

@@ -1,4 +1,4 @@
-"""Means and ratios of means with their intervals, and comparisons whose intervals hold together.
+"""Means and ratios of means with confidence intervals, also simultaneous ones for several variants.
 
 Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py`
 simulates what the report computes. NaN stands for a missing value.
@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # numpy and scipy take a moment to load, and planning does no
     Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Confidence level of every interval that is reported, unless a call gives another."""
+"""Confidence level of every interval that is reported, unless a call gives another level."""
 PAIRED_FROM = 5
 """Number of rounds from which runs are compared round by round. With fewer rounds, the loss of
 degrees of freedom costs more than a drift between rounds."""
 FEWEST_REPEATS = 4
 """Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
-"""Number of epochs below which the first cannot be compared with the spread of the others."""
+"""Number of epochs below which the first epoch cannot be compared with the other epochs."""
 
 Scale = Literal["positive", "share"]
 """positive: seconds, bytes, images per second. share: a part of a whole, in [0, 1]."""
@@ -82,7 +82,7 @@ class Ratio:
 
 
 def t_quantile(probability: float, freedom: Any) -> Any:
-    """Quantile of Student's t distribution with `freedom` degrees of freedom, one or an array."""
+    """Quantile of Student's t distribution; `freedom`, its degrees of freedom, may be an array."""
     from scipy.special import stdtrit
 
     return stdtrit(freedom, probability)
@@ -255,9 +255,8 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
 
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:
-    """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of the
-    interval of each, [..., K, K] both, such that all K (K - 1) / 2 intervals hold together at
-    `level`.
+    """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
+    interval, both [..., K, K], such that all K (K - 1) / 2 intervals hold together at `level`.
 
     The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
     the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a
@@ -304,8 +303,8 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that 5 % of reports
-    of pure noise have a caveat of either kind (Bonferroni)."""
+    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that at most 5 % of
+    reports on pure noise have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 

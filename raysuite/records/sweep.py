@@ -42,8 +42,8 @@ class TrialFigures:
     epochs: int
     """Completed epochs."""
     worker_seconds: float
-    """Number of workers, times the wall clock of the batch search and of each attempt from its
-    start to its last Record."""
+    """Number of workers * wall clock of the batch search and of all attempts. An attempt lasts from
+    its start to its last Record."""
     curve: tuple[tuple[int, float, float], ...]
     """For each epoch: its number from 0, seconds since the start, the task's primary metric."""
     figures: RunFigures
@@ -57,7 +57,7 @@ class TrialFigures:
 
     @property
     def taken(self) -> list[RunJudged]:
-        """PBT steps in which the trial took the weights of another one."""
+        """PBT steps in which the trial took the weights of another trial."""
         return [turn for turn in self.turns if turn.source is not None]
 
     @property
@@ -74,7 +74,7 @@ class TrialFigures:
 
 
 def trials(results: Results) -> list[TrialFigures]:
-    """Every trial that was chosen, in that order."""
+    """Every chosen trial, in the order in which trials were chosen."""
     return [trial_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
 
 
@@ -116,14 +116,13 @@ def lower_is_better(goal: Goal, task: TaskFacts) -> bool:
 
 
 def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and have a result for the goal, best first; of equal ones the
-    earliest."""
+    """The trials that count and have a result for the goal, best first; equal trials by number."""
     reached = [trial for trial in trials if trial.counts and trial.goals.get(goal) is not None]
     return sorted(reached, key=lambda trial: (trial.cost(goal), trial.number))
 
 
 def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
-    """The trial with the best result; of equal ones the earliest. Failed trials do not count."""
+    """The trial with the best result; the earliest of equal trials. Failed trials do not count."""
     return next(iter(ranked(trials, goal)), None)
 
 
@@ -156,8 +155,8 @@ def wall_seconds(records: Sequence[Record]) -> float:
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
     """Intervals in which a run held workers (start, end), in seconds since 1970.
 
-    They cover the batch-size search, and each attempt from its start to the workers' last Record.
-    Between PBT steps, while it waits for other trials, a run holds no workers.
+    They cover the batch-size search, and each attempt from its start to the workers' last Record. A
+    run that waits for other trials at a PBT step holds no workers.
     """
     start: float | None = None
     last = 0.0

@@ -1,7 +1,7 @@
 """Load of the hosts during a run: a file of readings for each host, beside the journal.
 
-RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample a line. These are no Records: they are
-shown in MLflow, and no figure is derived from them.
+RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample per line. SystemSamples are no Records:
+they are shown in MLflow, and no figure is derived from them.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class GpuSample(BaseModel):
 
 
 class SystemSample(BaseModel):
-    """One sample of a host: of all that runs there, not only of this run."""
+    """One sample of a host. Its values cover all processes of the host, not only this run."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     time: float
     """Seconds since 1970 (UTC)."""
     cpu_busy: float
-    """Share of all processors' time since the last sample, in [0, 1]."""
+    """Share of the time since the last sample in which processors were busy, in [0, 1]."""
     memory_bytes: int
     """Memory in use."""
     memory_total_bytes: int

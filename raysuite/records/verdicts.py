@@ -1,4 +1,4 @@
-"""Check of a site: the throughputs of a fixed suite compared with those of earlier checks."""
+"""Check a site: compare the throughputs of a fixed suite with those of earlier checks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SiteCheck(BaseModel):
 
 
 class Verdict(BaseModel):
-    """One line of the verdict."""
+    """The verdict on one figure."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,11 +101,11 @@ def judge(
     expected: float | None,
     known: Published | None = None,
 ) -> list[Verdict]:
-    """A verdict for each figure that counts. `expected` is the throughput of one worker, known from
-    elsewhere; it replaces the published one, `known`.
+    """A verdict for each throughput, and for each slow node. `expected` is the throughput of one
+    worker that the user expects; it replaces the published throughput `known`.
 
-    A throughput is wrong if it is below (1 - tolerance) of the median of earlier checks, or of
-    `expected` or `known`.
+    A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
+    tolerance) * the number of workers * `expected` or `known`.
     """
     found = [Verdict(what=name, value=0.0, source="it gave none", ok=False) for name in now.failed]
     for name, value in now.throughputs.items():

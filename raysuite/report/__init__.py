@@ -1,4 +1,4 @@
-"""Records -> tables, plots and one self-contained page."""
+"""Make tables, plots and one self-contained page from Records."""
 
 from raysuite.report.build import build
 from raysuite.report.collect import Report, collect

@@ -1,5 +1,5 @@
-"""A study compared line by line with another study or a paper's published values, and a sweep with
-another sweep; as tables."""
+"""Compare a study with another study or with a paper's published values, or a sweep with another
+sweep. The comparison consists of lines, which become tables."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Side = Literal["ours", "theirs"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is compared: its title, its unit, and how a value is written."""
+    """A quantity that is compared."""
 
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """None: written in the multiple of the unit that suits all values of a table."""
+    """None: values are written in the multiple of the unit that suits all values of a table."""
 
 
 def _short(value: float) -> str:
@@ -59,7 +59,7 @@ _QUANTITIES = {
     "trials": Quantity("Trials", "", "{:,.0f}".format),
     "trials_stopped_early": Quantity("Trials stopped early", "", "{:,.0f}".format),
 }
-"""The quantities of all tasks."""
+"""The quantities that can be compared for every task."""
 
 
 @cache
@@ -87,14 +87,14 @@ class Measured:
 
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
-        """A Measured from a mean or a ratio, multiplied by an exact number."""
+        """A Measured from a mean or a ratio, multiplied by `scale`, which has no error."""
         figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of this study (`ours`) and the same of the other (`theirs`)."""
+    """A quantity's value in this study (`ours`), and in the other study or paper (`theirs`)."""
 
     quantity: str
     """A key of the task's `quantities`."""
@@ -103,7 +103,7 @@ class Line:
     theirs_name: str
     theirs: Measured
     bound: str = ""
-    """`over`, `under`, `about` or `up to`, if a paper states only that."""
+    """`over`, `under`, `about` or `up to`, if a paper states its value with this word."""
     ratio: Ratio | None = None
     """Ours / theirs."""
     basis: Basis = "none"
@@ -145,7 +145,7 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A study against another one, or against a paper."""
+    """The comparison of a study with another study or with a paper."""
 
     asked: str
     """The value of `--against`."""
@@ -175,10 +175,10 @@ PREFIX = "published:"
 
 
 def compare(rows: Sequence[Row], asked: str, baseline: str | None = None) -> Comparison:
-    """Compare the rows with `published:PAPER`, or with the results folder of that path.
+    """Compare the rows with a paper, if `asked` is `published:PAPER`, or with the results folder
+    `asked`. `baseline` is applied to both sides.
 
-    `baseline` is applied to both sides. Raises UserError, with the valid values, if there is no
-    such paper or folder.
+    Raises UserError, with the valid values, if the paper or the folder does not exist.
     """
     if asked.startswith(PREFIX):
         return against_published(rows, published(asked.removeprefix(PREFIX)))
@@ -234,8 +234,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. Of several matches, those with the most other options in common are taken.
-    Each line notes the differences.
+    number of workers. If a variant has several matches, the one that agrees in most other options
+    is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -321,10 +321,10 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 
 
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
-    """The ratio of two independent ratios, with an interval from both of theirs.
+    """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    On the logarithm, the squares of the distances from the estimate to the limits are added (MOVER:
-    Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). None if undefined.
+    Of the ratios' logarithms, squared distances from estimate to limit are added (MOVER: Zou and
+    Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -350,7 +350,7 @@ class Published:
     """One value of a paper; fields that the paper does not state are empty or None."""
 
     quantity: str
-    """Name of the quantity. Seconds end in `_s`; accuracies and other shares are in [0, 1]."""
+    """Name of the quantity. Names of times end in `_s`; accuracies and shares are in [0, 1]."""
     value: float
     source: str
     """Figure, table or text of the paper."""
@@ -382,7 +382,6 @@ class Paper:
     name: str
     title: str
     remarks: tuple[str, ...]
-    """Remarks on the paper's values."""
     values: tuple[Published, ...]
 
 
@@ -413,7 +412,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
 
 
 def published(name: str) -> Paper:
-    """A paper's values. Raises UserError, with the names that are valid, if there is none."""
+    """A paper's values. Raises UserError, with the valid names, if there is no such paper."""
     if name not in PAPERS:
         near = difflib.get_close_matches(name, PAPERS)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -434,7 +433,7 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """Shares by model, GPUs and loader, in percent: Aach et al., Table 2."""
+    """The shares of Aach et al., Table 2, by model, GPUs and loader. The file has percentages."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(
@@ -484,7 +483,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
-    """The rows that a value can be compared with; if none, the reason."""
+    """The rows that a value can be compared with; if there are none, the reason."""
     known = [row for row in rows if row.task == CLASSIFICATION]
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)
@@ -544,16 +543,15 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
 
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
-    """Speed-up relative to the same variant on `workers` workers, whatever the report's
-    baseline."""
+    """Speed-up relative to the same variant on `workers` workers, not to the report's baseline."""
     key = row.series_key
     base = (each for each in rows if each.workers == workers and each.series_key == key)
     return _throughput_ratio(row, next(base, None))
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Throughput / throughput of the otherwise equal row with the native loader, or else of one
-    that also differs in the image format."""
+    """Throughput relative to the row that differs only in having the native loader. If there is
+    none, a row is used that also differs in the image format."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
@@ -595,7 +593,7 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
 
 
 def other_sweep(asked: str) -> Study:
-    """The sweep of the results folder that `--against` names. Raises UserError if there is none."""
+    """The sweep in the folder that `--against` names. Raises UserError if it holds no sweep."""
     folder = Path(asked)
     found = study(Results.open(folder)) if folder.is_dir() else None
     if found is None:

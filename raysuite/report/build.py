@@ -31,12 +31,13 @@ def build(
 ) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 
-    These are rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with
-    further tables, against.json if the report compares with another study, and, unless `pictures`
-    is False, plots/ with SVG, PDF and PNG of each plot. A sweep also has best.yaml, the best spec,
-    or best-N.yaml for each trial N on its Pareto front. The same Records give the same bytes,
-    except in PDF, where vl-convert's order of resources varies. Raises UserError if no row is
-    called `baseline`, or `against` does not exist.
+    The files are rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json and, in
+    tables/, further tables. against.json is written if the report compares with another study, and
+    plots/ (SVG, PDF and PNG of each plot) unless `pictures` is False. A sweep also has best.yaml,
+    the best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the
+    same bytes, except in PDF, where vl-convert's order of resources varies.
+
+    Raises UserError if no row is called `baseline`, or `against` does not exist.
     """
     report = collect(results, baseline, against, further)
     folder = out or results.folder
@@ -80,7 +81,7 @@ def _sheets(report: Report) -> Iterator[Sheet]:
 
 
 def _against(comparison: Comparison) -> dict[str, str]:
-    """The comparison as data: JSON, and CSV with unrounded values, as in rows.csv."""
+    """File name -> content of the comparison as data: JSON, and CSV with unrounded values."""
     files = {"against.json": json_text(finite(comparison.data()))}
     if comparison.lines:
         files["tables/against.csv"] = csv_of(finite(line.data()) for line in comparison.lines)
@@ -88,7 +89,7 @@ def _against(comparison: Comparison) -> dict[str, str]:
 
 
 def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:
-    """The pictures in plots/, one after the other: path and content."""
+    """Yield file name and content of each picture in plots/."""
     from raysuite.report.plot import pictures
 
     for plot in report.plots:

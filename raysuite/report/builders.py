@@ -1,6 +1,6 @@
 """A suite's plots: lines over a numeric key, bars, and curves over epochs or steps.
 
-Each function returns None if there is nothing to draw. `plots.py` has the table of plots.
+Each function returns None if there is nothing to draw. `plots.py` declares the plots.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Drawing:
 
     @property
     def task(self) -> TaskFacts:
-        """The declarations of the rows' task."""
+        """The task of the rows."""
         return self.rows[0].task if self.rows else CLASSIFICATION
 
     def shown(self, *names: str, axis: str = "") -> Shown:
-        """`shown_metric` of all rows; `axis` is the axis title."""
+        """Call `shown_metric` for all rows; `axis` is the axis title."""
         return shown_metric(self.rows, names, axis)
 
     @cached_property
@@ -51,14 +51,14 @@ class Drawing:
 
     @property
     def throughput(self) -> tuple[str, str, str, Shown]:
-        """Name, title, note and values of the throughput plots."""
+        """The arguments name, title, note and shown of the throughput plots."""
         note = f"Warm-up is left out; {interval_note(row.throughput for row in self.rows)}."
         shown = self.shown("throughput", axis=f"{self.task.unit} per second")
         return "throughput", "Throughput", note, shown
 
     @cached_property
     def styles(self) -> Styles:
-        """The styles of facets, equal in all plots."""
+        """The styles of series, which are the same in all plots."""
         return Styles(self.rows)
 
 
@@ -67,7 +67,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Shown:
-    """A figure of rows, and the one unit in which a plot shows it."""
+    """A figure that rows have, and the unit in which a plot shows the figure."""
 
     figure: Figure
     axis: Layer
@@ -90,7 +90,7 @@ class Shown:
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
-    """The first of these metrics for which a row has a value, in the unit that suits all rows."""
+    """The first of the metrics `names` that any row has, in the unit that suits all rows."""
     has = [name for name in names if any(row.figures.get(name) for row in rows)]
     metric = metric_named((has or list(names))[0], rows)
 
@@ -106,7 +106,7 @@ def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
-    """The meaning of the points; intervals are mentioned only if some are drawn."""
+    """Text on the meaning of the points. It mentions intervals only if some are drawn."""
     drawn = any(value and value.low is not None for value in values)
     return "means over repeats" + (" with 95 % intervals" if drawn else "")
 
@@ -118,7 +118,7 @@ def traces_of(
     panel: str = "",
     series: str = "",
 ) -> list[Trace]:
-    """Traces of the rows' means with the ends of their intervals, and of several repeats."""
+    """A trace of the rows' means with the ends of their intervals, and one of single repeats."""
     scale = shown.scale
     means, repeats = [], []
     for row in rows:
@@ -155,8 +155,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels in a row: one for each value of the facet that varies fastest, if these are
-    two to four."""
+    """Number of panels in a row: one for each value of the facet that varies fastest, if this facet
+    has two to four values."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -183,7 +183,7 @@ class Over:
     shared: Sequence[str] = ("strategy", "loader")
     """Facets that name a line if no facet distinguishes it from others."""
     log: bool | None = None
-    """Whether the axis is logarithmic; None: if small numbers would otherwise be too close."""
+    """Whether the axis is logarithmic; None: if small numbers are too close on a linear axis."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
@@ -207,11 +207,11 @@ def lines(
     ideal: Ideal = lambda rows: {},
     log: bool = False,
 ) -> Made:
-    """A line for each series, in a panel for each value of the facets `panel`. None unless a series
-    has several points.
+    """Draw a line for each series, in a panel for each value of the facets `panel`. Return None
+    unless a series has several points.
 
-    `line_per` is a facet in which lines must differ; all other facets then make panels. `compared`
-    is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
+    `line_per` is a facet: lines differ in this facet, and panels in all others. `compared` is the
+    quantity whose published values are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     # keep the strategy, even if the number of workers determines it
@@ -266,7 +266,7 @@ def lines(
 def either(
     drawing: Drawing, name: str, title: str, note: str, shown: Shown, **options: Any
 ) -> Made:
-    """Lines; or a bar for each variant if no series has several numbers of workers."""
+    """Draw lines or, if no series has several numbers of workers, a bar for each variant."""
     drawn = lines(drawing, name, title, note, shown, **options)
     return drawn or bars(drawing, name, title, note, shown, by_work=False)
 
@@ -305,13 +305,13 @@ def level(values: Mapping[float, float], name: str, panel: str) -> Trace:
 # Bars.
 
 MOST_BARS = 12
-"""Largest number of bars in a group; beyond it, only the largest number of workers is drawn."""
+"""If a group has more bars than this, only rows with the largest number of workers are drawn."""
 MOST_LINES = 200
 """Largest number of horizontal bars. With 2,000, vl-convert 1.9.0 ends with an error."""
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the highest throughput, as many as can be drawn, in their original order."""
+    """The MOST_LINES rows with the highest throughputs, in their original order."""
     speeds = [row.throughput.mean if row.throughput else 0.0 for row in rows]
     places = sorted(range(len(rows)), key=lambda place: -speeds[place])[:MOST_LINES]
     return [rows[place] for place in sorted(places)]
@@ -327,11 +327,11 @@ def bars(
     same_y: bool = True,
     by_work: bool | None = None,
 ) -> Made:
-    """Vertical bars, grouped by data set and network if there are several (Jansen et al. 2020,
-    Mahon et al. 2020), else horizontal bars, one per variant. None if nothing was measured.
+    """Draw vertical bars, grouped by data set and network, if there are several (Jansen et al.
+    2020, Mahon et al. 2020), else horizontal bars, one per variant. None if nothing was measured.
 
-    `same_y`: whether panels share an axis (an epoch of ImageNet takes a thousand times that of
-    MNIST). `by_work`: False for horizontal bars in any case, True for vertical bars only.
+    `same_y`: whether panels share an axis (an epoch of ImageNet takes a thousand times as long as
+    one of MNIST). `by_work`: False always gives horizontal bars, True vertical bars or None.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
@@ -408,10 +408,10 @@ def _within_works(rows: Sequence[Row]) -> list[str]:
 # Over epochs and steps.
 
 MOST_POINTS = 250
-"""Largest number of points in a curve; longer ones are means of equal stretches of steps."""
+"""Largest number of points in a curve. Longer curves are drawn as means over equal stretches."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Largest number of intervals in a curve if they are drawn as rules among many other curves."""
+"""Largest number of intervals in a curve if many curves have their intervals drawn as rules."""
 SAME = 2e-3
 """Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
@@ -439,12 +439,12 @@ def curves(
     height: int = 300,
     can_be_log: bool = False,
 ) -> Made:
-    """The mean curve of each row, over the `values` of its runs, with its 95 % interval by
-    `statistic`; curves that coincide are merged. None if no run has begun.
+    """Draw the mean of each row's curves, which `values` gives for its runs, with the 95 % interval
+    of `statistic`. Curves that coincide are merged. None if no run has begun.
 
-    If intervals are drawn, they are named in `note` after "mean over repeats". `targets` are dotted
+    If intervals are drawn, `note` mentions them after "mean over repeats". `targets` are dotted
     lines. `result` is appended to the description. `cut`: whether the axis ends at the highest
-    mean, because the intervals of a few repeats reach far beyond.
+    mean, because intervals from few repeats reach far beyond.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -521,7 +521,7 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """The means of equal stretches of many steps; the stretches are equal in all curves."""
+    """Average long curves over equal stretches of steps, which are the same for all curves."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -556,8 +556,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Keys in `places` of curves whose first value may coincide with `first`; None is the key
-        of curves without a finite first value."""
+        """Those keys of `places` whose curves may begin with a value like `first`; the key None has
+        the curves without a finite first value."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

@@ -1,6 +1,6 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Both use the last validation, summed over the repeats of a row.
+Matrix and table use the last validation, summed over the repeats of a row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CELL_PX, _LEAST_PX = 18, 160
 
 
 def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
-    """The rows with figures by class, all repeats of the same classes, and these figures."""
+    """The rows whose repeats have figures for the same classes, each with these figures."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final]
@@ -42,7 +42,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
-    """The confusion matrices of the first rows; None if there are none, or too many classes."""
+    """The confusion matrices of the first rows; None if no row has a matrix that can be drawn."""
     all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
     shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
     first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]

@@ -31,8 +31,7 @@ from raysuite.report.tables import (
 )
 
 FORMAT = 1
-"""Version of rows.json; raised with each change that programs reading the previous version could
-not follow."""
+"""Version of rows.json. It is raised by each change that breaks programs which read this file."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ class Report:
     summary: list[Sentence]
     plots: list[Plot]
     spec_text: str
-    """The spec as it was written."""
+    """The text of spec.yaml; empty without this file."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the command that differ from the defaults, such as a baseline: the report cannot
     be recomputed without them."""
     comparison: Comparison | None = None
-    """The comparison with another study or a paper."""
+    """The comparison with another study or a paper, if there is one."""
     sweep: SweepReport | None = None
-    """A sweep's figures that are not in the rows."""
+    """A sweep's figures that are not in the rows; None for a suite."""
     predictions: Predictions = field(default_factory=dict)
     """The predictions that `raysuite predict` wrote for the runs."""
     further: Sequence[Sheet] = ()
@@ -60,7 +59,7 @@ class Report:
 
     @property
     def sheets(self) -> list[Sheet]:
-        """The tables between that of the rows and the plots."""
+        """The tables that the page shows between the table of the rows and the plots."""
         found = (
             costs_sheet(self.rows),
             overheads_sheet(self.rows),
@@ -126,7 +125,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables from rows with their own baselines; not for a sweep, whose rows differ too much."""
+"""Makes tables from rows with default baselines. Not called for a sweep: its rows differ too much.
+"""
 
 
 def collect(

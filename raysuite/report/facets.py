@@ -1,4 +1,4 @@
-"""The facets that distinguish rows, and their colour, dash and symbol in every plot of a report."""
+"""Facets: properties that distinguish rows, such as the strategy, and their styles in all plots."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _KEYS = {
 
 
 def facets(row: Row) -> dict[str, str]:
-    """Facet -> short text for a row: OWN, then the other keys of the matrix, and the keys in which
-    the specs of a folder's rows differ."""
+    """Facet -> short text for a row. The facets are OWN, then the other keys of the matrix, then
+    the other keys in which the specs of a folder's rows differ."""
     plan = row.runs[0].plan
     spec, label = plan["spec"], plan["label"]
     training = spec["training"]
@@ -54,10 +54,10 @@ def telling(
     given: Callable[[Row], Hashable] = lambda row: None,
     always: Sequence[str] = (),
 ) -> list[str]:
-    """The fewest facets that, together with `given`, distinguish all rows.
+    """A few facets that, together with `given`, distinguish all rows.
 
-    A facet that the ones before it imply, such as a precision that goes with the strategy, is left
-    out. A facet in `always` is included whenever rows differ in it, even if `given` implies it.
+    A facet that follows from those before it, such as a precision that each strategy has, is left
+    out. A facet in `always` is included if rows differ in it, even if it follows from `given`.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))
@@ -88,8 +88,8 @@ def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Styles:
-    """Styles that are the same in every plot of a report: the colour shows the first facet of a
-    legend, the dash the second, and the symbol all facets together."""
+    """The styles of series in all plots of a report: the colour depends on the first facet of the
+    legend, the dash on the second, and the symbol on all of them."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._values: dict[str, list[str]] = {}

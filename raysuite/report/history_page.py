@@ -1,4 +1,4 @@
-"""Throughput of variants over results folders -> one page with a table and a plot for each."""
+"""A page with the throughput of variants over results folders: a table and a plot for each one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def page(found: Sequence[History]) -> str:
-    """One page with a plot and a table for each variant, which loads nothing over the network."""
+    """A page with a plot and a table for each variant. It loads nothing over the network."""
     said = [
         Sentence(
             "problem" if point.change.value < 1 else "result",
@@ -39,7 +39,7 @@ def _date(point: Point) -> str:
 
 
 def change(point: Point) -> str:
-    """`regression: 0.82 [0.79, 0.85]`; empty if nothing changed."""
+    """A change as text: `regression: 0.82 [0.79, 0.85]`; empty if nothing changed."""
     if point.change is None:
         return ""
     kind = "regression" if point.change.value < 1 else "improvement"
@@ -72,7 +72,7 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
 
 
 def history_plot(history: History, number: int = 0) -> Plot:
-    """Throughput over the folders in order of time, with the places at which it changed."""
+    """Throughput over the folders, ordered by time, with marks where it changed."""
     points: list[Trace] = []
     for each in history.points:
         date, stat = _date(each), each.throughput

@@ -1,4 +1,4 @@
-"""A comparison of loaders -> its page, table and plot, and a sentence that names the bottleneck."""
+"""The page, table and plot of a comparison of loaders, and a sentence that names the bottleneck."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text,
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html and loaders.md into `folder`, and pictures of the plot if the measurement
-    is complete: after an interruption, nobody should wait for pictures."""
+    """Write loaders.html and loaders.md into `folder`, and pictures of the plot. After Ctrl-C, the
+    pictures are left out, so that the command ends soon."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(markdown(bench), "utf-8")
     plot = speeds(loading_rows(bench)) if bench.complete else None
@@ -154,7 +154,8 @@ class Diagnosis:
     rivals: tuple[str, ...]
     """Loaders that are not shown to be slower than the best; all others if n = 1."""
     bound: Literal["loading", "hand-over"] | None
-    """`hand-over`: `synthetic` is as fast, within NEAR. None: `synthetic` was not measured."""
+    """`hand-over` if `best` reaches the share NEAR of the throughput of `synthetic`, or `loading`
+    if not. None: `synthetic` was not measured."""
     because: str
     """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True
@@ -207,8 +208,8 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
-    """Loaders that the intervals do not separate from the best. The best was selected after the
-    measurement, so the intervals of all pairs hold simultaneously."""
+    """Loaders that the intervals do not separate from the best. The intervals hold for all pairs
+    simultaneously, because the best was selected after the measurement."""
     stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
     slower: set[Stat] = set()
     if best in stats and len(stats) > 1:
@@ -219,8 +220,8 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits beyond this multiple of the fastest loader's throughput are only in the table: with them,
-all other bars would be too short to compare."""
+"""Limits (rows that load or decode nothing) above this multiple of the fastest loader's throughput
+are not drawn: with them, all other bars would be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:

@@ -9,10 +9,10 @@
     return words.every((word) => key.toLowerCase().includes(word));
   };
 
-  // A trace without a key, such as an ideal line, always shows.
+  // A trace without a key, such as an ideal line, is always shown.
   const anyShows = (keys) => !keys || keys.split("\n").some(shows);
 
-  // The points of the traces that the search leaves: lists are columns, all else holds for each.
+  // The points that match the search. In a trace, lists are columns; other values hold for all points.
   const pointsOf = (traces, keep) => traces.flatMap((trace) => {
     const columns = Object.keys(trace).filter((name) => Array.isArray(trace[name]));
     const points = trace[columns[0]].map((_, place) => Object.assign(
@@ -61,13 +61,13 @@
     ];
     views[name] = await vegaEmbed(div, {...spec, config, data: {values}},
       {actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: {theme: "page", offsetX: 12, offsetY: 12}});
-    // The figure is described as a whole: its parts are no pictures of their own.
+    // The figure has one description for screen readers, so the roles of its parts are removed.
     for (const part of div.querySelectorAll("svg [role], svg[role]")) {
       for (const each of ["role", "aria-roledescription", "aria-label"]) part.removeAttribute(each);
     }
   };
 
-  // One at a time, with room between, so that a page with many runs answers while it draws.
+  // Draw one plot at a time, with pauses, so that a page with many runs responds to input meanwhile.
   let turn = 0;
   const drawAll = async () => {
     const mine = ++turn;
@@ -117,7 +117,7 @@
     button.addEventListener("click", () => sortBy(button.parentNode));
   }
 
-  // A table that is cut fades out at the edge beyond which there is more of it.
+  // A table that can be scrolled fades out at the edges beyond which it continues.
   const fade = (box) => {
     box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
     box.classList.toggle("more-below", box.scrollTop + box.clientHeight < box.scrollHeight - 2);
@@ -128,7 +128,7 @@
     sizes.observe(box);
   }
 
-  // Plots take the colour of the text, so that dark mode needs no drawing; widths do.
+  // Plots have the colour of the text, so only a new width, and not dark mode, needs a new drawing.
   let width = innerWidth;
   addEventListener("resize", soon(() => {
     if (innerWidth !== width) { width = innerWidth; drawAll(); }  // a phone's bars change the height

@@ -29,7 +29,7 @@ from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
 
 OPEN_UP_TO = 24
-"""Tables with more lines than this are folded at first, or scroll separately."""
+"""Tables with more lines than this are folded when the page opens, or scroll separately."""
 
 
 def page(report: Report) -> str:
@@ -124,7 +124,7 @@ def templates() -> jinja2.Environment:
 
 
 def _baselines(rows: Iterable[Row]) -> Sheet:
-    """Each baseline with the rows that are relative to it."""
+    """A table of each baseline and the rows that are compared with it."""
     against: dict[str, list[str]] = {}
     for row in rows:
         if row.baseline is not None:
@@ -143,7 +143,7 @@ def as_yaml(data: dict[str, Any]) -> str:
 
 
 def _measured(runs: Iterable[RunFigures]) -> str:
-    """The time of the last Record: the same Records then give the same page."""
+    """The time of the last Record (not the present time), so that pages can be reproduced."""
     times = [
         record.time
         for run in runs

@@ -1,14 +1,14 @@
-"""Plots as data: traces, layers and axes, which become one Vega-Lite specification for the page,
-and for SVG, PDF and PNG by vl-convert, which needs neither a browser nor a network.
+"""Plots as data: traces, layers and axes. They become one Vega-Lite specification, which the page
+shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
 A trace is a dictionary. Its lists are columns of equal length; every other value holds for all of
 its points. Layers draw the traces of one `kind`:
 
-    kind, panel, series    which layers draw it, in which panel, under which entry of the legend
+    kind, panel, series    the layers that draw the trace, its panel, its entry in the legend
     x, y                   position; `low` and `high` are the ends of an interval, None without one
     tip                    text of the tooltip, lines separated by newlines
-    key                    text that the page's search compares; of several, separated by newlines,
-                           one match is enough
+    key                    texts that the page's search compares, separated by newlines; one match
+                           is enough
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Layer = dict[str, Any]
 # page's light and dark background (WCAG 2.2, success criterion 1.4.11).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37700", "#2E93CC", "#8C6D31", "#7F7F7F")
 SHADES = ("#1B9AA0", "#2E93CC", "#3D7CC2", "#5C63C4", "#8150B8", "#A2459B", "#B53F72", "#B04A4A")
-"""A sequence of hues in which higher numbers have deeper ones."""
+"""Colours of ascending numbers, such as numbers of workers: hues from light to deep."""
 NEUTRAL = "#878D96"
 DASHES = ((1, 0), (6, 4), (2, 3), (8, 3, 2, 3), (12, 4))
 SYMBOLS = (
@@ -35,10 +35,10 @@ PANEL_HEIGHT = 260
 """Pixels of one row of panels."""
 BAR_PX = 15
 BAR_GAP = 1.25
-"""Height per bar including the gap, relative to the bar itself."""
+"""Height of a bar and the gap after it, relative to the height of the bar."""
 MOST_BANDS = 6
 PAPER_PX = 480
-"""Width in pixels of a picture of one panel: a paper's column, at 5 inches."""
+"""Width in pixels of a picture with one panel: 5 inches, for a column of a paper."""
 
 
 class Style(NamedTuple):
@@ -69,17 +69,17 @@ class Plot:
     height: int = PANEL_HEIGHT
     """Height in pixels of a panel, or, with `bars_per_label`, of one bar."""
     same_y: bool = True
-    """Whether all panels have the same axis."""
+    """Whether all panels have the same y axis."""
     bars_per_label: int = 0
     """For horizontal bars: number of bars at each label."""
     can_be_log: bool = False
-    """Whether the page offers a logarithmic axis for it."""
+    """Whether the page offers a logarithmic y axis for the plot."""
     wide: bool = False
-    """Whether it needs the full width of the page."""
+    """Whether the plot needs the full width of the page."""
 
     def spec(self, width: float) -> dict[str, Any]:
-        """The Vega-Lite specification of the plot, `width` pixels wide. The page changes only its
-        width, its columns and the filtered traces."""
+        """The Vega-Lite specification of the plot, `width` pixels wide. The page changes only the
+        width, the number of columns, and which traces are shown."""
         columns = min(self.columns, len(self.panels))
         unit: dict[str, Any] = {
             "width": max(120.0, width / columns - 60),
@@ -161,8 +161,8 @@ class Plot:
         }
 
     def data(self) -> dict[str, Any]:
-        """The data from which the page draws the plot. Traces stay columns: a tenth of the bytes of
-        rows."""
+        """The data from which the page draws the plot. Traces are written as columns, which take a
+        tenth of the bytes of rows."""
         spec = self.spec(600)
         spec.pop("config")
         return {
@@ -176,7 +176,7 @@ class Plot:
 
 
 def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
-    """The trace of points that have the same keys; `same` holds for each of them."""
+    """A trace of the points `rows`, which have equal keys; `same` has values of all points."""
     rows = list(rows)
     columns = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
     return {"kind": kind, **same, **columns}
@@ -203,8 +203,8 @@ INK = {"color": {"value": "currentColor"}}
 def layer(
     kind: str, mark: str, encoding: Layer | None = None, *, ends: bool = False, **look: Any
 ) -> Layer:
-    """A Vega-Lite layer with the mark and its properties for the traces of `kind`, with a tooltip
-    unless `encoding` is given. `ends`: draw only points that have an interval."""
+    """A Vega-Lite layer that draws the traces of `kind` with a mark and its properties `look`. It
+    has a tooltip unless `encoding` is given. `ends`: draw only points that have an interval."""
     transform = {"transform": [_HAS_ENDS]} if ends else {}
     encoding = TIP if encoding is None else encoding
     return {"kind": kind, "mark": {"type": mark, **look}, **transform, "encoding": encoding}
@@ -234,7 +234,7 @@ def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
 
 
 def between(along: str) -> Layer:
-    """The ends of intervals along an axis."""
+    """The encoding of the ends of intervals along an axis."""
     return {along: {"field": "low", "type": "quantitative"}, f"{along}2": {"field": "high"}}
 
 
@@ -248,7 +248,7 @@ LEVEL = layer(
     strokeDash=[2, 3],
     color=NEUTRAL,
 )
-"""Reference lines, such as the ideal one."""
+"""Reference lines, such as the ideal speed-up."""
 PUBLISHED = layer(
     "published",
     "point",
@@ -301,8 +301,7 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def crowded(values: Sequence[int]) -> bool:
-    """Whether the small ones among ascending numbers would be too close to each other on a linear
-    axis."""
+    """Whether the smaller of these ascending numbers would be too close on a linear axis."""
     return bool(values) and values[-1] >= 8 * values[0]
 
 
@@ -317,11 +316,11 @@ def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
 
 
 MOST_SORTED = 1000
-"""Names in a given order. With 1,500, vl-convert 1.9.0 ends in an error."""
+"""Largest number of names in a given order. With 1,500, vl-convert 1.9.0 ends with an error."""
 
 
 def labels(names: Sequence[str], title: str | None = None, lying: bool = True) -> Layer:
-    """An axis of names in their order; of more than MOST_SORTED, in that of the data."""
+    """An axis of names in the given order; more than MOST_SORTED are in the order of the data."""
     axis: dict[str, Any] = {
         "grid": False,
         "ticks": False,
@@ -379,7 +378,7 @@ TALLEST_PX = 1600
 
 
 def pictures(plot: Plot) -> dict[str, bytes]:
-    """Suffix -> picture of the plot. It has no title, as a paper has a caption."""
+    """Suffix -> picture of the plot, without its title, because a paper has a caption instead."""
     import vl_convert
 
     columns = min(plot.columns, len(plot.panels))

@@ -58,11 +58,11 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 
 # Throughput.
 
-
 MOST_COMPARED = 30
 """Largest number of rows in a group whose ratios to the best are drawn."""
 FARTHEST = 1.5
-"""Ratio to the best at which the axis ends, as the intervals of two or three repeats reach far."""
+"""Ratio to the best at which the axis ends: intervals from two or three repeats reach far beyond.
+"""
 FOREST = [
     p.layer(
         "level",
@@ -84,8 +84,8 @@ def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:
 
 
 def against_best(drawing: Drawing) -> Made:
-    """Ratios to the best row with the same work and number of workers, highest first, with the
-    intervals of the summary. None if no rows are compared."""
+    """Ratios to the best row with the same work and number of workers, highest first, with the same
+    intervals as in the summary. None if no rows are compared."""
     compared = [row for row in drawing.rows if row.to_best]
     if not compared:
         return None
@@ -161,7 +161,7 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """An ideal line for each number of workers of a baseline."""
+    """Ideal lines, one for each number of workers that a baseline has."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 

@@ -22,7 +22,7 @@ PREDICTED = "predicted, not measured"
 
 
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
-    """One line per run; None without predictions."""
+    """A table with one line per predicted run; None without predictions."""
     pairs = [(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
     if not pairs:
         return None
@@ -69,7 +69,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
 
 
 def validations(predicted: Iterable[RunPredicted]) -> list[str]:
-    """Errors of earlier predictions, one text for each kind of prediction."""
+    """Sentences on measured errors of predictions, one for each kind of prediction."""
     found = dict.fromkeys(each.validated for each in predicted if each.validated)
     return [f"{said[0].upper()}{said[1:]}." for said in found]
 
@@ -82,7 +82,7 @@ _UNITS: tuple[tuple[Unit, str], ...] = (
 
 
 def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
-    """`12.3 [11.8, 12.9]`."""
+    """An interval as text: `12.3 [11.8, 12.9]`."""
     if figure is None:
         return text.NONE
     value, low, high = (write(each) for each in figure)
@@ -101,8 +101,7 @@ def _error(predicted: Interval | None, measured: float | None) -> str:
 
 
 def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
-    """The predicted throughput with its interval, and the measured one; None if nothing is
-    predicted."""
+    """Predicted throughputs with intervals, and measured throughputs; None without predictions."""
     shown = [
         (run, figure)
         for run in runs

@@ -19,12 +19,10 @@ from raysuite.report.tables import Sheet, sheet_from
 def provenance(
     folder: Path, runs: Sequence[RunFigures], options: dict[str, Any], names: dict[str, str]
 ) -> dict[str, Any]:
-    """Everything that is needed to reproduce these figures: the content of provenance.json.
+    """The data that are needed to reproduce these figures: the content of provenance.json.
 
-    `names`: run id -> name.
-
-    Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None if a
-    run has no journal so far.
+    `names`: run id -> name. Times are UTC. The SHA-256 of a journal is that of the bytes that this
+    report read; None if a run has no journal so far.
     """
     environments = _environments(runs)
     data = {
@@ -70,8 +68,8 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, without commands that only read the journals, such as this
-    report."""
+    """Seconds of each command by phase, without the phases `report` and `mlflow`, which only read
+    the journals."""
     return [
         {
             "began": _utc(command["began"]),
@@ -116,7 +114,7 @@ def _utc(time: float) -> str:
 
 
 def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
-    """The tables of the data that `provenance` returns."""
+    """The tables of the data that `provenance` returns, without empty ones."""
     return [*filter(None, [times_sheet(data), nodes_sheet(data)]), files_sheet(data)]
 
 
@@ -158,7 +156,7 @@ def times_sheet(data: dict[str, Any]) -> Sheet | None:
 def _in_seconds(
     rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """A line of cells for each name, with its seconds in each phase."""
+    """Lines of a table: the name of a command or run, then its seconds in each phase."""
     return tuple(
         (name, *(f"{seconds[each]:.2f}" if each in seconds else text.NONE for each in names))
         for name, seconds in rows

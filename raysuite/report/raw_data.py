@@ -1,4 +1,4 @@
-"""Rows and runs as plain data: CSV and JSON, unrounded values with their units in the names."""
+"""Rows and runs as CSV and JSON: unrounded values, with units in the names of keys and columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def csv_of(records: Iterable[dict[str, Any]]) -> str:
 
 
 def searched_values(row: Row, searched: Sequence[str]) -> dict[str, Any]:
-    """A row's values of the searched keys; None if a key's condition does not hold."""
+    """A row's values of the searched keys; None if a key's condition (`when`) is not met."""
     label = row.runs[0].plan["label"]
     values = {key: label.get(key) for key in searched}
     return {k: block_name(v) if isinstance(v, dict) else v for k, v in values.items()}

@@ -1,4 +1,4 @@
-"""The parts of a report for training scripts only: their work, their start, and caveats."""
+"""Parts of a report that only training scripts have: their work, their start, and caveats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """The measurements of the runs whose times count."""
+    """The measurements of those runs of a row whose times count."""
     return [run.script for run in row.timed if run.script is not None]
 
 
@@ -81,7 +81,7 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
 
 
 def _nodes(row: Row) -> str:
-    """Number of nodes that had the workers; several numbers if repeats differ."""
+    """Number of nodes on which the workers ran; several numbers if repeats differ."""
     return ", ".join(map(str, sorted({len(each.starts_by_host) for each in measured(row)})))
 
 

@@ -36,8 +36,8 @@ MOST_FAILURES = 4
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    """The written summary: results first, then caveats, then problems. Names of variants omit what
-    all of them share."""
+    """The sentences of the summary: results, then caveats, then problems. Names of variants omit
+    the parts that all names share."""
     said = [
         *fastest(rows),
         *_scaling(rows),
@@ -77,7 +77,7 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
 
 
 def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
-    """A sentence that lists these names; none without names."""
+    """One sentence that lists the names; an empty list without names."""
     found = list(names)
     return [f"{before}{text.listed(found)}{after}"] if found else []
 
@@ -149,7 +149,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
-    """Batch sizes that were found by search."""
+    """Batch sizes that were found by a batch search."""
     found = {run.variant: run for run in runs if run.batch is not None}
     said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
     if not said:
@@ -160,10 +160,11 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 
 
 BUSY = 0.25
-"""Share of a machine's cores used by other programs, from which it is reported."""
+"""Other programs are reported if they used at least this share of all cores of the machine."""
 CROWDED = 0.1
-"""The same for the workers' own cores, used when no others are free: below this share, images per
-second were 4 % lower, and above it 17 % (docs/explanation/method.md)."""
+"""Other programs are also reported if, with no other cores free, they used at least this share of
+the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
+(docs/explanation/method.md)."""
 
 
 def _busy(runs: Sequence[RunFigures]) -> list[str]:
@@ -188,7 +189,7 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""Standard deviation over repeats, as a share of the mean, from which it is reported."""
+"""A spread of repeats is reported if its standard deviation is at least this share of the mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -258,8 +259,8 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Samples that runs left out of their data sets, and what the sets lack: one sentence for each,
-    with the runs to which it applies."""
+    """Sentences on samples that runs left out of their data sets, and on what the data sets lack,
+    each with the variants that it concerns."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]
@@ -331,7 +332,7 @@ def repeats_note(rows: Sequence[Row]) -> str:
     return f"Means over {repeats} repeats; [ ] are 95 % confidence intervals."
 
 
-# The fastest of the rows that do the same work.
+# The fastest row of those with the same work.
 
 MOST_GROUPS = 8
 SEPARATOR = " · "
@@ -415,17 +416,16 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Largest relative difference of memory that does not count as a difference: nodes of one kind
-report slightly different sizes."""
+"""Smaller relative differences of memory do not count: equal nodes report slightly other sizes."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 """Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 
 
 def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of the differences between environments. A value that one of them does not record is
-    not a difference.
+    """Names of the facts in which environments differ. A fact that an environment does not record
+    is not a difference.
 
-    Host names, jobs, folders and times are left out: they differ within one run.
+    Host names, jobs, folders and times are left out, because they differ within one run.
     """
     names = {name for each in environments for name in each.get("variables") or {}} - OF_THE_PLAN
     told = [_facts(each) | _variables(each, sorted(names)) for each in environments]

@@ -1,5 +1,5 @@
-"""The tables of a report: one kind of table, its formats (terminal, Markdown, CSV, LaTeX), and the
-tables of variants, costs and the gate."""
+"""The tables of a report: the class of all tables, its formats (terminal, Markdown, CSV, LaTeX),
+and the tables of variants, costs and the gate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sheet:
     values: tuple[tuple[float | str | None, ...], ...] = ()
     """Sort key of each cell; empty if the table cannot be sorted."""
     styles: tuple[Style, ...] = ()
-    """Style of each line: bad for an error, dim without figures."""
+    """Style of each line: `bad` for an error, `dim` for a line without figures."""
     main: frozenset[str] = frozenset()
     """Titles of the columns that a phone shows; empty: all."""
 
@@ -68,7 +68,7 @@ class Column(Generic[Line]):
     write: Callable[[Line], str]
     value: Callable[[Line], Stat | Ratio | float | None] | None = None
     left: bool = False
-    """Left-aligned, as columns of text are."""
+    """Whether the column is left-aligned although it has a sort key."""
 
     @property
     def number(self) -> bool:
@@ -200,7 +200,7 @@ def latex_text(content: str) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """The whole table as a LaTeX float; its preamble needs `booktabs` and, for quotes, T1 fonts."""
+    """The whole table as a LaTeX float. A preamble needs `booktabs` and, for quotes, T1 fonts."""
     return _float(
         r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
         r"\centering",
@@ -223,7 +223,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines, the first of which is the header, with notes below."""
+    """A LaTeX table of lines (the first one is the header), with notes below."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",
@@ -254,7 +254,7 @@ def _float(
 
 
 def mean(figure: Stat | None) -> float | None:
-    """Sort key of a column of figures."""
+    """The mean as the sort key of a column; None without a figure."""
     return None if figure is None else figure.mean
 
 
@@ -283,7 +283,7 @@ def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
 
 
 def metric_named(name: str, rows: Sequence[Row]) -> Metric:
-    """The metric of that name that the rows have."""
+    """The metric of the rows that has this name."""
     return next(metric for metric in all_metrics(rows) if metric.name == name)
 
 
@@ -294,7 +294,7 @@ def primary(rows: Sequence[Row]) -> Metric:
 
 
 def rate_title(rows: Sequence[Row]) -> str:
-    """`Images/s`."""
+    """The title of the throughput's column, such as `Images/s`."""
     return metric_named("throughput", rows).title
 
 
@@ -311,7 +311,7 @@ _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
 
 
 def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
-    """A metric's column, in the one unit that suits all rows."""
+    """A metric's column, in a unit that suits all rows."""
     name = metric.name
     unit = text.writer(metric.unit, (mean(row.figures.get(name)) for row in rows))
 
@@ -346,8 +346,8 @@ _TO_BEST: Column[Row] = Column(
 
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Speed-up, with efficiency if the numbers of workers differ from the baselines'; if each row
-    is its own baseline, the ratio to the best of the rows with the same work."""
+    """The columns speed-up and, if rows have other numbers of workers than their baselines,
+    efficiency. If each row is its own baseline: the ratio to the best row with the same work."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
     if not measured and any(row.to_best for row in rows):
         return (_TO_BEST,)
@@ -356,7 +356,7 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have any content for these rows: no device memory if no row has a device."""
+    """The columns that have content for these rows: no device memory, for example, on CPUs."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -398,7 +398,6 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 NARROW = 140
 """Width of a terminal in columns, below which only the most important columns are shown."""
 
-
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""
 
@@ -415,8 +414,8 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The variants for a terminal of `width` columns; errors are red. If even the remaining columns
-    are too wide, only the throughput keeps its intervals."""
+    """The table of variants for a terminal of `width` columns; errors are red. If it is narrow,
+    only main columns are shown; if these are still too wide, only the throughput has intervals."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every, main = columns(rows), primary(rows)
@@ -449,8 +448,8 @@ MOST_BASELINES = 4
 
 
 def rows_latex(rows: Sequence[Row]) -> str:
-    """The table of variants for a paper's column: selected figures, names without what all rows
-    share, ends of the 95 % interval of `rows.md` as subscript and superscript."""
+    """The table of variants in LaTeX for a column of a paper: selected figures, with the ends of
+    their 95 % intervals as subscript and superscript. Names omit what all rows share."""
     names = [name for name in telling(rows) if name != "workers"]
     main, rate = primary(rows), rate_title(rows)
     percent = r"\,/\,\%" if main.unit == "share" else ""
@@ -528,8 +527,7 @@ _BYTES = "Bytes a step"
 
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Steps, operations, bytes, energy: the columns with a figure in any row; None if all are
-    empty."""
+    """The table of costs: steps, operations, bytes, energy. Empty columns are left out."""
     shown = [
         metric
         for metric in all_metrics(rows)
@@ -581,7 +579,7 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile next to those without; None if there are none."""
+    """Rows with a wrapper or torch.compile, each compared with a row without; else None."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

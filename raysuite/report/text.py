@@ -16,14 +16,13 @@ NONE = "–"
 """Shown if there is no figure."""
 
 _LONG = 1e9
-"""Numbers from here on are written with an exponent: they are ends of very wide intervals."""
+"""Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
 
 HOPELESS = 10
-"""An interval whose end exceeds this multiple of its mean carries no information; two repeats that
-differ have such intervals."""
+"""An interval whose upper end exceeds this multiple of its mean carries no information. Two
+repeats that differ much have such an interval."""
 
 Writer = Callable[[float], str]
-
 
 _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 """A block in a name with its options: `pipeline(schedule=1f1b, stages=2)`."""
@@ -77,9 +76,9 @@ def percent(share: float) -> str:
 
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
-    """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` is written in
-    place of a missing interval, and behind that of a single accuracy. An interval that carries no
-    information is replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
+    """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` replaces a missing interval,
+    and follows the interval of a single accuracy. An interval that carries no information is
+    replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
@@ -137,12 +136,12 @@ def count(number: int, noun: str) -> str:
 
 
 def tied(name: str) -> str:
-    """A name that a page may break only between its parts (after the dot) and between options."""
+    """Put no-break spaces into a name, except between its parts (after a dot) and its options."""
     return "\u00a0· ".join(re.sub("(?<!,) ", "\u00a0", part) for part in name.split(" · "))
 
 
 def paired(cell: str) -> str:
-    """A figure that a page may break only before its interval or its n, not before its unit."""
+    """Put no-break spaces into a figure, except before its interval or its n."""
     parts = r"\[[^\]]*\](?: \S+)?|\(n = \d+\)|(?<=\d) (?=[^\W\d]|%)"
     return re.sub(parts, lambda found: found[0].replace(" ", "\u00a0"), cell)
 
@@ -161,7 +160,7 @@ _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
 
 
 def writer(unit: Unit, values: Iterable[float | None]) -> Writer:
-    """The format for a table's column: the multiple of `unit` that suits the values' median."""
+    """The format for a column of a table, in the multiple of `unit` that suits the median value."""
     if unit not in _SIZES:
         return percent if unit == "share" else number
     known = sorted(abs(value) for value in values if value is not None)

@@ -1,4 +1,4 @@
-"""Specs: YAML -> ExperimentSpec, with every mistake reported at once."""
+"""Read specs: YAML -> ExperimentSpec. All mistakes are reported at once."""
 
 from typing import TYPE_CHECKING
 
@@ -22,5 +22,5 @@ __all__ = [
     "validate",
 ]
 _MODULES = ("checking", "document", "experiment", "json_schema")
-# imported on use: a cluster's agents only read sites
+# imported on use, so that a cluster's agents, which read only site files, start quickly
 __getattr__ = names_of(__name__, __all__, _MODULES)

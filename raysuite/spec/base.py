@@ -1,4 +1,4 @@
-"""The base of all blocks of options: frozen, unknown keys forbidden, `name: x` writable as `x`."""
+"""The base class of all blocks of a spec, with helpers for their types and names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
-"""`module:attribute`."""
+"""Regular expression of an import path `module:attribute`."""
 
 MOST_RUNS = 10_000
 """Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of pydantic's tags for a value that is a number or a block; the tags are no keys of a
-spec."""
+"""Prefix of pydantic's tags, which tell a number from a block and are not keys of a spec."""
 
 
 class Options(BaseModel):
@@ -25,14 +24,13 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Key that only earlier versions have -> the value with which it is ignored in their
-    Records."""
+    """Key of earlier versions -> value. In Records, a key with this value is ignored."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """Turn a boolean given for a number into text, which is refused: else `epochs: true` would
-        be 1."""
+        """Turn a boolean that is given for a number into text, which pydantic refuses. Otherwise
+        `epochs: true` would mean 1."""
         if not isinstance(data, dict):
             return data
         return {
@@ -49,8 +47,8 @@ class Options(BaseModel):
 
 
 def later(default: Any, **rules: Any) -> Any:
-    """A field that was added in a later version. It is left out of dumps unless set, so that ids of
-    earlier runs do not change."""
+    """A field that was added in a later version. Dumps leave it out while it has its default, so
+    that the ids of earlier runs do not change."""
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
 
 
@@ -64,15 +62,15 @@ def types_of(annotation: Any) -> list[Any]:
 
 
 def expand_shorthand(value: Any) -> Any:
-    """Expand `ddp` to `{name: ddp}`, in every block that is chosen by its name."""
+    """Expand `ddp` to `{name: ddp}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = (), block: str = "") -> str:
     """`did you mean x? valid: x, y, z`, for a name that is not valid.
 
-    `near` are further names that may have been meant, but are not listed. `block` is the dotted key
-    of the block that has the valid names as keys.
+    `near` has further names, which may be suggested but are not listed as valid. `block` is the
+    dotted key of the block that has the valid names as keys.
     """
     names = list(valid)
     within = {name: f"{block}.{name}" if block else name for name in names}

@@ -12,7 +12,7 @@ AUTO = "auto"
 
 
 class AutoBatch(Options):
-    """A number that is found by trials on the run's own workers, before the run."""
+    """A number, such as a batch size, that trials on the run's workers find before the run."""
 
     auto: Literal["largest", "fastest"] = "largest"
     """`largest`: as many samples at a time as fit into memory. `fastest`: the smallest micro-batch
@@ -24,8 +24,8 @@ class AutoBatch(Options):
         return AUTO
 
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Share of the free memory that may be used, of the device or of the worker's part of its
-    node."""
+    """Largest share of the free memory that a worker may use: of the GPU's memory, or on CPUs of
+    the node's memory divided by the node's workers."""
 
 
 def _spelled_out(value: Any) -> Any:

@@ -36,8 +36,7 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """The dotted key of each field, such as `training.epochs`, of every options class that a block
-    allows."""
+    """All dotted keys of a spec, such as `training.epochs`. A block has all keys of its classes."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -77,7 +76,7 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """The classes that may have the last key of pydantic's location, and the path without tags."""
+    """(classes that may have the last key of `location`, `location` without pydantic's tags)."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []
@@ -102,14 +101,14 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # it may be another block's key
+    near = [each for each in dotted_keys(root) if each != key]  # it may belong to another block
     others = _others_with(root, path, models)
     message = _message(finding, models, key, path, near, others)
     return Mistake(message, key=key, file=file, line=line)
 
 
 def _others_with(root: type[BaseModel], path: KeyPath, models: list[type[BaseModel]]) -> list[str]:
-    """Names of the options that could replace `models` and that have the last key of `path`."""
+    """Names of other blocks that are valid in place of `models` and have the last key of `path`."""
     options = [root]
     for part in path[:-1]:
         options = _below(options, str(part))

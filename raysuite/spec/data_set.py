@@ -49,21 +49,21 @@ class DataOptions(Options):
     `module:attribute`."""
     format: Format | None = None
     """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
-    `pickle` (CIFAR-10's), `text` or `tokens`; default: the data set's own."""
+    `pickle` (CIFAR-10's), `text` or `tokens`; default: the data set's usual format."""
     path: str | None = None
     """The data set's path; default for named data sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. It is required for `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or
     .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens`
-    (the same with .bin, and Megatron-LM's .idx)."""
+    (train.bin and val.bin, or train/*.bin and val/*.bin, and Megatron-LM's .idx)."""
     root: str | None = None
     """Instead of `path`: the folder that contains a named data set as NAME-FORMAT, whatever its
     format."""
     image_size: int | None = Field(default=None, ge=1)
-    """Side in pixels of the network's square input images; default: the data set's own."""
+    """Side in pixels of the network's square input images; default: the data set's usual size."""
     channels: Literal[1, 3] | None = None
-    """1 grey, 3 RGB; default: the data set's own."""
+    """1: grey; 3: RGB; default: as in the named data set, or 3 for your own images."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, or the vocabulary size of `tokens`; required there and for `tfrecord`."""
+    """Number of classes, or vocabulary size; required for `tokens` and `tfrecord`."""
     sequence: int | None = later(None, ge=1)
     """Tokens in a sequence, for data sets of tokens."""
     features: FeatureMap = FeatureMap()
@@ -71,19 +71,20 @@ class DataOptions(Options):
     augment: Literal[Augment, "auto"] = "auto"
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
-    `auto`: the data set's own. In your own data set for a task other than classification, it
-    applies to images [C, H, W] with integer masks [H, W], which are transformed together."""
+    `auto`: the recipe of the data set. In your own data set for a task other than classification,
+    only images [C, H, W] with integer masks [H, W] are augmented, both together."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
-    """Mean per channel, of pixels in 0..1, that is subtracted from each image; default: the data
-    set's own, or ImageNet's for your own images."""
+    """Mean of each channel, for pixels in 0..1, which is subtracted from each image; default: the
+    mean of the data set, or ImageNet's for your own images."""
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
-    """Standard deviation per channel, by which the result is divided; required with `mean`."""
+    """Standard deviation of each channel, by which each image is divided after `mean` is
+    subtracted; required with `mean`."""
     transform: str | None = later(None, pattern=IMPORT_PATH)
     """Your own `module:function`, called for each image after `augment` and before `mean` and
     `std`: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
-    """Unreadable images: `error` names the first one and ends the run; `skip` checks the whole data
-    set before the first epoch, and leaves them out."""
+    """Handling of unreadable images. `error`: the run ends at the first unreadable image. `skip`:
+    all images are checked before the first epoch, and unreadable images are left out."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed unchanged to your own `module:attribute`."""
 
@@ -158,7 +159,7 @@ class DataOptions(Options):
 
     @property
     def without_files(self) -> str:
-        """The source of the samples if the data set needs no files of the user's; else empty."""
+        """The source of the samples if the user need not provide files; else empty."""
         return _WITHOUT_FILES.get(self.name, "")
 
     @property

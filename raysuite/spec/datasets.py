@@ -37,18 +37,18 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Entries in an image folder's splits that are ignored: neither images nor hidden files."""
+    """Number of ignored entries in an image folder's splits: not images, and not hidden."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
-    """Tokens in a sample, with `classes` as the vocabulary size; 0: samples are not tokens."""
+    """Tokens in a sample, with `classes` as the vocabulary size; 0 if samples are not tokens."""
     inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
     """Description of samples that are passed to the network unchanged: `"float32[3]"` for one
     tensor, or a JSON list or object of such types for several. Empty for images and tokens."""
 
     @property
     def samples_words(self) -> str:
-        """The kind of samples, as passed to the network."""
+        """Description of the network's inputs, such as `sequences of 128 tokens`."""
         if self.sequence:
             return f"sequences of {self.sequence} tokens"
         side = self.image_size
@@ -61,11 +61,11 @@ class DatasetFacts:
 
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
-"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five
-held out for validation."""
+"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), of which every
+fifth is held out for validation."""
 DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
-"""Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; used at every
-size. A test recomputes them."""
+"""Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; they are used
+for other image sizes too. A test recomputes them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class NamedSet:
     std: tuple[float, ...]
     augment: Augment
     fit: Fit
-    """How validation images of another size are made square: stretched, or cropped."""
+    """How validation images are brought to the square input size: stretched, or cropped."""
     origin: str | None
     """The source of the official files, and their names; None if there are none."""
     first_label: int = 0
@@ -132,7 +132,7 @@ NAMED: dict[str, NamedSet] = {
         std=IMAGENET_STD,
         augment="none",
         fit="stretch",
-        origin=None,  # DDLBench (Jansen et al. 2020) makes it from noise
+        origin=None,  # DDLBench (Jansen et al. 2020) makes this set from noise
     ),
 }
 
@@ -140,9 +140,9 @@ KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()
 """Data sets whose shape is known without reading files."""
 
 BYTES = 256
-"""Vocabulary size of text, in which tokens are bytes."""
+"""Vocabulary size of text: each byte is a token."""
 IGNORED_PIXEL = 255
-"""Value of mask pixels that do not count, as in Pascal VOC and Cityscapes."""
+"""Value of mask pixels that loss and metrics ignore, as in Pascal VOC and Cityscapes."""
 IGNORED_TOKEN = -100
 """Value of targets that do not count in the loss: `ignore_index` of torch's cross-entropy."""
 TOKENS = {"text": "text", "python_topics": "text", "tokens": "tokens"}
@@ -157,8 +157,8 @@ def cache_dir() -> Path:
 
 
 def default_path(name: str, form: str, root: str | None = None) -> Path:
-    """The folder in which `raysuite data make` writes a named data set, and a spec without a path
-    expects it: below `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
+    """The default folder of a named data set: below `root`, $RAYSUITE_DATA, or the cache's
+    `datasets` folder. `raysuite data make` writes the data set there."""
     folder = root or os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets"
     return Path(folder).expanduser() / f"{name}-{form}"
 
@@ -182,9 +182,9 @@ them."""
 
 
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
-    """The first label whose class has another name in `found`; None if all are equal.
+    """The first label whose class names differ between `known` and `found`; None if there is none.
 
-    Unknown names count as equal: no names, or class numbers if the other has as many names.
+    Unknown names count as equal: an empty list, or a list of class numbers beside as many names.
     """
     if not known or not found:
         return None
@@ -199,8 +199,8 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
 def match_classes(
     known: Sequence[str], whose: str, found: Sequence[str], where: str, remedy: str
 ) -> None:
-    """Raise DataError with the first names that differ, unless each label has the same class in
-    both: in `known`, the names of `whose`, and in `found`, the names in `where`."""
+    """Raise DataError with the first names that differ between `known`, the class names of `whose`,
+    and `found`, the class names in `where`."""
     label = other_class(known, found)
     if label is not None:
         now, then = (

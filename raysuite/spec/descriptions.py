@@ -1,4 +1,4 @@
-"""The text beneath each field of a model, read from the source on request.
+"""Read the docstring beneath each field of a pydantic model from the source, on request.
 
 Pydantic would read the source whenever a class is created (`use_attribute_docstrings`), which takes
 0.2 s in each process.

@@ -1,5 +1,4 @@
-"""A spec as text: YAML with the line of every key, and keys that a scale or the command line
-sets."""
+"""Read a spec's YAML with the line of every key; set keys from a scale or the command line."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers. `1e-4` is a number, which PyYAML reads as text; `24:00:00` is text, which
-    PyYAML reads as 86400."""
+    """Read numbers as in YAML 1.2: `1e-4` is a number (text in PyYAML), and `24:00:00` is text
+    (86400 in PyYAML)."""
 
 
 _COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
@@ -46,7 +45,7 @@ def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
 
 Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _MOST_VALUES = 100_000
-"""Largest number of keys and values in a spec; an alias counts as what it refers to."""
+"""Largest number of keys and values in a spec; an alias counts with its whole content."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """Errors for unreadable YAML. ValueError: a date such as 2001-99-99. RecursionError: a block that
@@ -67,8 +66,7 @@ class Document:
     scaled: dict[str, Any] = field(default_factory=dict)
     """Dotted keys that the chosen scale set."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """Dotted keys whose sweep in the matrix the command line ended, each with its number of
-    values."""
+    """(dotted key, number of its values in the matrix) of each key that the command line fixed."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -77,7 +75,7 @@ class Document:
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
-        """One sentence for each sweep of the matrix that the command line ended."""
+        """One sentence for each key of the matrix that the command line fixed."""
         return [
             f"{key}={self.overrides[key]} on the command line replaces the matrix's {count} values "
             f"of {key}"
@@ -162,10 +160,10 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def set_key(document: Document, key: str, value: Any) -> None:
-    """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches it.
+    """Set `key`. The matrix then no longer varies `key`, and a sweep no longer searches `key`.
 
-    `matrix.KEY` sets a sweep instead, and `search.space.KEY` a distribution to search; null ends
-    the search.
+    `matrix.KEY` instead sets the values of KEY in the matrix, and `search.space.KEY` the
+    distribution of KEY; null removes KEY from the search space.
     """
     search = document.data.get("search")
     if key.startswith(SPACE):
@@ -186,7 +184,7 @@ def set_key(document: Document, key: str, value: Any) -> None:
         document.data["matrix"] = {**end_sweeps(matrix, swept_keys(swept)), swept: value}
 
 
-# Keys of a matrix and of a search space, as written: a single key, or several together.
+# Keys of a matrix and of a search space. A line of the matrix has one key, or several with commas.
 
 
 def swept_keys(written: str) -> tuple[str, ...]:
@@ -204,9 +202,9 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 
 
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The matrix without sweeps of `keys`.
+    """The matrix without `keys`.
 
-    Other keys of the same matrix lines stay, with each of their remaining values once.
+    If a line also has other keys, these stay, without repeated values.
     """
     ended = set(keys)
     left: dict[str, Any] = {}
@@ -234,11 +232,11 @@ def _columns(rows: Any, kept: list[int]) -> Any:
 
 
 SPACE = "search.space."
-"""Prefix of searched keys. The dotted key after it is one key, not divided at its dots."""
+"""Prefix of searched keys. The dotted key after the prefix is not divided at its dots."""
 
 
 def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
-    """The section with the new dimension for `key`; without the key if `dimension` is None."""
+    """The section `search` with `dimension` for `key`, or without `key` if `dimension` is None."""
     section = dict(search) if isinstance(search, dict) else {}
     given = section.get("space")
     space = dict(given) if isinstance(given, dict) else {}
@@ -250,10 +248,10 @@ def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
 
 
 def end_dimension(search: Any, key: str, value: Any) -> Any:
-    """The section with `key` fixed at `value`.
+    """The section `search` without `key`, which is fixed at `value`.
 
-    Conditions on the key are then known: dimensions whose condition fails are left out, and
-    conditions that hold are removed.
+    Dimensions whose condition on `key` fails are left out; conditions on `key` that hold are
+    removed.
     """
     space = search.get("space") if isinstance(search, dict) else None
     if not isinstance(space, dict) or key not in space:

@@ -14,7 +14,7 @@ COMMAND = "{command}"
 
 @dataclass(frozen=True)
 class Engine:
-    """Arguments around a command.
+    """How an engine runs a command: arguments with placeholders.
 
     {image} is replaced within an argument. An argument with {binds} is repeated for each bind.
     {mounts} becomes all binds, separated by commas. {gpus} becomes further arguments.
@@ -29,12 +29,12 @@ class Engine:
     rocm: tuple[str, ...] = ()
     """Arguments for {gpus} if the site has AMD's GPUs."""
     sees_home: bool = False
-    """Whether every image contains the home folder and /tmp."""
+    """Whether the home folder and /tmp are visible in every image."""
     binds: bool = True
     """Whether raysuite can bind folders."""
 
 
-# A site's modules set these for the Python outside; `unset` inside an image has no effect on it.
+# A site's modules set these variables for the Python outside of the image.
 _NEUTRAL = ("--env=PYTHONPATH=", "--env=PYTHONHOME=")
 
 ENGINES: dict[EngineName, Engine] = {
@@ -74,7 +74,7 @@ _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
 
 
 def checked_bind(bind: str) -> str:
-    """Return the bind. Raises UserError unless it is SRC, SRC:DST or SRC:DST:ro."""
+    """Return the bind. Raises UserError unless the bind is SRC, SRC:DST or SRC:DST:ro."""
     parts = bind.split(":")
     absolute = all(part.startswith("/") for part in parts[:2])
     mode = len(parts) < 3 or (len(parts) == 3 and parts[2] in ("ro", "rw"))

@@ -26,10 +26,10 @@ from raysuite.spec.training import TrainingOptions
 
 
 class SyntheticDataOptions(Options):
-    """A synthetic data set, as `raysuite data make` takes it; defaults are the paper's values."""
+    """Options of a synthetic data set for `raysuite data make`; defaults are as in the original."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
-    """Share of the paper's number of images."""
+    """Share of the original's number of training images."""
     images: int | None = Field(default=None, ge=2)
     """Number of training images, instead of `fraction`; validation images keep their proportion."""
     classes: int | None = Field(default=None, ge=1)
@@ -37,9 +37,9 @@ class SyntheticDataOptions(Options):
     size: int | str | None = None
     """Size in pixels, such as 64, or 500x375 (width, height)."""
     content: Literal["natural", "noise"] = "natural"
-    """`natural`: images with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
+    """`natural`: images with a 1/f spectrum and learnable classes; `noise`: DDLBench's noise."""
     seed: int = Field(default=0, ge=0)
-    """Equal seeds give equal bytes."""
+    """Seed of the images; equal seeds give equal files."""
 
 
 NOT_IN_A_MATRIX = (
@@ -80,10 +80,11 @@ class ModelOptions(Options):
     heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. A last layer for another number of classes starts at random."""
+    run's model.pt, or .safetensors. A last layer for other classes starts at random, and is named
+    as the run starts."""
     freeze: tuple[str, ...] = later(())
-    """Name patterns of parameters that are not trained, such as `layer1.*`. BatchNorm's running
-    statistics are still updated there."""
+    """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
+    BatchNorm's running statistics are still updated."""
 
     @field_validator("name")
     @classmethod
@@ -107,14 +108,13 @@ class MeasureOptions(Options):
     warmup_steps: int = Field(default=10, ge=0)
     """Optimiser steps that the throughput leaves out, at the start of the run and of each retry."""
     profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(off)] = "off"
-    """Time shares, in extra steps after the timed training: `torch` records the shares of
-    computation, communication and loading, and a trace; `nsight` profiles the GPU workers with
-    nsys."""
+    """Profile extra steps after the timed training. `torch` records the time shares of computation,
+    communication and loading, and a trace; `nsight` profiles the GPU workers with nsys."""
     profile_steps: int = Field(default=20, ge=1)
-    """Optimiser steps of the profiled window, which follows `warmup_steps` unprofiled ones."""
+    """Number of profiled optimiser steps, after `warmup_steps` steps without the profiler."""
     power: Annotated[Literal["auto", "off"], BeforeValidator(off)] = "auto"
-    """Sample energy and utilisation of GPUs by NVML, and the energy of CPUs by RAPL, if they can be
-    read."""
+    """`auto`: measure energy and utilisation of GPUs with NVML, and the energy of CPUs with RAPL,
+    if these can be read."""
 
 
 def _is_part(part: dict[str, Any], block: Any) -> bool:
@@ -162,9 +162,9 @@ class ExperimentSpec(Options):
     task: Annotated[TaskOptions, BeforeValidator(expand_shorthand)] = later(TaskOptions())
     """The task of the network: its loss, its metrics, and the unit of its throughput."""
     loader: LoaderOptions = NativeOptions()
-    """How samples reach a worker."""
+    """The loader, which reads, decodes and transforms samples."""
     strategy: StrategyOptions = SingleOptions()
-    """How gradients are made equal on all workers."""
+    """The strategy, which synchronises the workers."""
     optimizer: OptimizerOptions = SgdOptions()
     """The optimiser."""
     schedule: ScheduleOptions = ConstantOptions()
@@ -187,7 +187,7 @@ class ExperimentSpec(Options):
     """A sweep: the keys that `raysuite sweep SPEC` varies, and the goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
-    version. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
+    version. `matrix` replaces the whole matrix, `matrix.KEY` the values of one key."""
     scale: str = ""
     """The chosen version; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
@@ -198,8 +198,8 @@ class ExperimentSpec(Options):
     @model_validator(mode="before")
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
-        """Fill the blocks that a script replaces. A spec may give these blocks only with the values
-        that a plan writes."""
+        """Fill the blocks that a script replaces with placeholders. A spec may repeat these
+        placeholders, as plans do, but give no other values."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [
@@ -219,5 +219,5 @@ class ExperimentSpec(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How a number is found by trials before the run; None if all numbers are given."""
+        """Options of the trials that find a batch size before the run; None without trials."""
         return self.strategy.auto or self.training.auto

@@ -1,4 +1,4 @@
-"""The JSON Schema of a spec, for editors: completion, descriptions, and mistakes while typing."""
+"""The JSON Schema of a spec, with which editors complete keys, describe them and mark mistakes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
 
 
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
-    """A block chosen by its name, or only the name if the block needs nothing else."""
+    """Schema of a block that is chosen by its name. The name alone is valid if no other key is
+    required."""
     if len(choices) > 1:
         for block in choices:  # the name chooses the block, so it is required
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
@@ -89,7 +90,7 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
 
 
 def _with_auto(prop: Schema) -> None:
-    """Allow a number, the block that sets how it is found, or `auto` for the block's defaults."""
+    """Allow `auto` in addition to a number and to the block of AutoBatch."""
     for options in [prop, *prop.get("anyOf", [])]:
         if "oneOf" in options:
             choices = [*options.pop("oneOf"), {"const": AUTO}]

@@ -1,8 +1,8 @@
-"""Loaders: how samples reach a worker.
+"""The options of loaders.
 
 One class per loader holds its options and declares its capabilities, so that no other code tests
-for a loader's name. To add one: its class here, listed in `LoaderOptions`; its file in
-`raysuite/data/loaders/`.
+for a loader's name. To add a loader, write its class here and list it in `LoaderOptions`, and write
+its file in `raysuite/data/loaders/`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Decode = Literal["exact", "scaled"]
 
 
 class _LoaderOptions(Options):
-    """Capabilities of a loader; the defaults are those of most loaders."""
+    """Capabilities of a loader; the defaults suit most loaders."""
 
     implementation: ClassVar[str] = ""
     """`module:attribute` of its implementation of `raysuite.data.base.Loader`."""
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     widths: ClassVar[tuple[str, ...]] = ()
-    """The options that set how many threads, processes or tasks load at the same time."""
+    """Names of the options that set how many threads, processes or tasks load at the same time."""
     loads: ClassVar[bool] = True
     """Whether the loader reads the data set."""
     transforms: ClassVar[bool] = True
@@ -37,7 +37,7 @@ class _LoaderOptions(Options):
     """`module:attribute` of its implementation for samples other than images, which are passed to
     the network unchanged; empty if it loads only images."""
     needs_ray: ClassVar[bool] = False
-    """Whether the loader runs in Ray's processes."""
+    """Whether the loader needs Ray, as it loads in Ray tasks."""
     holds_decoded: ClassVar[bool] = False
     """Whether the whole decoded data set has to fit into memory."""
 
@@ -47,13 +47,13 @@ class _LoaderOptions(Options):
         return False
 
     def chosen(self, data: DataOptions, facts: DatasetFacts) -> LoaderOptions:
-        """These options; for `auto`, those of the loader chosen for this data set."""
+        """These options; for `auto`, the options of the loader that suits this data set."""
         chosen: LoaderOptions = self  # type: ignore[assignment]
         return chosen
 
 
 class NativeOptions(_LoaderOptions):
-    """Decodes on the CPU: in the worker, its threads, or processes of PyTorch's DataLoader."""
+    """Decodes on the CPU: in the training loop, in threads, or in PyTorch's DataLoader."""
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
@@ -105,8 +105,7 @@ class DaliOptions(_LoaderOptions):
 
 
 class MemoryOptions(_LoaderOptions):
-    """The whole data set, read and decoded once, in memory that all workers of a node share. For
-    small data sets."""
+    """Decodes the whole data set once, into memory that all workers of a node share."""
 
     implementation = "raysuite.data.loaders.memory:MemoryLoader"
     tensors = "raysuite.data.loaders.tensor_loader:HeldLoader"
@@ -128,9 +127,8 @@ _OF_ONE_SIZE = ("idx", "binary", "pickle")
 
 
 class AutoOptions(_LoaderOptions):
-    """`memory` if the decoded images are known to be small (MNIST, CIFAR-10, digits), else
-    `native`, both without threads; the plan states which. Samples, augmentation and order are the
-    same."""
+    """Chooses `memory` if the decoded data set is known to be small (MNIST, CIFAR-10, digits), else
+    `native`, both with `threads: 0`; the plan states which. Both deliver equal batches."""
 
     implementation = NativeOptions.implementation
     tensors = NativeOptions.tensors
@@ -145,9 +143,9 @@ class AutoOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Random tensors made once on the device; for your own samples other than images, the first
-    ones of the data set. Shows the throughput limit without loading. Metrics and losses are
-    meaningless."""
+    """Passes the same batch to each step, without loading, to measure the highest throughput that a
+    loader can reach. The batch has random tensors, or the first samples of your own data set if
+    these are not images. Metrics and losses are meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation

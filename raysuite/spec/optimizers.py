@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """Why the optimiser cannot update weights that a framework flattens and shards: `NAME needs
-    ...`."""
+    """What the optimiser needs of the weights (`NAME needs ...` in messages), if it cannot update
+    weights that a framework flattens and shards; else empty."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
@@ -28,7 +28,7 @@ class _Optimizer(Options):
     lr: float = Field(gt=0)
     """Learning rate after the warm-up, before scaling."""
     lr_reference_batch: int | None = Field(default=None, ge=1)
-    """The global batch that `lr` is meant for; none: `lr` is used as given."""
+    """The global batch that `lr` is meant for; null: `lr` is used as given."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
     """How the rate grows with global batch / `lr_reference_batch`: linearly, with its square root,
     or not at all."""
@@ -71,7 +71,7 @@ class SgdOptions(_Optimizer):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the last update that is added to the next."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """L2 penalty: this times the weight is added to each gradient."""
+    """L2 penalty: weight_decay * weight is added to each gradient."""
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
     nesterov: bool = False
@@ -95,11 +95,12 @@ class LarsOptions(_Optimizer):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the last update that is added to the next."""
     weight_decay: float = Field(default=5e-4, ge=0)
-    """This times the weight is added to each gradient (default: You et al. 2017)."""
+    """weight_decay * weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False
     """Also decay one-dimensional parameters, and scale them by their norms."""
     trust_coefficient: float = Field(default=0.001, gt=0)
-    """How far a layer may move relative to its norm (default: You et al. 2017)."""
+    """Norm of a tensor's update relative to the tensor's norm, at a learning rate of 1 and without
+    momentum (default: You et al. 2017)."""
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -116,9 +117,9 @@ class LambOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """This times the weight is added to each update (default: You et al. 2020)."""
+    """weight_decay * weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
     """Also decay one-dimensional parameters, and scale them by their norms."""
 
@@ -132,9 +133,9 @@ class AdamWOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Each step multiplies each weight by 1 - learning rate * this."""
+    """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
@@ -154,9 +155,9 @@ class ScheduleFreeOptions(_Optimizer):
     """Share of the average in the weights at which gradients are computed, and decay of the running
     mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square."""
+    """Added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Each step subtracts learning rate * this * weight from each weight."""
+    """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
@@ -174,7 +175,7 @@ class MuonOptions(_Optimizer):
 
     name: Literal["muon"] = "muon"
     lr: float = Field(default=1e-3, gt=0)
-    """Learning rate after the warm-up, before scaling; for AdamW too."""
+    """Learning rate after the warm-up, before scaling; AdamW uses the same rate."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the running mean of the gradient."""
     nesterov: bool = True
@@ -188,9 +189,9 @@ class MuonOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """For AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """For AdamW: added to the root of the mean square."""
+    """For AdamW: added to the root of the mean square, by which steps are divided."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Each step multiplies each weight by 1 - learning rate * this."""
+    """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False
     """Also decay biases and normalisation layers: all one-dimensional parameters."""
 
@@ -201,7 +202,7 @@ class MuonOptions(_Optimizer):
 
 
 UNNAMED_OPTIMIZER = "sgd"
-"""The optimiser of a block with options but no name: `optimizer: {lr: 0.2}`."""
+"""The optimiser if the block has options but no name: `optimizer: {lr: 0.2}`."""
 
 
 def _with_name(value: Any) -> Any:
@@ -222,7 +223,7 @@ class _Schedule(Options):
 
 
 class ConstantOptions(_Schedule):
-    """The full rate throughout."""
+    """The full rate in all epochs after the warm-up."""
 
     name: Literal["constant"] = "constant"
 
@@ -238,7 +239,7 @@ class StepOptions(_Schedule):
 
 
 class CosineOptions(_Schedule):
-    """Half a cosine from the full rate down to `min_factor` times it."""
+    """Half a cosine from the full rate down to `min_factor` times the full rate."""
 
     name: Literal["cosine"] = "cosine"
     min_factor: float = Field(default=0.0, ge=0, le=1)

@@ -22,21 +22,21 @@ class ResourceOptions(Options):
     """CPUs of each worker, and so its number of torch threads."""
     binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
     """CPUs on which each worker's threads and loaders may run. `auto`: on hosts with several NUMA
-    nodes, those next to the worker's GPU, or an even share without GPUs; else all. A list has the
-    CPUs of each worker of a host, in the kernel's notation: [0-11, 12-23]."""
+    nodes, those next to the worker's GPU, or an equal share without GPUs; on other hosts all CPUs.
+    A list gives the CPUs of each worker of a host, in the kernel's notation: [0-11, 12-23]."""
     retries: int = Field(default=2, ge=0)
     """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
     """Start new worker processes for every run instead of sharing them between runs with equal
     resources."""
     placement: Literal["pack", "spread"] = "pack"
-    """`pack`: workers on as few nodes as possible; `spread`: on as many as there are."""
+    """`pack`: workers on as few nodes as possible; `spread`: on as many nodes as possible."""
     wait_for_nodes_s: float = Field(default=300.0, ge=0)
     """Seconds to wait for a lost node, or a replacement, before the run fails."""
     elastic: bool = False
-    """If the lost node does not return, run instead with as many workers as still fit: a separate
-    run from its first epoch, with the same global batch and a separate row in the report."""
+    """If a lost node does not return, start a separate run with as many workers as still fit. It
+    begins at the first epoch with the same global batch, and has its own row in the report."""
     min_workers: int = Field(default=1, ge=1)
     """Smallest number of workers of an elastic run."""
     elastic_of: int | None = Field(default=None, ge=2)
-    """Number of workers of the run that this one replaces; raysuite sets it."""
+    """Number of workers of the run that this run replaces; raysuite sets the key."""

@@ -1,4 +1,5 @@
-"""Pipeline schedules as data: the order of each worker's passes, and the version of their weights.
+"""Pipeline schedules as data: the order of each worker's passes, and the weight version of each
+pass.
 
 A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipeline` executes them,
 `raysuite plan --schedule` draws them, and the gate's reference takes the versions of weights from
@@ -7,8 +8,8 @@ it, and sends the output right after it.
 
 All schedules follow one rule: pass n forward, then pass n - d backward, where the delay d depends
 on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
-change. Asynchronous ones do not, so that the weights of a pass may lack the updates of passes that
-are in flight.
+change. Asynchronous schedules keep the pipeline full: the weights of a pass may lack the updates of
+passes that are in flight.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Operation:
 
     kind: Literal["forward", "backward", "update"]
     micro_batch: int
-    """Counted from 0 since the pipeline was empty before its first step. For an update, the last
-    micro-batch whose gradient it uses."""
+    """Number of the micro-batch, counted from 0 in the schedule's first step. For an update, the
+    last micro-batch whose gradient it uses."""
     stage: int = 0
     """Counted from 0, in the order of the network."""
     version: int = 0
-    """Number of updates, since the pipeline was empty, in the weights of this pass; equal for both
-    passes of a micro-batch through a stage. For an update, the number of updates before it."""
+    """Number of updates, since the schedule's first step, in the weights of this pass. Both passes
+    of a micro-batch through a stage have equal versions. For an update, the updates before it."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class Schedule:
 
     name: ScheduleName
     micro_batches: int
-    """Micro-batches of a step, which ends with one update of every stage."""
+    """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network; they take its micro-batches in turn."""
+    """Number of workers for each part of the network. They process micro-batches in turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -63,7 +64,7 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy; the workers of a stage are consecutive."""
+        """Number of workers of one copy of the pipeline; a stage's workers are consecutive."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
@@ -85,8 +86,8 @@ class Schedule:
         gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2021, "Memory-Efficient
         Pipeline-Parallel DNN Training", PipeDream-Flush. interleaved_1f1b: Narayanan et al. 2021,
         "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section
-        2.2. These three are as in torch.distributed.pipelining. pipedream and its 2BW: Narayanan et
-        al. 2019, "PipeDream", section 3.2, with the workers of a stage in turn (1F1B-RR).
+        2.2. These three match torch.distributed.pipelining. pipedream and pipedream_2bw: Narayanan
+        et al. 2019, "PipeDream", section 3.2; the workers of a stage take turns (1F1B-RR).
         """
         stage, _ = self.place(worker)
         behind = len(self.replicas) - 1 - stage
@@ -101,10 +102,10 @@ class Schedule:
                 return sum(self.replicas[stage + 1 :]) // self.replicas[stage]
 
     def step(self, worker: int, index: int) -> Iterator[Operation]:
-        """A worker's operations in step `index`, counted from 0 since the pipeline was empty."""
+        """A worker's operations in step `index`. Step 0 begins with an empty pipeline."""
         count, delay = self._passes(worker), self.delay(worker)
         first = index * count
-        begin = 0 if self.asynchronous else first  # the first pass since the pipeline was empty
+        begin = 0 if self.asynchronous else first  # the first pass after the pipeline was empty
         for number in range(first, first + count):
             yield self._pass("forward", worker, number)
             if number - delay >= begin:
@@ -121,7 +122,7 @@ class Schedule:
                 yield from self._backward(worker, number)
 
     def operations(self, steps: int = 1) -> tuple[tuple[Operation, ...], ...]:
-        """[workers][...]: operations of `steps` steps, from an empty pipeline to an empty one."""
+        """[workers][operations] of `steps` steps; the pipeline is empty before and after them."""
         return tuple(
             (
                 *(each for index in range(steps) for each in self.step(worker, index)),
@@ -138,7 +139,7 @@ class Schedule:
         return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
 
     def version(self, stage: int, micro_batch: int) -> int:
-        """Number of updates in the weights with which a micro-batch passes through a stage.
+        """Number of updates in the weights that a stage uses for a micro-batch.
 
         pipedream: all updates of the stage before the forward pass ("weight stashing").
         pipedream_2bw: in all stages, the updates before the previous step (PipeDream-2BW, section
@@ -154,7 +155,7 @@ class Schedule:
         return max(before, 0) // self._passes(worker)
 
     def _passes(self, worker: int) -> int:
-        """Number of a worker's forward passes in a step, equal to that of its backward passes."""
+        """Number of a worker's forward passes in a step; it has as many backward passes."""
         return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
 
     def _backward(self, worker: int, number: int) -> Iterator[Operation]:
@@ -170,7 +171,7 @@ class Schedule:
     def _pass(self, kind: Literal["forward", "backward"], worker: int, number: int) -> Operation:
         stage, place = self.place(worker)
         parts = len(self.replicas)
-        if self.chunks > 1:  # as many micro-batches as workers through one chunk, then the next
+        if self.chunks > 1:  # one micro-batch for each worker passes a chunk, then the next chunk
             group, rest = divmod(number, parts * self.chunks)
             chunk, inner = divmod(rest, parts)
             chunk = chunk if kind == "forward" else self.chunks - 1 - chunk
@@ -181,7 +182,7 @@ class Schedule:
 
 
 def in_flight(own: Sequence[Operation]) -> int:
-    """Largest number of micro-batches, per stage, whose activations a worker holds at a time."""
+    """Largest number of forward passes whose activations a worker holds at a time."""
     held = most = 0
     for each in own:
         held += {"forward": 1, "backward": -1, "update": 0}[each.kind]
@@ -214,14 +215,15 @@ class Slot(NamedTuple):
 
 
 def unit_times(operation: Operation) -> float:
-    """A backward pass takes twice as long as a forward pass, and an update nothing."""
+    """A backward pass takes twice as long as a forward pass, and an update takes no time."""
     return {"forward": 1.0, "backward": 2.0, "update": 0.0}[operation.kind]
 
 
 def timeline(
     schedule: Sequence[Sequence[Operation]], times: Callable[[Operation], float] = unit_times
 ) -> list[list[Slot]]:
-    """[workers][operations]: each begins as soon as its worker is free and its input is there.
+    """Begin and end of each operation, [workers][operations]. An operation begins as soon as its
+    worker is free and its input is available.
 
     Transfers take no time. The workers of one stage update it together. Raises ValueError if every
     worker waits for another.
@@ -231,7 +233,7 @@ def timeline(
     last = max(each.stage for own in schedule for each in own)
 
     def ready(worker: int, operation: Operation) -> float | None:
-        """Time at which an operation's input is there; None if not known yet."""
+        """Time at which an operation's input is available; None if not known yet."""
         index = len(found[worker])
         if operation.kind == "update":
             peers = [

@@ -17,7 +17,7 @@ NAMES = ("workers", "nodes")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _MOST_CHARACTERS = 200
 _MOST = 1e15
-"""A larger result is a mistake."""
+"""Largest valid value of a placeholder."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -103,7 +103,7 @@ def _written(value: float) -> str:
 
 
 def _or_text(schema: dict[str, Any]) -> None:
-    """A list of arguments, or one text, which is split as by a shell."""
+    """Change a list's schema so that one string, which is split as by a shell, is valid too."""
     words = {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
     schema["anyOf"] = [{"type": "string"}, words]
 
@@ -120,18 +120,17 @@ class ScriptOptions(Options):
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
     computed for each run, from numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments for a matrix, appended as `--KEY VALUE`; true gives only `--KEY`, null and
-    false omit it."""
+    """Further arguments, which a matrix can vary, appended as `--KEY VALUE`; true gives only
+    `--KEY`, null and false omit it."""
     environment: dict[str, Any] = Field(default_factory=dict)
     """Environment variables of the script's processes."""
     samples_per_step: int | str | None = None
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
     default: counted in the batches that the script takes from its DataLoader."""
     check: int = later(0, ge=0)
-    """Number of first steps, after each of which all ranks' parameters are compared; 0: no
-    check."""
+    """The parameters of all ranks are compared after each of the first `check` steps."""
     stall_s: float = Field(default=1800.0, gt=0)
-    """Seconds without a step on any rank after which a run is ended, as it hangs."""
+    """A run is ended as hanging if no rank takes a step for this many seconds."""
 
     @field_validator("command", mode="before")
     @classmethod

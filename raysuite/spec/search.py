@@ -55,10 +55,10 @@ class Dimension(Options):
     """[low, high]: uniform in the logarithm; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step. low and high
-    must be multiples, and are half as likely as those between."""
+    must be multiples of step; each is half as likely as a multiple between them."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step. low and
-    high must be multiples; low > 0."""
+    high must be multiples of step; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation]; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
@@ -76,13 +76,13 @@ class Dimension(Options):
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: a value of `qrandint`, uniform in the logarithm; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
-    """One of these values, or whole blocks, with equal probability."""
+    """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Each drawn trial runs with every one of these values, or whole blocks; also written
+    """Each drawn trial runs with each of these values, which may be whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Key of another `choice` or `grid` -> its value, or the name of its block, for which this key
-    is drawn. Otherwise this key keeps the spec's value."""
+    """Condition: key of another `choice` or `grid` -> the value, or the name of the block, which
+    that key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
 
     @model_validator(mode="before")
     @classmethod
@@ -114,7 +114,6 @@ class Dimension(Options):
 
     @property
     def arguments(self) -> list[Any]:
-        """The distribution's arguments."""
         found: list[Any] = getattr(self, self.kind)
         return found
 
@@ -125,7 +124,7 @@ class Dimension(Options):
 
     def steps(self) -> Sequence[float]:
         """The values of a distribution of whole numbers or with a step, from low to high; empty for
-        all others."""
+        other distributions."""
         if "randint" in self.kind:
             return self.whole()
         if self.kind not in ("quniform", "qloguniform"):
@@ -228,12 +227,12 @@ class AshaScheduler(Options):
 
     name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
-    """Epochs until the first rung: no trial ends before."""
+    """Epochs until the first rung; no trial ends before it."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of this many trials continues from a rung; each rung has this many times the epochs of
-    the one before."""
+    """At a rung, one of this many trials continues. Each rung has this many times the epochs of the
+    previous rung."""
     brackets: int = Field(default=1, ge=1)
-    """Number of brackets that trials are distributed over; the first rung of each is one rung later
+    """Number of brackets that trials are distributed over; a bracket's first rung is one rung later
     than in the previous bracket."""
 
 
@@ -245,25 +244,26 @@ class MedianScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """No trial ends before this many epochs."""
     min_trials: int = Field(default=3, ge=1)
-    """Number of other trials that must have reached the same epoch."""
+    """Number of other trials that must reach an epoch before a trial can end there."""
 
 
 class PbtScheduler(Options):
     """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846): trials are compared
-    after each interval; the worst continue from the weights of the best, with other values."""
+    after each interval; the worst trials continue from the weights of the best, with other
+    values."""
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)
-    """Epochs between comparisons, at which all trials wait for each other."""
+    """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials, rounded up but at most half, that take the weights of as many best
-    trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    """Share of the trials, rounded up but at most half, that take the weights of the same number of
+    best trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these, with equal probability, and kept within its range; in
-    a `choice`, a neighbour in the list is taken (default: the paper's)."""
+    """A number is multiplied by one of these factors, with equal probability, and kept within its
+    range; in a `choice`, a neighbour in the list is taken (default: the paper's)."""
 
 
 SearcherOptions = Annotated[
@@ -280,7 +280,7 @@ SchedulerOptions = Annotated[
 
 
 class SearchOptions(Options):
-    """A sweep: trials of this spec, each of them a whole run with other values."""
+    """A sweep: trials of this spec. Each trial is a whole run with other values."""
 
     trials: int | None = Field(default=None, ge=1)
     """Number of trials that are drawn; with `grid` in the space, each drawn trial runs with every
@@ -288,17 +288,17 @@ class SearchOptions(Options):
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> the distribution of its values."""
     goal: Goal | None = None
-    """The optimised quantity; default: the first valid. `accuracy`: best validation accuracy, in
-    classification. `metric`: the best value of another task's primary metric, maximised or
-    minimised as the task declares. `time_to_accuracy`: seconds to `training.target_accuracy`;
-    `time_to_target`: to `training.target`. `throughput`: images, or another unit of the task, per
-    second."""
+    """The optimised quantity; default: `accuracy` in classification, else `metric`. `accuracy`:
+    best validation accuracy. `metric`: for other tasks, the best value of the primary metric,
+    maximised or minimised as the task declares. `time_to_accuracy`: seconds until
+    `training.target_accuracy` is met. `time_to_target`: for other tasks, seconds until
+    `training.target` is met. `throughput`: images, or another unit of the task, per second."""
     goals: list[Goal] = Field(default_factory=list)
     """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
     """Chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Stops trials early, or lets them take the weights of better ones."""
+    """Stops trials early, or lets them take the weights of better trials."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Time limit of a trial, in seconds of wall clock from its start; a trial that takes longer is
     stopped, and counts as failed. null: no limit."""
@@ -323,12 +323,12 @@ class SearchOptions(Options):
 
 
 def name_of(value: Any) -> Any:
-    """A value of a choice as a condition names it: a block by its name."""
+    """The value as conditions give it; for a block, its name."""
     return value.get("name") if isinstance(value, dict) else value
 
 
 def holds(when: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether all conditions hold. A condition on a missing key does not."""
+    """Whether all conditions hold. A condition on a missing key does not hold."""
     return all(
         key in values and name_of(values[key]) == name_of(wanted) for key, wanted in when.items()
     )

@@ -1,4 +1,4 @@
-"""Checks of `search` that depend on several keys: every mistake at once, with its line."""
+"""Check the section `search` of a spec, and report every mistake at once, with its line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raysuite.spec.search import (
 from raysuite.spec.tasks import CLASSIFICATION
 
 _ANY = {"seed": {"uniform": [0, 1]}}
-"""A valid search space, in place of the given one."""
+"""A valid search space; it replaces the given one while the rest of the section is checked."""
 
 Finding = tuple[KeyPath, str]
 """(key below `search`, message)."""
@@ -118,7 +118,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             path = ("search", "space", key, "when", other)
             parent = space.get(other)
             if parent is None and other in given:
-                continue  # the mistake of that key is reported there
+                continue  # reported as a mistake of that key
             listed = [each for each, found in space.items() if found.kind in LISTED]
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]

@@ -67,11 +67,11 @@ Environment = Annotated[dict[str, Text], AfterValidator(_checked)]
 
 class _Site(Options):
     name: str = Field(default="", pattern=SITE_NAME, max_length=60)
-    """Name of the site; default: that of the file, without .yaml."""
+    """Name of the site; default: the file name without .yaml."""
     description: str = ""
     """One sentence for `raysuite cluster site list`."""
     engine: EngineName = "apptainer"
-    """Runs the image; `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
+    """The container engine. `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
     """Instead of an engine: the command line that runs a command on a node. It contains {command}
     and {image}. Arguments with {binds} are repeated for each bind; {mounts} becomes all binds,
@@ -82,8 +82,8 @@ class _Site(Options):
     binds: tuple[Bind, ...] = ()
     """Folders to mount into the image: SRC, SRC:DST or SRC:DST:ro, with absolute paths."""
     python: AbsolutePath | None = None
-    """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
-    up`."""
+    """Without an image: the interpreter that has raysuite; default: the interpreter that runs
+    `cluster up`."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
@@ -91,21 +91,21 @@ class _Site(Options):
     short path. Each node replaces `$NAME` by its own variable: $TMPDIR,
     /scratch/$USER/$SLURM_JOB_ID."""
     rocm: bool = False
-    """Whether the GPUs are AMD's: the image is run with --rocm instead of --nv."""
+    """Whether the GPUs are AMD's; apptainer then gets --rocm instead of --nv."""
     interface: Interface | None = None
     """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local site,
-    else the one with the route to the head."""
+    else the interface with the route to the head."""
     client_interface: Interface | None = None
-    """The head's network interface by which the login node reaches its dashboard, Ray Client and
-    MLflow, if it is not the one between the nodes."""
+    """The head's network interface over which the login node reaches the dashboard, Ray Client and
+    MLflow; default: the interface between the nodes."""
     mlflow: MlflowOptions = MlflowOptions()
     """Where the cluster's MLflow server stores its data."""
     start_timeout_seconds: int = Field(default=600, ge=10)
-    """Seconds within which nodes must join, from the start of the allocation."""
+    """Time limit for the nodes to join, in seconds from the start of the allocation."""
 
     @property
     def is_sif(self) -> bool:
-        """Whether an image is a SIF's path, for which raysuite has apptainer's command line."""
+        """Whether an image is the path of a SIF, which raysuite's apptainer command runs."""
         return self.engine == "apptainer" and not self.launch
 
     @field_validator("image")
@@ -175,7 +175,7 @@ class SlurmSite(_Site):
 
     kind: Literal["slurm"] = "slurm"
     partition: Line | None = None
-    """Partition. Here and below, the default is the cluster's own unless stated otherwise."""
+    """Partition. Here and below, the default is SLURM's unless stated otherwise."""
     account: Line | None = None
     """The account, or project, to charge."""
     qos: Line | None = None
@@ -207,7 +207,7 @@ class SlurmSite(_Site):
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """Seconds before the time limit at which runs are asked to write a checkpoint and stop."""
     requeue: bool = False
-    """Requeue the cluster's job if a node that it depends on fails, or if it is preempted."""
+    """Requeue the cluster's job if a node that it depends on fails, or if the job is preempted."""
     head_restarts: int = Field(default=2, ge=0)
     """How many times the cluster is restarted within the allocation after its head died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
@@ -221,7 +221,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # sbatch also accepts --wra
+                if any(ours.startswith(option) for ours in known):  # sbatch accepts --wra
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )
@@ -229,7 +229,8 @@ class SlurmSite(_Site):
 
     @property
     def clusters(self) -> str:
-        """The SLURM clusters that one of `sbatch_lines` chooses; empty: the login node's."""
+        """The SLURM clusters that one of `sbatch_lines` chooses; empty for the login node's
+        cluster."""
         option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
         found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
         return found[-1] if found else ""
@@ -286,9 +287,9 @@ class HostsSite(_Site):
     hosts_file: AbsolutePath | None = None
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
-    """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec; or a command line
-    with {command}, or {line} if a shell reads it, and {host}, or {index} for the position in the
-    list."""
+    """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or your own command
+    line. Your own contains {command}, or {line} if a shell reads it; and {host}, or {index}, the
+    host's position in the list."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)
@@ -348,7 +349,8 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch with the same meaning; sbatch would use the last of two."""
+"""Key of a site -> options of sbatch with the same meaning. If both are given, sbatch uses the
+last."""
 
 Site = LocalSite | SlurmSite | HostsSite
 SITES: dict[str, type[Site]] = {
@@ -360,7 +362,7 @@ SITES: dict[str, type[Site]] = {
 
 
 # A site's YAML file -> Site; reports all mistakes. Modules for checking are imported on use, so
-# that a cluster's agents start without the options of experiments.
+# that a cluster's agents start without loading the options of experiments.
 
 
 def read_site(file: Path) -> Site:

@@ -109,7 +109,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def slurm_seconds(text: str) -> int:
-    """A time in SLURM's notation -> seconds. Raises ValueError if it is not one."""
+    """A time in SLURM's notation -> seconds. Raises ValueError for other text."""
     match = _TIME.fullmatch(text) if text.isascii() else None
     given = {key: int(value or 0) for key, value in match.groupdict().items()} if match else {}
     hours = given.get("h", 0) + given.get("hours", 0) + 24 * given.get("days", 0)
@@ -143,7 +143,8 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
 
 
 def secret_like(environment: Mapping[str, str]) -> list[str]:
-    """Names of variables that seem to contain a password: DB_PASS, or a proxy's URL with one."""
+    """Names of variables that seem to contain a password: DB_PASS, or a proxy's URL with a
+    password."""
     return [
         name
         for name, value in environment.items()
@@ -160,7 +161,7 @@ Image = Annotated[
     _matching(r"[^-].*", "a path or a name, which begins with no dash"),
 ]
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
-"""An absolute path, or one in the user's home that begins with `~/`."""
+"""An absolute path, or a path that begins with `~/`."""
 Scratch = Annotated[
     str,
     _matching(
@@ -169,9 +170,9 @@ Scratch = Annotated[
         "or /scratch/$USER/$SLURM_JOB_ID",
     ),
 ]
-"""A path that each node expands: only `$NAME` and `${NAME}`, never run by a shell."""
+"""A path in which each node expands `$NAME` and `${NAME}`, and nothing else; no shell reads it."""
 NodeCount = Annotated[int | str, AfterValidator(_nodes)]
-"""`4`, or `2-4`."""
+"""A number of nodes, `4`, or a range, `2-4`."""
 HostName = Annotated[
     str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "the name or IPv4 address of a host")
 ]

@@ -1,8 +1,8 @@
 """Names of models and the images that they accept, known without importing torch.
 
-torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images they have the
-stem and the head of DDLBench (Jansen et al. 2020) on MNIST and CIFAR-10; for large images they are
-torchvision's own. The other classifiers of torchvision are unchanged.
+torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images these models
+have the stem and the head of DDLBench (Jansen et al. 2020) on MNIST and CIFAR-10, and for large
+images torchvision's own. The other classifiers of torchvision are unchanged.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Stem = Literal["small", "large"]
 STEMS: tuple[Stem, ...] = ("small", "large")
 
 SMALL_UP_TO = 64
-"""Largest side in pixels of images for which the small stem is used. With torchvision's stem, the
-last stage of a ResNet has 2 x 2 pixels for 64, and 1 x 1 for MNIST and CIFAR-10."""
+"""Largest side in pixels of images for which the small stem is used. With torchvision's stem, a
+ResNet's last stage has 2 x 2 pixels for images of 64 pixels, and 1 x 1 for MNIST and CIFAR-10."""
 
 RESNETS = tuple(
     name
@@ -101,7 +101,7 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of a model that adapts: `wanted`, or else chosen by the images' side in pixels.
+    """The stem of a model: `wanted`, or the stem for images with this side in pixels.
 
     None for a model with a single stem.
     """
@@ -114,10 +114,10 @@ def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | Non
 def misfit(
     name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
 ) -> tuple[str, str] | None:
-    """Why a named model does not accept such images: the key of the spec to change, and a message.
+    """(key of the spec to change, message) if a named model does not accept images of this size.
 
-    None if the model accepts them, or if this is unknown (your own models, timm's, and arguments
-    that are None). Tokens have 0 `channels`.
+    None if it does, or if this is unknown (your own models, timm's, or an argument that is None).
+    Tokens have 0 `channels`.
     """
     if ":" in name:
         return None

@@ -74,7 +74,7 @@ class MetricFacts(_Facts):
         return 1 if self.higher_is_better else -1
 
     def words(self, values: Mapping[str, float], digits: int = 3) -> str:
-        """`accuracy 0.951`, from the values of a task's metrics; empty if they lack this metric."""
+        """Format this metric's value: `accuracy 0.951`; empty if `values` lacks this metric."""
         known = self.name in values
         return f"{self.title.lower()} {values[self.name]:.{digits}f}" if known else ""
 
@@ -84,7 +84,7 @@ class MetricFacts(_Facts):
 
 
 class TaskFacts(_Facts):
-    """The declarations of a task for code that reads figures."""
+    """What a task declares: its unit and its metrics."""
 
     name: str
     unit: Unit
@@ -94,22 +94,20 @@ class TaskFacts(_Facts):
     """Name of the metric that the target, early stopping and sweeps use."""
 
     def metric(self, name: str) -> MetricFacts:
-        """The metric of that name."""
         return next(metric for metric in self.metrics if metric.name == name)
 
     @property
     def main(self) -> MetricFacts:
-        """The primary metric."""
         return self.metric(self.primary)
 
     def units(self, samples: int, sequence: int) -> int:
-        """Number of the throughput's units in `samples` samples of `sequence` tokens. For tokens it
-        is an upper limit, as a data set's last sequence may be shorter."""
+        """Number of the throughput's units in `samples` samples of `sequence` tokens. For tokens
+        the result is an upper limit, as the last sequence of a data set may be shorter."""
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     @property
     def one(self) -> str:
-        """One unit: `image`."""
+        """The unit in the singular: `image`."""
         return self.unit.removesuffix("s")
 
 
@@ -132,4 +130,4 @@ CLASSIFICATION = TaskFacts(
     ),
     primary="accuracy",
 )
-"""The task of plans without one."""
+"""The task of plans that name no task."""

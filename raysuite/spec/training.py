@@ -30,13 +30,13 @@ class TrainingOptions(Options):
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of one optimiser step over all workers (strong scaling)."""
     batch_per_worker: NumberOrAuto | None = None
-    """Samples of one optimiser step on each worker (weak scaling). `auto`: found by trials before
-    the run, so that the work depends on the machine; `{auto: fastest, at_most: 256}`."""
+    """Samples of one optimiser step on each worker (weak scaling). `auto`, or `{auto: fastest,
+    at_most: 256}`: found by trials before the run, and dependent on the machine."""
     accumulate: NumberOrAuto = 1
     """Micro-batches per optimiser step, on each worker. `auto`: the smallest number that fits into
-    memory, found by trials before the run; the work stays the same."""
+    memory, found by trials before the run; the global batch stays as given."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest global L2 norm of the gradients; larger ones are scaled down to it."""
+    """Largest global L2 norm of the gradients, to which larger gradients are scaled down."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast dtype of forward and backward; the weights stay fp32."""
     memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")
@@ -57,17 +57,16 @@ class TrainingOptions(Options):
     """A weight for each class in the training loss, which is then the weighted mean over the global
     batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
     sampler: Literal["shuffled", "balanced"] = later("shuffled")
-    """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples in all, and
-    equally many of each class, so that samples of rare classes are repeated and some of other
-    classes left out."""
+    """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, but equally
+    many of each class; samples of rare classes are repeated, and some samples of other classes left
+    out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """Also keep an exponential moving average of the weights, which replaces them in validation.
-    This is the share of the average that each step keeps."""
+    """Also keep an exponential moving average of the weights, and use the average in validation.
+    The value is the share of the old average that each step keeps."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy for which the time to accuracy is reported."""
     target: float | None = later(None)
-    """For other tasks than classification: value of the primary metric for which the time is
-    reported."""
+    """For other tasks: target of the primary metric. The time until it is met is reported."""
     early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch when validation no longer improves. The learning-rate
     schedule stays that of all `epochs`; model.pt has the last weights."""
@@ -104,12 +103,12 @@ class TrainingOptions(Options):
 
     @property
     def goal(self) -> float | None:
-        """The value of the task's primary metric for which the time is reported."""
+        """The target of the task's primary metric: the time until it is met is reported."""
         return self.target_accuracy if self.target is None else self.target
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How a number is found by trials before the run; None if both numbers are given."""
+        """Options of the trials that find a batch size before the run; None without trials."""
         for value in (self.batch_per_worker, self.accumulate):
             if isinstance(value, AutoBatch):
                 return value

@@ -8,8 +8,8 @@ MLflow, plots) reads its declarations:
     metrics                  each with the sums that it is computed from
     unit                     the unit that the throughput counts
 
-The loss of a step is sum / weight over the *global* batch. So it does not depend on how the samples
-and the counted tokens are split over ranks, micro-batches and a smaller last batch.
+The loss of a step is sum / weight over the *global* batch. It is therefore independent of how
+samples and tokens are split over ranks, micro-batches and a smaller last batch.
 """
 
 from __future__ import annotations
@@ -68,16 +68,17 @@ class Metric:
 class Task(ABC):
     """The loss and the metrics of a training, made from a data set's facts and `task.options`.
 
-    `output` is whatever the network returns, with tensors in fp32; `targets` are the batch's,
-    without its padding.
+    `output` is whatever the network returns, with tensors in fp32. `targets` are the targets of the
+    batch, without padding.
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. For `tokens`, the weight is counted; otherwise the samples."""
+    """The unit of the throughput. `tokens` are counted by `weight`; the other units are samples."""
     metrics: tuple[Metric, ...] = ()
     """At least one metric, declared by the class; an instance may have only some of them."""
     primary: ClassVar[str] = ""
-    """The metric for the training target, early stopping and sweeps; by default the first one."""
+    """The metric for the training target, early stopping and sweeps; by default the first
+    metric."""
     weighted: ClassVar[bool] = False
     """Whether `weight` differs from the number of samples."""
 
@@ -99,8 +100,7 @@ class Task(ABC):
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """Zeros, to which `count` adds the validation's counts at the end of a run; None without
-        counts."""
+        """Zeros, to which `count` adds counts in the last validation; None without counts."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027

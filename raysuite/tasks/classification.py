@@ -1,4 +1,4 @@
-"""One of several classes for each image, by cross-entropy."""
+"""Classification: one of several classes for each image. The loss is the cross-entropy."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _METRICS = tuple(
     Metric(**dict(each), value=_share, sums=_SUMS[each.name]) for each in CLASSIFICATION.metrics
 )
 MOST_CLASSES = 1000
-"""The most classes for which validation counts a confusion matrix, which takes 8 MB per device."""
+"""Largest number of classes with a confusion matrix, which takes 8 MB per device."""
 
 
 class Classification(Task):
-    """[b, classes] logits, and labels [b] int64.
+    """Output: logits [b, classes]. Targets: labels [b], int64.
 
     Label smoothing and class weights are options of the training, and affect only its loss.
     """

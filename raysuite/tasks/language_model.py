@@ -1,4 +1,4 @@
-"""The next token at each position of a sequence, by cross-entropy."""
+"""Language models: the next token at each position of a sequence. The loss is the cross-entropy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _correct(output: Tensor, targets: Tensor) -> Tensor:
 
 
 class LanguageModel(Task):
-    """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the next tokens, or
-    IGNORED_TOKEN if there is no next token.
+    """Inputs: tokens [b, t], int64. Output: logits [b, t, vocabulary]. Targets: the next tokens [b,
+    t], with IGNORED_TOKEN where there is none.
 
     The loss of a step is the mean over the counted tokens of the global batch.
     """

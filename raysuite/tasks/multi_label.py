@@ -1,4 +1,4 @@
-"""Any number of labels for each sample, by the binary cross-entropy of each label."""
+"""Any number of labels for each sample. The loss is the binary cross-entropy of each label."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _counts(output: Tensor, targets: Tensor) -> Tensor:
 
 def _average_precision(sums: Sequence[float], total: Total) -> float:
     """Average precision, averaged over the labels that occur: sum over thresholds of (R_n -
-    R_{n-1}) P_n, as by scikit-learn's `average_precision_score` for probabilities rounded down to
+    R_{n-1}) P_n, as in scikit-learn's `average_precision_score` for probabilities rounded down to
     the thresholds."""
     values = np.array(sums)
     labels = len(values) // (2 * THRESHOLDS + 1)
@@ -51,7 +51,7 @@ def _decided(output: Tensor, targets: Tensor) -> Tensor:
 
 
 class MultiLabel(Task):
-    """[b, labels] logits; targets [b, labels] are 0 or 1."""
+    """Output: logits [b, labels]. Targets: 0 or 1, [b, labels]."""
 
     metrics = (
         Metric(

@@ -1,4 +1,4 @@
-"""Numbers for each sample, by their mean squared or absolute error."""
+"""Regression: numbers for each sample. The loss is the squared, absolute or Huber error."""
 
 from __future__ import annotations
 

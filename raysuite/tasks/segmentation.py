@@ -1,4 +1,4 @@
-"""One of several classes for each pixel, by cross-entropy."""
+"""Segmentation: one of several classes for each pixel. The loss is the cross-entropy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mean_iou(sums: Sequence[float], total: Total) -> float:
 
 
 class Segmentation(Task):
-    """[b, classes, h, w] logits; targets [b, h, w] are classes, or IGNORED_PIXEL.
+    """Output: logits [b, classes, h, w]. Targets: classes [b, h, w], or IGNORED_PIXEL.
 
     The loss of a step is the mean over the counted pixels of the global batch.
     """

@@ -1,4 +1,4 @@
-"""Journals -> MLflow, during the runs or later."""
+"""Write journals into MLflow, during the runs or later."""
 
 from raysuite.track.sync import SyncSummary, prepare, sync
 

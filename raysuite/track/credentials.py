@@ -1,8 +1,8 @@
 """User and password for a cluster's MLflow server: read from a file, sent to that server only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
-MLFLOW_TRACKING_AUTH is raysuite. It is in a cluster's processes and after `eval` of `raysuite
-cluster env`. So no variable, argument or address contains the password.
+MLFLOW_TRACKING_AUTH is raysuite. A cluster's processes have this variable, and `raysuite cluster
+env` prints it for a shell. So no variable, argument or address contains the password.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_told(folder: str, name: str) -> dict[str, Any]:
 
 
 class ClusterCredentials:
-    """A request_auth_provider by MLflow's protocol: its name, and the authenticator of requests."""
+    """MLflow's protocol request_auth_provider: a name, and the authenticator of requests."""
 
     def get_name(self) -> str:
         return NAME
@@ -41,9 +41,10 @@ class ClusterCredentials:
 
 
 class BasicAuth:
-    """Add user and password to requests to the server in `folder`/head.json, and to no others.
+    """Add user and password to requests to the MLflow server that `folder`/head.json names, and to
+    no other requests.
 
-    The files are read for each request, as a restarted head has another address.
+    The files are read for each request, because a restarted head has another address.
     """
 
     def __init__(self, folder: str) -> None:

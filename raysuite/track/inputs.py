@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
 
 CONTEXTS = {"train": "training", "val": "validation"}
-"""Split -> its use, in MLflow's terms."""
+"""Split -> MLflow's name for the use of the split."""
 
 _DIGEST = 8
-"""Number of hex digits, as in MLflow's own digests."""
+"""Number of hex digits of a digest: as many as in MLflow's own digests."""
 _OF_THE_SET = ("name", "format", "path", "root", "image_size", "channels", "classes", "bad_samples")
 
 
@@ -24,7 +24,7 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
     """MLflow's dataset inputs for both splits of a plan's data set.
 
     The digest is computed from the description (name, format, path, counts, image shape), not from
-    the files: equal digests do not prove equal content. Empty for a script.
+    the files: equal digests do not prove equal content. A script has no inputs.
     """
     if script_name(plan):
         return []
@@ -61,7 +61,7 @@ def dataset_name(plan: Plan, split: str) -> str:
 
 
 def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """MLflow's type of source, and the data set's origin, without options: they may be secret."""
+    """MLflow's source type, and the data set's origin without options, which may be secret."""
     place = data.get("path") or data.get("root")
     if place:
         return "local", {"uri": without_password(str(place))}
@@ -69,7 +69,7 @@ def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _schema(facts: dict[str, Any]) -> str:
-    """MLflow's description of inputs and targets; empty for a user's own inputs, which vary."""
+    """MLflow's schema of inputs and targets; empty for a user's own data set, whose inputs vary."""
     if facts.get("inputs"):
         return ""
     size = facts["image_size"]

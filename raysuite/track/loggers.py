@@ -1,8 +1,8 @@
-"""MLflow's points of each run, as files of other loggers in the results folder.
+"""Write each run's params and points (those that MLflow gets) as files of other loggers.
 
-A run whose journal has grown is written completely, in place of its earlier files. To add a logger,
-add its function, its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it
-needs a package, its part in raysuite/parts.py.
+If a run's journal has grown, all files of the run are replaced. To add a logger, add its function,
+its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it needs a package,
+its part in raysuite/parts.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 
 _MARK = "written"
-"""File in a logger's folder for a run: the digest of what was written."""
+"""Name of a file in a run's folder of a logger. It holds the digest of the written data."""
 
 
 class Logged(NamedTuple):
-    """The data of one run that a logger gets."""
+    """The data of one run that is passed to a logger."""
 
     run_id: str
     name: str
@@ -56,7 +56,7 @@ class LoggerSummary:
     name: str
     folder: Path
     written: int = 0
-    """Number of runs that were new, or had grown."""
+    """Number of written runs: those that were new, or whose journal had grown."""
     error: str = ""
     """Why nothing was written; empty if all went well."""
 
@@ -74,7 +74,7 @@ class LoggerSummary:
 def write_logger(results: Results, name: str) -> LoggerSummary:
     """Write the started runs of a results folder with the logger `name`.
 
-    If that fails, nothing is raised: the summary has the reason.
+    Raises no exception: if a run cannot be written, the summary has the reason.
     """
     folder = results.folder / name
     if not installed(name):
@@ -129,10 +129,10 @@ def _replace(write: Callable[[Logged, Path], None], run: Logged, folder: Path) -
 
 
 def _tensorboard(run: Logged, folder: Path) -> None:
-    """Write scalars, and params with the final values as the run's row in the tab HPARAMS."""
+    """Write scalars, and a row with the run's params and final values for the tab HPARAMS."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writing: Any = SummaryWriter  # has no types
+    writing: Any = SummaryWriter  # it has no type hints
     with writing(str(folder)) as writer:
         for point in run.points:
             if point.step:
@@ -142,7 +142,7 @@ def _tensorboard(run: Logged, folder: Path) -> None:
 
 
 def _wandb(run: Logged, folder: Path) -> None:
-    """Write an offline run; the optimiser step or the epoch is the axis of its charts."""
+    """Write an offline run, whose charts have the optimiser step or the epoch as their x axis."""
     import wandb
 
     settings = wandb.Settings(

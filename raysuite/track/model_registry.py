@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest difference between the graph's and the network's outputs, over the largest output."""
+"""Largest allowed difference of the graph's and the network's outputs, over the largest output."""
 
 
 class Network(NamedTuple):
@@ -47,7 +47,7 @@ class Network(NamedTuple):
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
     example: NDArray[Any]
-    """At least two input samples: a graph that is traced with one accepts only one."""
+    """At least two input samples: a graph that was traced with one sample accepts only one."""
     outputs: NDArray[Any]
     """The module's outputs for `example`."""
     classes: list[str]
@@ -68,7 +68,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     """Write an MLflow model with the flavours pytorch and python_function, for hosts with any
     device.
 
-    The graph is torch.export's: loading it imports no code of the user and unpickles only tensors.
+    torch.export makes the graph: loading it imports no user code and unpickles only tensors.
     The resolved spec and the plan are written next to it. Raises UserError if the network cannot be
     traced, and RaysuiteError if the graph's outputs differ from the network's.
     """
@@ -97,7 +97,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
             f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
             "of its input (docs.pytorch.org: torch.export)"
         ) from error
-    # the graph is for CPUs: on a host with a GPU, MLflow would load it there and refuse it
+    # the graph is for CPUs: by default, MLflow would load it on a host's GPU and refuse it
     described.flavors["python_function"]["config"]["device"] = "cpu"
     described.save(str(folder / "MLmodel"))
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
@@ -143,7 +143,6 @@ class Registration:
     address: str
     """The tracking store, without any password."""
     run: str
-    """The run's name."""
     name: str = ""
     version: str = ""
     new: bool = False
@@ -168,7 +167,7 @@ class Registration:
 
 
 def weights_of(results: Results, run_id: str) -> Path:
-    """The file with a run's trained weights, which exists once the run has finished."""
+    """The path of a run's trained weights; the file exists once the run has finished."""
     return results.journal_file(run_id).with_name(WEIGHTS)
 
 
@@ -218,7 +217,7 @@ def register(
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make `uri` MLflow's default store, in which it resolves `models:/ID` for every client."""
+    """Make `uri` MLflow's default store: clients of all stores resolve `models:/ID` in this one."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:
@@ -243,7 +242,7 @@ def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
 
 
 def _version_with(client: MlflowClient, name: str, tags: Mapping[str, str]) -> str:
-    """The registered version with these weights of this run; "" if there is none."""
+    """The version that was registered from the same weights and run; "" if there is none."""
     same = ("raysuite.results", "raysuite.run_id", "raysuite.weights")
     filters = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in same)
     found = client.search_model_versions(filters)
@@ -258,8 +257,8 @@ def _write(
     about: tuple[str, str],
     tags: dict[str, str],
 ) -> str:
-    """Write the model in `folder` as an output of its run, and as a version of a registered model,
-    whose name and description are `about`."""
+    """Write the model in `folder` as an output of its run, and as a version of a registered model.
+    `about` is the name and the description of the registered model. Return the version."""
     from mlflow.entities import LoggedModelOutput
     from mlflow.exceptions import MlflowException
 
@@ -290,7 +289,7 @@ def _write(
 
 
 def _log_primary(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
-    """Log the primary metric of these weights for the model and its validation set."""
+    """Log the primary metric after the last epoch, linked to the model and the validation set."""
     from mlflow.entities import Metric
 
     last = run.epochs[-1] if run.epochs else None

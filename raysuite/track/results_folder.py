@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def digest(*files: Path) -> str:
-    """16 hex digits over the names and contents of those files that exist."""
+    """A hash (16 hex digits) of the names and contents of those files that exist."""
     total = hashlib.sha256()
     for file in files:
         if file.is_file():
@@ -72,7 +72,7 @@ def digest(*files: Path) -> str:
 
 
 def experiment_name(results: Results) -> str:
-    """The name that the spec gives its experiment."""
+    """The spec's `name`; for a folder without plans, the name of the folder."""
     plans, search = results.plans(), results.search()
     if search is not None:
         return str(search["name"])

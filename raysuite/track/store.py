@@ -1,4 +1,4 @@
-"""MLflow's tracking store, with its log messages silenced: the operations that raysuite needs."""
+"""The operations on MLflow's tracking store that raysuite needs, without MLflow's log messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # MLflow would print addresses to stdout, between the lines of raysuite.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    # By default, MLflow tries a dead server for minutes.
+    # By default, MLflow repeats requests to a dead server for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
@@ -37,7 +37,7 @@ _DEFAULTS = {
 _LEVELS = {
     "mlflow": logging.WARNING,
     "alembic": logging.WARNING,
-    # no advice on pip, which is missing in an environment made by uv
+    # hide warnings that pip is missing: an environment made by uv has no pip
     "mlflow.utils": logging.ERROR,
 }
 
@@ -49,7 +49,7 @@ def tracking_address(given: str | None = None) -> str:
 
 
 def artifacts_folder(uri: str) -> Path:
-    """`mlartifacts` beside an SQLite file, else in the working folder."""
+    """The folder `mlartifacts`: next to the file of an SQLite store, else in the working folder."""
     return (_sqlite_file(uri) or Path("mlflow.db")).absolute().with_name("mlartifacts")
 
 
@@ -79,14 +79,14 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of tags of an experiment: VIEW + key is a view of its runs, shared by MLflow's pages."""
+"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; links to it name KEY."""
 
 
 def runs_page(uri: str) -> str:
-    """The page of the experiment that changed last, relative to MLflow's address: the table of its
-    newest results folder, if there is one.
+    """The page of the experiment that changed last: the table of its newest results folder, if
+    there is one. The link is relative to MLflow's address.
 
-    By default, MLflow 3 opens an experiment with an overview for language models, empty here.
+    By default, MLflow 3 opens an experiment on an overview of language models, which is empty here.
     """
     with quiet():
         from mlflow import MlflowClient
@@ -123,7 +123,7 @@ _TRAINING = "workflowType=machine_learning"
 
 
 class Store:
-    """One experiment in a tracking store. Methods raise MLflow's and its libraries' exceptions."""
+    """One experiment in a tracking store. Methods raise exceptions of MLflow and its libraries."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         with quiet():
@@ -132,7 +132,7 @@ class Store:
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
         self.refused: list[str] = []
-        """Errors of the values that MLflow refused; the rest of their requests was accepted."""
+        """Errors of values that MLflow refused. Other values of the same requests were accepted."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""
@@ -172,7 +172,7 @@ class Store:
         for kind, entries, most in (
             ("params", named, MOST_PARAMS),
             ("metrics", metrics, MOST_METRICS),
-            ("tags", marks, MOST_PARAMS),  # last: one tag marks the run as complete
+            ("tags", marks, MOST_PARAMS),  # last, because one tag marks the run as complete
         ):
             for start in range(0, len(entries), most):
                 self._send(run_id, kind, entries[start : start + most])
@@ -213,7 +213,7 @@ class Store:
                 there.delete_artifacts(file.path)
 
     def finish(self, run_id: str, status: str, end: int | None) -> None:
-        """Set status and end; `RUNNING` has no end."""
+        """Set a run's status and, unless it is `RUNNING`, the run's end time in milliseconds."""
         if status == "RUNNING":
             self.client.update_run(run_id, status=status)
         else:
@@ -222,7 +222,7 @@ class Store:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of MLflow and its database libraries below the level of a warning."""
+    """Hide log messages of MLflow and its database libraries that are less severe than warnings."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")
@@ -265,7 +265,7 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """The URI of a folder next to an SQLite file; None lets MLflow choose for any other store."""
+    """The URI of a folder next to an SQLite file; None for other stores: MLflow then chooses it."""
     if _sqlite_file(uri) is None:
         return None
     return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -1,4 +1,4 @@
-"""Journals -> MLflow, any number of times: runs that are up to date are not written again."""
+"""Write journals into MLflow, any number of times: runs that are up to date are not rewritten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysuite.track.results_folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
-# A cluster is up before its MLflow server answers: the first process to send something waits.
+# A cluster is up before its MLflow server answers, so the first process that uses it waits.
 
 LONGEST_S = 120.0
 _LOOK_EACH_S = 0.5
@@ -46,7 +46,7 @@ class SyncSummary:
     """The tracking store, without any password."""
     experiment: str
     written: int = 0
-    """Number of runs that were new, or had grown."""
+    """Number of written runs: those that were new, or whose journal had grown."""
     unchanged: int = 0
     """Number of runs that were up to date, or have nothing to write yet."""
     error: str = ""
@@ -60,7 +60,7 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """The address of the written runs in MLflow, or a way to see them; "" without any."""
+        """The URL of the table of runs or, without a server, a hint; "" if there is no table."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):
@@ -111,7 +111,7 @@ def sync(
                     unchanged += 1
             upload.write_parent(status)
             page = upload.page()
-    except Exception as error:  # a store may raise anything, which must not fail a training
+    except Exception as error:  # a store may raise anything, but training must continue
         return SyncSummary(shown, name, written, unchanged, one_line(error))
     refused = upload.store.refused
     why = f"{len(refused)} values were refused, such as {refused[0]}" if refused else ""
@@ -121,8 +121,8 @@ def sync(
 def prepare(tracking_uri: str | None = None) -> None:
     """Open the store once, in a thread during the training: creating a database takes seconds.
 
-    Waits for a cluster's server that is still starting. Raises nothing: `sync` reports what is
-    wrong with the store.
+    Waits for a cluster's server that is still starting. Raises nothing: `sync` reports errors of
+    the store.
     """
     try:
         with quiet():
@@ -132,7 +132,7 @@ def prepare(tracking_uri: str | None = None) -> None:
             refuse_unwritable(address)
             wait_while_starting(address)
             MlflowClient(address).search_experiments(max_results=1)
-    except Exception:  # see above
+    except Exception:  # `sync` reports it
         return
 
 

@@ -51,15 +51,15 @@ from raysuite.track.store import VIEW, Store, view_page
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-# Samples of hosts -> MLflow's system metrics, under the names that MLflow's own monitor gives.
+# Samples of hosts -> MLflow's system metrics, with the names that MLflow's own monitor uses.
 
 MEGA = 1e6
 
 
 def system_points(folder: Path) -> Iterator[Point]:
-    """`system/...` of each sample in a run's folder; step n is a host's n-th sample.
+    """Points `system/...` for each sample in a run's folder; step n is a host's n-th sample.
 
-    With several hosts, the host's name is inserted: `system/HOST/...`.
+    With several hosts, names contain the host: `system/HOST/...`.
     """
     files = system_files(folder)
     for host, file in files.items():
@@ -104,14 +104,14 @@ Search = Mapping[str, Any]
 
 
 def _metric(goal: Goal, task: TaskFacts) -> str:
-    """The metric's name for a goal."""
+    """The name in MLflow of a goal's metric, without its prefix."""
     if goal in QUALITY:
         return task.primary
     return f"{task.unit}_per_second" if goal == "throughput" else f"{goal}_seconds"
 
 
 def sweep_params(search: Search) -> dict[str, str]:
-    """Params: what was searched and how, with each key of the space as `space.KEY`."""
+    """The params of a sweep: its search section, with each key of the space as `space.KEY`."""
     asked = dict(search["search"])
     space = {f"space.{key}": _told(about) for key, about in asked.pop("space").items()}
     asked.pop("goal", None)
@@ -120,7 +120,7 @@ def sweep_params(search: Search) -> dict[str, str]:
 
 
 def sweep_tags(search: Search, trials: Sequence[TrialFigures]) -> dict[str, str]:
-    """Tags: the goals, how many trials ended, and which are the best."""
+    """The tags of a sweep: goals, number of ended trials, and numbers of the best trials."""
     winners = sorted(trial.number for trial in trials if trial.run_id in best_runs(search, trials))
     return {
         "raysuite.sweep.goals": ", ".join(wanted_goals(search["search"])),
@@ -130,7 +130,7 @@ def sweep_tags(search: Search, trials: Sequence[TrialFigures]) -> dict[str, str]
 
 
 def best_runs(search: Search, trials: Sequence[TrialFigures]) -> list[str]:
-    """Ids of the runs that are tagged: the best trial's, or those of the Pareto front."""
+    """Run id of the best trial or, with several goals, of each trial on the Pareto front."""
     goals = wanted_goals(search["search"])
     if len(goals) > 1:
         return [trial.run_id for trial in pareto(trials, goals)]
@@ -139,8 +139,8 @@ def best_runs(search: Search, trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Point]:
-    """The best value so far of each goal. Step n is the n-th trial that ended without failing: a
-    failed trial may be run again."""
+    """The best value of each goal after each ended trial. Step n is the n-th trial that ended
+    without a failure. Failed trials do not count, because they may be repeated."""
     ended = [(end.time, each) for each in trials if each.counts and (end := each.figures.end)]
     ended.sort(key=lambda each: (each[0], each[1].number))
     for goal in wanted_goals(search["search"]):
@@ -152,8 +152,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """The trials without those that ended after `now`, while journals were read: an earlier end may
-    be unread, and the n-th ended trial must be the same in every sync."""
+    """Leave out trials that ended after `now`, when reading of the journals began. Otherwise a sync
+    might see a later end and miss an earlier one, and the next sync would number them anew."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -169,13 +169,13 @@ def trials_view(search: Search, task: TaskFacts, results_id: str) -> str:
 SPEED_UP = "run/speed_up"
 AGAINST_BEST = "run/against_best"
 RATIOS = {SPEED_UP: "speed_up", AGAINST_BEST: "to_best"}
-"""Metric of a run -> the ratio's attribute in the run's row."""
+"""Metric of a run in MLflow -> the attribute of the run's row that holds the ratio."""
 
 
 def runs_view(plans: Sequence[Plan], results_id: str) -> str:
     """A view of a suite's runs as a table, the highest throughput first. Columns: throughput,
-    speed-up (the ratio to the best if all have equally many workers), primary metric, compared
-    keys, gate, status."""
+    speed-up (or, if all runs have the same number of workers, the ratio to the best), primary
+    metric, compared keys, gate, status."""
     spec, task = plans[0]["spec"], task_of(plans[0])
     rate = f"metrics.`run/{task.unit}_per_second`"
     compared = dict.fromkeys(("strategy", "loader", *plans[0]["label"]))
@@ -197,10 +197,10 @@ def runs_view(plans: Sequence[Plan], results_id: str) -> str:
 
 
 def ratio_points(rows: Sequence[Row]) -> Iterator[tuple[str, Point]]:
-    """Each ended run's id, with its row's speed-up or ratio to the best as a point.
+    """The id of each ended run, with its row's speed-up and its ratio to the best row as points.
 
-    All points have the time at which the last run ended: MLflow shows the latest of several points,
-    and a ratio changes with the runs of its baseline.
+    All points have the end time of the last run: a ratio changes when further runs of its baseline
+    end, and MLflow shows the point with the latest time.
     """
     ends = [run.end.time for row in rows for run in row.runs if run.end]
     for row in rows:
@@ -224,7 +224,7 @@ def _view(kind: str, results_id: str, key: str, ascending: bool, columns: Sequen
 
 
 def trial_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """A trial's values as params with the searched keys; a block is given by its name."""
+    """A trial's values as params, by searched key; a block is represented by its name."""
     return param_values(
         {key: block_name(each) if isinstance(each, dict) else each for key, each in values.items()}
     )
@@ -273,16 +273,16 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: `history_of` of the epochs whose metrics are written, or are about to be."""
+"""Tag of a run: the result of `history_of` for the epochs that are written, or written next."""
 MARK = "raysuite.synced"
-"""Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
+"""Tag of a run: the digest of the written data. It is set last, so a crash leaves it unset."""
 
 ParentStatus = Literal["RUNNING", "KILLED"]
-"""Status of a folder whose runs continue, or were stopped, even if all known runs have ended."""
+"""Status of a folder whose suite continues or was stopped, even if all known runs have ended."""
 
 
 class Upload:
-    """Writes a results folder into a store. Call it under the folder's lock."""
+    """Writes a results folder into a store. The caller must hold the folder's lock."""
 
     def __init__(self, results: Results, store: Store) -> None:
         self.results = results
@@ -292,15 +292,14 @@ class Upload:
         self._plans: dict[str, Plan] = {}
         self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
-        for run in store.runs_of(self.id):  # of several MLflow runs for one run, the oldest counts
+        for run in store.runs_of(self.id):  # if a run has several, the oldest is used
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
 
     def figures(self, run_id: str) -> RunFigures:
-        """The figures of a run from its journal so far."""
+        """The figures of a run, from its journal so far."""
         return self._trial(run_id).figures
 
     def _trial(self, run_id: str) -> TrialFigures:
-        """The figures of a run as a trial of a sweep."""
         if run_id not in self._read:
             if run_id not in self._plans:  # plans are added while a sweep continues
                 self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
@@ -334,8 +333,8 @@ class Upload:
         return self.known[run.run_id]
 
     def _continued(self, run: RunFigures) -> Run:
-        """The MLflow run of one run, deleted and made anew if epochs in it were trained again:
-        MLflow cannot remove a metric of a run."""
+        """The MLflow run of one run. If the run trained epochs again, its MLflow run is deleted and
+        created anew, because MLflow cannot remove metrics."""
         child = self.child(run)
         if continues(run, child.data.tags.get(HISTORY, history_of(()))):
             return child
@@ -344,9 +343,9 @@ class Upload:
         return self.child(run)
 
     def write_run(self, run_id: str) -> bool:
-        """Write a complete run; return False if nothing is new. A second call changes nothing."""
+        """Write all data of a run so far; return False if MLflow has them already."""
         journal = self.results.journal_file(run_id)
-        # computed before reading: later records change it, and the next sync writes them
+        # computed before the journal is read: the next sync then writes records added since
         mark = digest(journal, *system_files(journal.parent).values())
         if run_id in self.known and self.known[run_id].data.tags.get(MARK) == mark:
             return False
@@ -367,7 +366,7 @@ class Upload:
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
             self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
-        # before the points, so that their epochs are known even if only some points arrive
+        # logged before the points, so that their epochs are known even if only some points arrive
         history = history_of(final_epochs(run))
         if child.data.tags.get(HISTORY) != history:
             self.store.log(mlflow_id, tags={HISTORY: history})
@@ -380,8 +379,8 @@ class Upload:
         return True
 
     def write_parent(self, status: ParentStatus | None = None) -> None:
-        """Write what belongs to the whole folder: its files, its plots and its status, which
-        follows from its runs unless `status` is given."""
+        """Write the data of the whole folder: files, plots, and the status, which follows from the
+        statuses of the runs unless `status` is given."""
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
@@ -420,7 +419,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
-        """Write what a folder's runs share (params, data set, commit) and a suite's figures."""
+        """Write the params, data set and commit that all runs share, and a suite's figures."""
         had = parent.data.params
         plans = [run.plan for run in runs]
         shared = {key: text for key, text in shared_params(plans).items() if key not in had}
@@ -438,7 +437,7 @@ class Upload:
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
-        """Write each variant's ratios to its runs: a column in MLflow's table."""
+        """Write each variant's ratios to its runs, as columns of MLflow's table."""
         for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
             if child is not None and child.data.metrics.get(point.key) != point.value:
@@ -453,7 +452,7 @@ class Upload:
             had = parent.data.params
             params = {key: text for key, text in sweep_params(search).items() if key not in had}
             self.store.log(mlflow_id, list(sweep_points(search, trials)), params)
-            self.store.log(mlflow_id, tags=tags)  # last: the tags mark the rest as written
+            self.store.log(mlflow_id, tags=tags)  # last, as they mark the rest as written
         winners = best_runs(search, trials)
         for run_id, run in self.known.items():
             if run_id in winners and BEST not in run.data.tags:
@@ -488,18 +487,17 @@ class Upload:
 
     @property
     def _task(self) -> TaskFacts:
-        """The task of all trials."""
         return task_of(next(iter(self.results.plans()), {}))
 
     def _begin(self) -> int | None:
-        """When the first run of the folder began."""
+        """The time in milliseconds at which the folder's first run began; None before that."""
         begins = (begin_of(self.figures(plan["run_id"])) for plan in self.results.plans())
         return min((begin for begin in begins if begin is not None), default=None)
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """The status of the folder from its runs. KILLED for a sweep that still has trials to choose,
-    but none under way."""
+    """The folder's status, from the statuses of its runs. KILLED for a sweep that is not complete
+    (`whole`) although no trial is running."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"

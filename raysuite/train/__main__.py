@@ -243,7 +243,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, requested: RequestedEnd)
 
 def _print(plan: RunPlan, record: Record) -> None:
     match record:
-        case RunStarted(unread=unread) if unread:
+        case RunStarted() if record.unread or record.not_loaded:
             print(f"{plan.title}: {record.words}", file=sys.stderr)
         case SamplesSkipped(words=words) if words:
             print(f"{plan.title}: {words}", flush=True)

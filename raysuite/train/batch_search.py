@@ -183,7 +183,7 @@ class _Ranks:
     def _steps(self, size: int) -> float:
         """Samples per second over all ranks."""
         plan = decided(self._plan, size)
-        engine, average = build_engine(plan, self._world, self._strategy)
+        engine, average, _ = build_engine(plan, self._world, self._strategy)
         try:
             engine.train()
             batches = [self._batch(size, plan.global_batch)] * plan.accumulate

@@ -71,12 +71,17 @@ def _pci(index: int) -> str:
 
 def build_model(plan: RunPlan, world: World) -> nn.Module:
     """The plan's model on this rank's device, with the same weights on all ranks."""
+    return _model(plan, world)[0]
+
+
+def _model(plan: RunPlan, world: World) -> tuple[nn.Module, list[str]]:
+    """The model, and the names of its tensors that `model.weights` left at their initial values."""
     torch.manual_seed(plan.seed)
     model = models.build(plan.spec.model, plan.dataset)
-    if plan.spec.model.weights is not None:
-        load_weights(model, Path(plan.spec.model.weights), plan.dataset)
+    file = plan.spec.model.weights
+    not_loaded = [] if file is None else load_weights(model, Path(file), plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
-    return model.to(world.device)
+    return model.to(world.device), not_loaded
 
 
 def step_settings(plan: RunPlan) -> StepSettings:
@@ -96,10 +101,11 @@ def step_settings(plan: RunPlan) -> StepSettings:
 
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
-) -> tuple[Engine, WeightAverage | None]:
-    """The engine, and the average of its weights if the plan has one. All ranks must call it."""
+) -> tuple[Engine, WeightAverage | None, list[str]]:
+    """The engine, the average of its weights if the plan has one, and the names of the tensors that
+    `model.weights` left at their initial values. All ranks must call it."""
     decay = plan.spec.training.ema_decay
-    model = build_model(plan, world)
+    model, not_loaded = _model(plan, world)
     # a copy of the bare model: frameworks replace its weights, or add hooks to them
     average = WeightAverage(model, decay) if decay else None
     names: dict[Tensor, str] = {each: name for name, each in model.named_parameters()}
@@ -110,7 +116,7 @@ def build_engine(
     )
     engine.criterion = criterion_of(plan)
     engine.compiler.cold()
-    return engine, average
+    return engine, average, not_loaded
 
 
 def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, Any]:

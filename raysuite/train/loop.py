@@ -77,7 +77,7 @@ class TrainingLoop:
         self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
-        self.engine, self.average = build_engine(plan, world, strategy)
+        self.engine, self.average, self.not_loaded = build_engine(plan, world, strategy)
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.task = make_task(plan.spec.task, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}

@@ -176,6 +176,7 @@ class _Attempt:
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
             unread=unread,
+            not_loaded=loop.not_loaded if loop and not loop.step else [],
             transports=_of_all_ranks(self._transport.names(), loop.engine.comm) if loop else [],
         )
 

@@ -160,7 +160,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
     batch = Batch(inputs, targets, _IMAGES, weight)
     world = World(0, 1, 0, torch.device("cpu"))
     with joined(options, world) as strategy:
-        engine, _ = build_engine(plan, world, strategy)
+        engine, *_ = build_engine(plan, world, strategy)
         names = [
             name
             for name, layer in engine.model.named_modules()
@@ -360,12 +360,12 @@ def _unread(data: str, facts: DatasetFacts) -> str:
 def main(file: Path, batches: bool = True) -> None:
     """Check the plans on standard input in order; without `batches`, only whether their networks
     can be imported."""
-    look = mistakes if batches else unknown_model
     sys.path.append(os.getcwd())  # like `raysuite`, for the user's own modules
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:
         for plan in plans:
-            print(json.dumps([[m.key, m.message] for m in look(plan)]), file=lines, flush=True)
+            found = mistakes(plan) if batches else unknown_model(plan.spec)
+            print(json.dumps([[m.key, m.message] for m in found]), file=lines, flush=True)
 
 
 if __name__ == "__main__":

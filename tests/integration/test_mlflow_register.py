@@ -235,6 +235,8 @@ def test_twice_is_once_and_other_weights_are_another_version(place: Path) -> Non
         done = register("results", "--run", first)
         assert done.exit_code == 0, done.output
     assert "registered before" in done.stdout
+    named = json.loads(register("results", "--run", first, "--name", "other", "--json").stdout)
+    assert (named["uri"], named["new"]) == ("models:/other/1", True)
     assert register("results", "--run", second).exit_code == 0
     weights = results.journal_file(first).with_name("model.pt")
     shutil.copy(results.journal_file(second).with_name("model.pt"), weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from raysuite.orchestrate.part_trials import TRIALS, TRIED, Part, State, try_part
@@ -33,3 +35,11 @@ def test_part_works(part: Part) -> None:
         return
     finding = try_part(part)
     assert finding.state is State.WORKS, finding.note
+
+
+@pytest.mark.integration
+def test_the_trial_of_mlflow_sends_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "")  # restored at the end
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY")
+    TRIALS["mlflow"]()
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"

@@ -31,7 +31,8 @@ class Children:
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> None:
-        """Start a process in its own session; it writes to `log` and ends with the agent."""
+        """Start a process in a new session. The process writes to `log`, and ends with the
+        agent."""
         descriptor = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         try:
             self._started[name] = subprocess.Popen(
@@ -41,7 +42,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
-                start_new_session=True,  # Ray's reaper kills its own process group
+                start_new_session=True,  # Ray's reaper kills its process group
                 preexec_fn=_before_it_runs,
             )
         finally:

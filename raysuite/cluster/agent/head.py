@@ -1,4 +1,4 @@
-"""The first node: Ray's head, the MLflow server, and the count of nodes."""
+"""Run the first node: Ray's head, the MLflow server, suites to resume, and the list of nodes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from raysuite.errors import RaysuiteError
 # Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
 
 _RESTARTS, _WITHIN_S = 5, 600.0
-"""Maximum number of restarts without delay within that many seconds; the next one waits _REST_S."""
+"""Up to _RESTARTS restarts in _WITHIN_S seconds have no delay; the next waits _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""Seconds from a start to the first answer, on a busy node; a slower server is reported, and waited
-for."""
+"""Seconds within which even a busy node's server gives its first answer. After that, a warning is
+logged, and the head keeps waiting."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
 """Bytes at the end of the server's output that are searched for its last error."""
@@ -41,8 +41,8 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """Keeps one MLflow server running while the head runs. If it fails, the cluster continues
-    without it."""
+    """Keeps one MLflow server running. If the server fails, the cluster continues without
+    MLflow."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file that the server's output goes to."""
@@ -50,21 +50,21 @@ class MlflowKeeper:
         self.answers = False
         """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why the server failed. A server that has answered before is restarted after a rest."""
+        """Why the server failed. A server that has ever answered is restarted after _REST_S."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
         self._restarts: list[float] = []
         """Monotonic times of the restarts within the last _WITHIN_S seconds."""
         self._again = math.inf
-        """Monotonic time at which the rest after a failure ends."""
+        """Monotonic time of the next restart after a failure."""
         self._printed = 0
-        """Size of the output, in bytes, before the present server started."""
+        """Size of the output, in bytes, before the current server started."""
         self._late = False
         """Whether `error` means only that the server is still starting."""
         self._answered = False
-        """Whether the server has ever answered: before that, the database may be incomplete, or
-        half migrated to a newer MLflow."""
+        """Whether the server has ever answered. Before its first answer, the database may be
+        incomplete, or only partly migrated to a newer MLflow."""
         self._seen = (self.answers, self.error)
 
     def start(self, environment: Mapping[str, str]) -> None:
@@ -81,7 +81,7 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check and restart the server, copy its database; return whether `answers` or `error`
+        """Check or restart the server, copy its database; return if `answers` or `error`
         changed."""
         now = time.monotonic()
         if self.error and now > self._again:
@@ -93,7 +93,7 @@ class MlflowKeeper:
         return self._seen != before
 
     def save(self) -> None:
-        """Copy the database to the cluster's folder; an error, as from a full disk, is only
+        """Copy the database to the cluster's folder. An error, as from a full disk, is only
         logged."""
         if not self._answered:
             return
@@ -166,13 +166,11 @@ class MlflowKeeper:
 _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", re.IGNORECASE)
 
 
-# Suites that the head resumes, as jobs, as soon as Ray accepts jobs.
-# A new head resumes all suites without a driver. A running head resumes those whose driver was
-# killed or failed on this host.
+# The head resumes suites as jobs, as soon as Ray accepts jobs. A new head resumes all suites
+# without a driver. A running head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds, from the head's first answer, in which a suite must be submitted: on a busy node the job
-server starts late."""
+"""Seconds for which the head tries to submit a suite: on a busy node the job server starts late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
 """Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
@@ -182,12 +180,11 @@ _SUBMIT_S = 15.0
 class _Waiting:
     resume: Resume
     job: str
-    """The id for the suite's job."""
     until: float
 
 
 class Resuming:
-    """Suites that are still to be submitted. Each suite has a job of its own, and never two."""
+    """Suites that are still to be submitted. A suite has at most one job at a time."""
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder
@@ -245,7 +242,7 @@ class Resuming:
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # an earlier submission whose answer came too late may have made the job: look for its id
+        # look for the job first: an earlier submission with a late answer may have succeeded
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
@@ -254,7 +251,7 @@ class Resuming:
 _COUNT_EACH_S = 2.0
 """Seconds between two counts of the nodes; until all have joined, every check counts them."""
 _WARNING_S = 60.0
-"""Seconds between the warning and the end, if the site does not set them."""
+"""Seconds from SLURM's warning to the end of the job, for a site without `warn_seconds`."""
 
 
 class HeadNode:
@@ -264,7 +261,6 @@ class HeadNode:
         self._node = node
         self._mlflow: MlflowKeeper | None = None
         self._outside = ""
-        """The address of this node for clients."""
         self._relay: Relay | None = None
         self._environment: dict[str, str] = {}
         self._resuming = Resuming(node.folder)
@@ -342,8 +338,8 @@ class HeadNode:
             self._relay = None
 
     def _tell_where(self) -> None:
-        """Write the cluster's addresses before Ray answers: the other nodes try to connect until it
-        answers, without losing time."""
+        """Write the cluster's addresses, even before Ray answers: the other nodes try to connect
+        until it answers, so no time is lost."""
         node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(

@@ -23,10 +23,10 @@ def clear_away(
     """End the agent's processes, remove its temporary folder; return a line for each unexpected
     finding.
 
-    MLflow's database in the folder may be newer than the copy in the cluster's folder: on the head
-    it is copied there first, if its server had answered. A running agent is left alone, and so is a
-    folder that is not the agent's: /tmp may have been emptied since, and another user may have made
-    this folder.
+    On the head, MLflow's database in the temporary folder is first copied to the cluster's folder,
+    if it is newer than the copy there and its server has answered. A running agent keeps its
+    folder. A folder that is not the agent's is not touched: /tmp may have been emptied since, and
+    another user may have made the folder.
     """
     wrong = []
     left = folder.left_nodes()
@@ -84,7 +84,7 @@ def _bring_home(
 ) -> None:
     temp = Path(node.temp)
     if not (temp / "mlflow" / ANSWERED).exists():
-        return  # the database may be half made, or half migrated
+        return  # the database may be incomplete, or only partly migrated
     if _is_newer(temp / "mlflow" / DATABASE, folder.mlflow / DATABASE):
         tell(f"MLflow's database is taken over from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()

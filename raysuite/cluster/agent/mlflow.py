@@ -1,7 +1,7 @@
 """The cluster's MLflow server, with a password and its database on the head's own disk.
 
-SQLite on a network file system corrupts with several writers (optuna#815): the database is restored
-from the cluster's folder at the start, and copied back at intervals and at the end.
+Several writers can corrupt a SQLite database on a network file system (optuna#815). So the database
+is restored from the cluster's folder at the start, and copied back at intervals and at the end.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _GENERATIONS = 3
 _GENERATION_S = 3600.0
 """Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file next to the database, written at the server's first answer: the database is then
+"""A file next to the database, written at the server's first answer, when the database is
 complete."""
 _NICENESS = 10
-"""Lower priority than Ray and its workers: the server must not slow their start or a measured
+"""MLflow has a lower priority than Ray and its workers: it must not slow a start or a measured
 run."""
 log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
-    """Command line, environment and files of the server, which `children` starts as `mlflow`."""
+    """The server's command line, environment and files. `Children` starts it as `mlflow`."""
 
     NAME = "mlflow"
 
@@ -80,7 +80,8 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable for the next agent, after a kill."""
+        """Write a file that marks the database as usable for the agent that follows a killed
+        one."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
@@ -107,9 +108,10 @@ class MlflowServer:
 
 
 def _read_url(file: Path) -> str:
-    """The database's URL from `file`. Messages do not show it, because it may contain a password.
+    """The database's URL from `file`. Messages do not show the URL, because it may contain a
+    password.
 
-    Raises UserError, and MissingPartError if the database's driver is not installed.
+    Raises UserError, or MissingPartError if the database's driver is not installed.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
@@ -185,8 +187,8 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
     _GENERATION_S seconds. Raises sqlite3.DatabaseError if the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    # Created here, because sqlite would use the umask. The copy is a single file, as no process
-    # writes to it.
+    # The file is created here, because SQLite would create it with the umask's mode. The copy needs
+    # no journal files, because no other process writes to it.
     fresh.unlink(missing_ok=True)
     try:
         private.create(fresh, "")

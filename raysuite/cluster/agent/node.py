@@ -1,5 +1,4 @@
-"""A node of the cluster: its environment, its Ray, and the main loop of nodes other than the
-head."""
+"""A node of the cluster: its environment, its Ray, and the main loop of worker nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
-# The environment of a node's processes: paths of secrets, never secrets.
+# The environment of a node's processes. It has paths of secrets, never secrets.
 
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
@@ -43,7 +42,7 @@ _RAY = {
     # the dashboard's modules are read from a busy file system
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job has a minute for a checkpoint
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills 30 s after its signal
 }
 
 
@@ -72,13 +71,13 @@ def node_variables(
     }
 
 
-# slurmstepd, the process that holds this node's part of a step: the parent of its task.
-# If it dies, for example by a memory limit or an administrator's signal, its tasks live on without
-# SLURM: SLURM neither ends them with the job nor notifies srun.
+# slurmstepd runs this node's task of a step, as its parent. If slurmstepd dies, for example by a
+# memory limit or an administrator's signal, the task continues, but SLURM neither ends it with the
+# job nor notifies srun.
 
 
 class Step:
-    """Watches slurmstepd. Outside of SLURM there is none, and `is_lost` is always false."""
+    """Watches slurmstepd. Outside SLURM, `is_lost` is always false."""
 
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
         # in an image, the agent is a descendant of the task
@@ -172,7 +171,7 @@ class ThisNode:
         return node_variables(self.folder, self.address, mlflow, self.temp, site.environment)
 
     def start_ray(self, gcs: str, environment: dict[str, str]) -> None:
-        """Start Ray, with a new folder each time."""
+        """Start Ray with a new temporary folder."""
         ray_temp = self.temp / "r"
         shutil.rmtree(ray_temp, ignore_errors=True)
         words = start_words(self.place, self.address, self.ports, gcs, ray_temp)
@@ -187,14 +186,14 @@ class ThisNode:
 
     def ray_ended(self) -> bool:
         """Whether Ray ended by itself. A signal to all processes may reach Ray before this agent,
-        so wait for it."""
+        so wait 2 s for the signal if Ray has ended."""
         if self.children.status(RAY) is None:
             return False
         self.signals.wait(2.0)
         return not self.signals.ended
 
     def end_ray(self) -> str:
-        """End Ray. Return why it had ended before, from its logs or from its last printed line."""
+        """End Ray. Return why it failed, from its logs or its last printed line."""
         self.children.end(RAY, _RAY_END_S)
         printed = self.folder.log_of(self.place.host).read_text("utf-8", "replace").splitlines()
         return ray_start.reason(self.temp / "r") or (printed or ["it printed nothing"])[-1]
@@ -245,7 +244,7 @@ class WorkerNode:
 
     def _find_head(self) -> Head | None:
         """The head of this start of the step, once it can be reached; None if this node or the head
-        has to end first."""
+        has to end before."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:
@@ -344,7 +343,7 @@ class Signals:
         return warned
 
     def wait(self, seconds: float) -> None:
-        """Sleep, unless asked to end."""
+        """Sleep until the time is over, or until the end is requested."""
         deadline = time.monotonic() + seconds
         while not self.ended and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_STEP_S, left))

@@ -26,7 +26,7 @@ class Place:
     index: int
     """0 for the head."""
     incarnation: str
-    """An id that is new at each start of the step; the same on all nodes."""
+    """An id that is new at each start of the step, and equal on all nodes."""
     cpus: int | None
     gpus: int | None
     memory: int | None
@@ -38,8 +38,8 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """The node of this process: from variables of SLURM or the launcher, or that of a local
-    cluster."""
+    """The node of this process, from variables of SLURM or of the launcher, or from a local
+    site."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
@@ -121,10 +121,11 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """The address on the site's interface; without one, the address on the route to `head`.
+    """The address on the site's interface; if the site names none, the address on the route to
+    `head`.
 
-    `head` is None on the head itself: its address is then that of the name by which SLURM knows the
-    node. Raises UserError if there is no such address.
+    `head` is None on the head itself: its address is then looked up by its name in SLURM. Raises
+    UserError if there is no such address.
     """
     ours = own_addresses()
     if site.interface is not None:

@@ -1,5 +1,4 @@
-"""Forward the head's servers to a second address, for clients on a network that nodes do not
-use."""
+"""Forward the head's servers to a second address, for clients on another network than the nodes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The formats of data sets on disk: one module each, loaded on use.
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)` and
-`to_check(target, decode, write_index)`. All modules but `own` also have `detect(path, names)`: the
-format of the folder `path`, if the module reads it. `names`: the names of the entries in and below
-this folder.
+`to_check(target, decode, write_index)`. The modules of DETECTED also have `detect(path, names)`,
+which returns the format of the folder `path`, or None. `names` has the names of the entries in and
+below this folder.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ def count(data: DataOptions) -> Counts:
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Count a user's own data set whose samples go to the network as they are. Raises as
-    `count`."""
+    """Count a user's own data set whose samples go to the network unchanged. Raises as `count`."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
-    """Prepare the data set on this machine's disk, and return where it is.
+    """Prepare the data set on this machine's disk, and return its place.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
     checksums; all other sets are read in place, and only their listing is kept in the cache. May be

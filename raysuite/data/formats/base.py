@@ -68,9 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """The files with these names, or these names plus the suffix `packed`, from the one of
-    `folders`, below the set's folder, that has most of them. Raises DataError with the missing
-    names."""
+    """Find the files `names`, with or without the suffix `packed`, in the one of `folders` (below
+    the set's folder) that has most of them. Raises DataError with the missing names."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -98,7 +97,7 @@ class _Arrays:
 
     @classmethod
     def read(cls, folder: Path, split: str) -> Self:
-        """Memory-map what `write` wrote."""
+        """Memory-map the arrays that `write` wrote."""
         files = (folder / f"{split}-{field.name}.npy" for field in fields(cls))
         return cls(*(np.load(file, mmap_mode="r") for file in files))
 
@@ -166,7 +165,7 @@ class Source(ABC):
 
 
 class TensorSource(Source):
-    """A split whose samples go to the network as they are."""
+    """A split whose samples go to the network unchanged."""
 
     @abstractmethod
     def sample(self, number: int) -> Any:
@@ -186,7 +185,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as in a training epoch; if `draw` is None, as in validation."""
+        """The samples as the network gets them: for training if `draw` is given."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
@@ -204,8 +203,8 @@ class OpenFile:
     """A file of which any part can be read, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
-    copying some kilobytes, but end the process with SIGBUS if the file is cut short or the disk
-    fails.
+    copying some kilobytes, but would end the process with SIGBUS if the file is cut short or the
+    disk fails.
     """
 
     def __init__(self, path: Path) -> None:

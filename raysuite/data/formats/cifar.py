@@ -33,7 +33,7 @@ RECORD = 1 + PLANES
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 )
-"""batches.meta.txt of the archives."""
+"""Class names by label, as in batches.meta.txt of the archives."""
 
 
 def find(data: DataOptions) -> dict[str, list[Path]]:
@@ -241,7 +241,7 @@ class _Kind:
 
 @dataclass
 class Array:
-    """numpy.ndarray as in its pickle; `kind` is a type code such as u1 or i8."""
+    """Replaces numpy.ndarray; `kind` is a type code such as u1 or i8."""
 
     kind: str = ""
     shape: tuple[int, ...] = ()

@@ -192,7 +192,7 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
             try:
                 shapes[path] = shape(path, dimensions)
                 if path.suffix == ".gz" or path is labels:
-                    unpack(path, dimensions, unpacked)  # completely, to check that it works
+                    unpack(path, dimensions, unpacked)  # all of it, as a check
             except DataError as error:
                 part.broken(path, error)
         if len(shapes) < 2:

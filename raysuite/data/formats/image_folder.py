@@ -42,7 +42,7 @@ LABEL_FILES = (
 )
 """Files with the classes of validation images that lie in one flat folder."""
 _THREADS = 8
-"""Folders listed in parallel: network file systems have a high latency, but not a low rate."""
+"""Number of folders that are listed in parallel, as network file systems have a high latency."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
 
 
 def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """The images below `root`; errors in its folders are in `wrong`.
+    """The images below `root`; the field `wrong` of the result has the errors in its folders.
 
-    Both splits need all classes; with `val_may_lack`, only train does. With `skip`, neither split
-    needs all classes, and a class needs no training image.
+    Both splits need all classes; with `val_may_lack`, only the training split does. With `skip`,
+    neither split needs all classes, and a class needs no training image.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
@@ -359,7 +359,7 @@ class Source(base.Source):
 
     def read(self, sample: int) -> tuple[bytes, int]:
         try:
-            with open(self._path(sample), "rb", buffering=0) as file:  # a third of the time
+            with open(self._path(sample), "rb", buffering=0) as file:  # takes a third of the time
                 return file.read(), int(self._listing.labels[sample])
         except OSError as error:
             raise DataError(

@@ -1,7 +1,7 @@
 """The user's own data set for any task but classification: `data_set[i]` -> (inputs, targets).
 
 Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these, and go
-to the network and the loss as they are. `data.augment` is for images with masks: see
+to the network and the loss unchanged. `data.augment` is for images with masks: see
 raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which

@@ -4,8 +4,9 @@ A record is: length (uint64), masked CRC-32C of the length (uint32), the data, m
 data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 The index has a line `offset size` per record, in bytes, headers included, as written by NVIDIA's
-tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. It is
-built from its published description, so that neither TensorFlow nor a protobuf compiler is needed:
+tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. The
+message class is built from the published description, so that neither TensorFlow nor a protobuf
+compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -97,7 +98,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted, in the folder or else one level below; no indices."""
+    """The sorted files that match a pattern, without indices, in the folder or one level below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -330,7 +331,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, by feature name, and the features `more`."""
+    """An Example with an encoded image and a label under these names, and `more` features."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -345,7 +346,7 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks one of them.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks such a feature.
     """
     example = _Example()
     try:
@@ -554,7 +555,7 @@ def check_shard(
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     """The records' places: from the file itself, and after a damaged length from the index. Errors
-    in either are added to `part`."""
+    in the file and in the index are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:

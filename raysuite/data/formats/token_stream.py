@@ -6,9 +6,9 @@ Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), 
 dtype and the position of each sequence. The stream consists of these sequences in order; as in
 Megatron-LM, samples cross the borders of documents.
 
-Sample i has the inputs tokens[i T : (i + 1) T], and as targets the token after each of them, so
-that an epoch predicts every token once, except the first. The last sample can have fewer tokens:
-the rest of its targets are IGNORED_TOKEN.
+With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. Its targets are the
+tokens that follow each input, so that an epoch predicts every token once, except the first. The
+last sample can have fewer tokens: the rest of its targets are IGNORED_TOKEN.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """array[first : first + length]"""
+    """The tokens array[first : first + length]."""
 
     array: NDArray[np.integer[Any]]
     place: str

@@ -1,4 +1,4 @@
-"""The table of loaders: one module each, loaded on use."""
+"""Make the loader that a spec names; its module is imported on use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def make_loader(
 ) -> Loader:
     """The loader that `options` names, for one split, with its batches on `device`.
 
-    `channels_last`: the network's memory format of images, in which they are written on a GPU.
-    `images`: whether the worker needs images; if False, only labels are read.
+    `channels_last`: whether a GPU gets images in this memory format. `images`: whether the worker
+    needs images; if False, only labels are read.
 
     Raises MissingPartError if the loader is not installed, and DataError if it cannot load this
     data set on this device.

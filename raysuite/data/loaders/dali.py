@@ -1,4 +1,4 @@
-"""NVIDIA DALI; raysuite chooses the order of samples."""
+"""Load by NVIDIA DALI, in raysuite's order of samples."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class DaliLoader:
         return [images, *(parts[name] for name in self._fed)], got.labels
 
     def _next(self) -> list[Any]:
-        """Called by DALI for each batch; StopIteration ends its epoch."""
+        """Called by DALI for each batch; StopIteration ends DALI's epoch."""
         inputs, labels = next(self._feed)
         self._labels.append(labels)
         return inputs
@@ -193,8 +193,8 @@ class DaliLoader:
             inputs = self._inputs()
             images = self._decoded(inputs)
             if grey and prepared.encoded:
-                # Not by the decoder, whose grey differs: JPEG's stored luma, or a PNG's grey by its
-                # gamma.
+                # The decoder is not used for this, as its grey differs: it takes a JPEG's stored
+                # luma, and applies a PNG's gamma.
                 images = fn.color_space_conversion(
                     images, image_type=types.DALIImageType.RGB, output_type=types.DALIImageType.GRAY
                 )

@@ -1,4 +1,4 @@
-"""Only labels, for workers that need no images: the later stages of a pipeline."""
+"""Load only labels, for workers that need no images: the later stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LabelLoader:
         self._classes = prepared.facts.classes
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice. Raises DataError for an unreadable label or one outside the
+        """One Batch per Slice. Raises DataError for a label that is unreadable or outside the
         classes."""
         for each in slices:
             found = [label_of(self._source, sample, self._classes) for sample in each.ids.tolist()]

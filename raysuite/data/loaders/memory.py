@@ -1,4 +1,4 @@
-"""The whole set, decoded once into memory that all workers of a node share."""
+"""Decode the whole set once, into memory that all workers of a node share."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class MemoryLoader:
     """Crops decoded images into batches, in threads that prefetch.
 
     The first worker of a node decodes the split, on all its cores, while the other workers wait.
-    Images keep their own size, and views are cut from them as in `native`. An image that cannot be
-    decoded is left out, and raises its error when a batch needs it.
+    Images keep their size, and views are cut from them as in the loader `native`. An image that
+    cannot be decoded is left out, and raises its error when a batch needs it.
     """
 
     def __init__(

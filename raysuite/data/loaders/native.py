@@ -27,14 +27,14 @@ from raysuite.spec.loaders import NativeOptions
 Loaded = tuple[Tensor, Tensor]
 """Images, uint8 [b, H, W, C] or fp32 [b, C, H, W], and labels [b] int64."""
 Room = Callable[[int], Tensor]
-"""Memory for a batch's images."""
+"""Number of images -> memory for a batch of them."""
 
 _PART = 16
-"""Images per task: few enough to divide a batch among threads, enough to draw views together."""
+"""Images per task: few, so that threads share a batch, but enough to draw views efficiently."""
 
 
 class InThreads:
-    """Threads that share each batch and load ahead; with 0 threads, batches on demand."""
+    """Threads share each batch and load ahead; with 0 threads, batches are loaded on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -156,7 +156,7 @@ class _Images(Dataset[Loaded | DataError]):
 
 
 def process_context() -> multiprocessing.context.ForkServerContext:
-    """The way in which loading processes are started."""
+    """Start loading processes from a fork server."""
     # A training process has threads (CUDA, NCCL, Gloo, Ray), so a forked child may hang. The server
     # imports this module once, and its children start in milliseconds.
     context = multiprocessing.get_context("forkserver")

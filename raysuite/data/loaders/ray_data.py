@@ -1,4 +1,4 @@
-"""Ray Data, streaming in raysuite's order."""
+"""Load by Ray Data, in raysuite's order of samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Blocks of object store memory allowed for each block in progress or ready, inputs included."""
+"""Object store memory, in blocks, that is allowed for each block in progress or ready."""
 
 
 class RayDataLoader:
@@ -173,7 +173,7 @@ class RayDataLoader:
         return decoded, ahead
 
 
-# Code that runs in Ray Data's tasks: slices in, decoded batches out.
+# Code that runs in Ray Data's tasks: it gets slices and returns decoded batches.
 
 _SLICES = "slices"
 """The input column of a task: a pickled list of Slices."""

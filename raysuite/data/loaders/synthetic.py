@@ -1,4 +1,4 @@
-"""Random tensors that are already on the device: the throughput limit without any loading."""
+"""Random tensors that are already on the device, to measure throughput without loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that go to the network as they are: tokens, and samples of the user's own data sets."""
+"""Load samples that go to the network unchanged: tokens, and the user's own samples."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Batches(Dataset[Any]):
 
 
 class _Here:
-    """Batches on demand or, with threads, loaded ahead by the threads."""
+    """Loads batches on demand or, if there are threads, ahead in these threads."""
 
     def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
@@ -133,14 +133,14 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor, an array or a number as a contiguous tensor, with the dtype after stacking."""
+    """A tensor, an array or a number as a contiguous tensor, with the dtype that stacking gives."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))
 
 
 def _as_given(tensor: Tensor, like: Any) -> Any:
-    """A tensor from `_tensor` as the kind of `like`: a tensor, an array or a number."""
+    """Convert a tensor from `_tensor` to the kind of `like`: a tensor, an array or a number."""
     if isinstance(like, Tensor):
         return tensor
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor.item()

@@ -1,8 +1,8 @@
 """Writing a SyntheticSet to its folder, which exists only once the set is complete.
 
-Everything is written chunk by chunk into a hidden folder next to it. A line in the hidden folder's
-journal records each complete chunk. When all chunks are complete, the hidden folder is renamed
-(docs/decisions/files-appear-by-rename.md).
+All files are written chunk by chunk into a hidden folder next to that folder. A line in the hidden
+folder's journal records each complete chunk. When all chunks are complete, the hidden folder is
+renamed (docs/decisions/files-appear-by-rename.md).
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it exists. If killed, call it again.
+    """Write the synthetic data set to `folder`, unless it exists. A killed call can be repeated.
 
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.
@@ -369,7 +369,7 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
 
 
 def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
-    """Write what readers need in addition to the images, and give the folder its final name."""
+    """Write class names and manifest, and give the folder its final name."""
     names = "".join(f"{name}\n" for name in synthetic.class_names).encode()
     if synthetic.form == "tfrecord":
         write_whole(work / CLASSES_FILE, names)

@@ -71,7 +71,7 @@ _LABELS, _PICTURES, _PATTERNS = range(3)
 """First numbers of the seeds, so that different purposes use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
-"""Standard deviation of the two fields together; pixels are from 0 to 255."""
+"""Range of the standard deviation of the two fields together; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
 """The strength of a class's pattern in one of its pictures."""
@@ -168,7 +168,7 @@ def _direction(draw: np.random.Generator) -> NDArray[np.float64]:
 def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pixels:
     """One of scikit-learn's scans of the digit, slightly distorted: [side, side, 1].
 
-    It fills 20 of 28 pixels, as in MNIST. train and val use different scans.
+    The digit fills 20 of 28 pixels, as in MNIST. train and val use different scans.
     """
     scans = _scans()[label]
     kept = scans[::5] if split == "val" else [scan for i, scan in enumerate(scans) if i % 5]

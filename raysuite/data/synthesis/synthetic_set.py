@@ -33,12 +33,12 @@ _PER_SHARD = {"train": 1251, "val": 391}
 """Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
-"""The fewest training images per class in a part of a set with many classes."""
+"""Smallest number of training images per class in sets with more than ten classes."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time; if killed, it loses at most one chunk."""
+    """The part of a set that a process writes at a time. A killed process loses one chunk."""
 
     split: Split
     number: int
@@ -122,7 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; None: the official set's value.
+    """The parameters of a synthetic version of a named set. Arguments of None give official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more

@@ -1,8 +1,8 @@
 """Optuna, through its ask-and-tell interface.
 
-The study is rebuilt for each suggestion from the trials' results. Its random state depends only on
-the sweep's seed and the trial's number, so that a resumed sweep continues as if it had not been
-interrupted.
+The study is rebuilt for each suggestion from the trials' results. The random state of a suggestion
+depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same
+suggestions as an uninterrupted sweep.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _DIGITS = 6
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
-    """Optuna's distribution: of quantiles for a normal distribution, of indices for equally likely
-    steps and for listed values (which may be whole blocks), of numbers in a range for others."""
+    """The distribution from which Optuna draws: quantiles for a normal distribution; indices for
+    equally likely steps and for listed values (which may be whole blocks); else numbers in a
+    range."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
@@ -90,7 +91,7 @@ def internal_value(dimension: Dimension, value: Any) -> Any:
 
 
 def ordered(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Dimension]]:
-    """Each key and dimension, after the keys on which its conditions depend."""
+    """All keys with their dimensions, each after the keys on which its conditions depend."""
     known: set[str] = set()
     while len(known) < len(space):
         for key, dimension in space.items():
@@ -107,8 +108,8 @@ def _short(value: float) -> float:
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
-    """Training time of the longest trial that counts, in seconds: a bound of times to the
-    target."""
+    """Training time of the longest trial that counts, in seconds: an upper bound of all times to
+    the target."""
     curves = [trial.curve for trial in trials if trial.counts and trial.curve]
     return max((curve[-1][1] for curve in curves), default=0.0)
 
@@ -118,9 +119,10 @@ def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
 
     `longest` is `longest_s` of all trials.
 
-    A trial that missed its target has no time to the target. Its objective is above those of all
-    trials that met the target, and higher the worse its primary metric is: values near the target
-    are worth searching, and before any trial has met it, this is the only information.
+    A trial that missed its target has no time to the target. The objective of this trial is higher
+    (worse) than the objectives of all trials that met the target, and grows as the trial's primary
+    metric gets worse. So the sampler searches near trials that almost met the target, even before
+    any trial has met it.
     """
     value = trial.goals.get(goal)
     reached = next((trial.goals[each] for each in QUALITY if each in trial.goals), None)

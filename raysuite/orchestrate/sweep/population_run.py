@@ -1,8 +1,9 @@
-"""A population whose trials wait for each other (PBT): they are compared when all are at the end of
-an interval, then resumed from their own checkpoints or from those of better trials.
+"""A population whose trials wait for each other (PBT). Trials are compared when all have reached
+the end of an interval; then each is resumed from its own checkpoint or from that of a better trial.
 
 The journals contain its whole state. No trial continues before each PBT step is written and each
-checkpoint to be taken is copied. So a driver that replaces a killed one makes the same decisions.
+checkpoint to be taken is copied. So a new driver makes the same decisions as the killed driver that
+it replaces.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Population:
         if not held <= left:
             return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
-        if incomplete:  # repeat: the driver was killed before these checkpoints were complete
+        if incomplete:  # repeat these: the driver was killed before their checkpoints were complete
             return incomplete
         members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
         standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]

@@ -37,7 +37,7 @@ from raysuite.train.stop_together import Prune
 
 ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
-scheduler got them. It can differ from the order of these times."""
+scheduler got them. This order can differ from the order of the times."""
 _ORDER_BEFORE = "heard.jsonl"
 """The file's name in results of earlier versions."""
 
@@ -47,7 +47,7 @@ _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """The attributes of a trial that Ray Tune's schedulers need. Equal for a resumed trial."""
+    """The attributes of a trial that Ray Tune's schedulers need. Resumed trials keep their id."""
 
     trial_id: str
 
@@ -77,8 +77,8 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
 
 
 _LOWEST = -1e300
-"""For ASHA in place of minus infinity: its cutoff is interpolated between two values. The median
-rule leaves infinities out."""
+"""Replaces minus infinity for ASHA, which interpolates its cutoff between two values. The median
+rule ignores infinities."""
 
 
 class JournaledScheduler(FIFOScheduler):
@@ -104,13 +104,13 @@ class JournaledScheduler(FIFOScheduler):
             return
         self._plans[plan.run_id] = plan
         if self._scheduler is not None:
-            # Tune draws brackets from numpy's random state: a resumed trial gets the same one
+            # Tune draws brackets from numpy's random state: a resumed trial gets the same bracket
             with _numpy_seeded(self._search.seed, plan.index):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass the journals' epochs to the scheduler: first those that it has had before, in the
-        same order, then the rest."""
+        """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
+        attempts, in the same order, then the rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
@@ -163,7 +163,7 @@ class JournaledScheduler(FIFOScheduler):
             stopping.request_prune(self._results.folder, run_id, self._pruned[run_id])
 
     def settle(self, plan: RunPlan) -> None:
-        """Record the end of a pruned run whose workers were lost before they recorded it."""
+        """Record the end of a pruned run whose workers were lost before they recorded the end."""
         run_id = plan.run_id
         prune = self._pruned.get(run_id)
         if prune is None or self._results.end_of(run_id) is not None:
@@ -179,7 +179,8 @@ class JournaledScheduler(FIFOScheduler):
         Journal(self._results.journal_file(run_id)).write(record)
 
     def _value(self, epoch: EpochFinished, task: TaskFacts) -> tuple[float | None, int]:
-        """The value by which runs are compared at one epoch, and a sign: with it, higher is better.
+        """The value by which runs are compared at one epoch, and the sign by which it is multiplied
+        so that higher is better.
 
         With a time to the target as the goal, the primary metric is compared. None if the whole
         epoch was warm-up: the first later epoch with a value is used.

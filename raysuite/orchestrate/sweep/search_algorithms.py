@@ -28,13 +28,14 @@ def draws_replacements(search: SearchOptions) -> bool:
 
 
 class Drawn:
-    """Values that do not depend on results of other trials."""
+    """Chooses values that do not depend on results of other trials."""
 
     def __init__(self, search: SearchOptions) -> None:
         self._search = search
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The first values that are neither a trial's nor left out; None if there are no more.
+        """The first values that no trial has and that are not in `left_out`; None if there are no
+        more.
 
         `trials` are all trials so far, including running ones; `left_out` are infeasible values,
         which become no trial.

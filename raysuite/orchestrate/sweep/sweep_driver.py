@@ -1,4 +1,4 @@
-"""The driver of a sweep: Ray Tune in its own thread, the listener's callbacks in the caller's."""
+"""The driver of a sweep: Ray Tune runs in its own thread, the listener in the caller's thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
     """Make the trials that RESULTS/search.json requests and that have not ended yet.
 
     Return the request that stopped the sweep before its end, if any. `resume`: the results contain
-    trials of an earlier attempt, and unfinished ones are resumed first, from their checkpoints.
+    trials of an earlier attempt; unfinished trials are resumed first, from their checkpoints.
     """
     found = results.search()
     assert found is not None, "results of a sweep"

@@ -34,8 +34,8 @@ FOLDER = "batches"
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
     """The plan with its batch size, and with the search in its journal; None if no size was found.
 
-    The reason is then recorded, unless the sweep was asked to stop. `deadline`: time at which the
-    search is ended, in seconds since 1970.
+    If no size was found, the reason is recorded, unless the sweep was asked to stop. `deadline`:
+    time at which the search is ended, in seconds since 1970.
     """
     from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
@@ -106,7 +106,7 @@ class WarmWorkers:
 
     def epochs(self) -> Iterator[str | None]:
         """The epochs of the started run as lines of its journal, without values per step, until the
-        run or its workers end. None ten times per second while there is no new line."""
+        run or its workers end. Yields None ten times per second while there is no new line."""
         number = self._number
         for place in count():
             key = f"report/{number}/{place}"
@@ -144,8 +144,8 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """The address at which new workers find jobs, and the number of their first job, the
-        current one."""
+        """The address at which new workers find jobs, and the number of the current job, their
+        first."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
@@ -166,8 +166,8 @@ class Request(BaseModel):
 
 
 def as_text(model: BaseModel) -> str:
-    """JSON of a pydantic model: Ray Tune would rename values of nested ones. (Pydantic's own JSON
-    is UTF-8, which not all file names are.)"""
+    """JSON of a pydantic model: Ray Tune would rename values of nested models. (Pydantic's own JSON
+    would fail for file names that are not UTF-8.)"""
     return json.dumps(model.model_dump(mode="json"))
 
 
@@ -179,7 +179,7 @@ class Setting:
     path: str
     """The driver's working folder."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Ray's settings, and the driver's own: the environment of an existing cluster differs."""
+    """The driver's variables for Ray and raysuite: an existing cluster has other values."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
@@ -204,7 +204,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if decided is None:
             return
         plan = decided
-        # when `report` returns, the driver has replaced the plan by the new one
+        # when `report` returns, the driver has replaced its plan by this one
         ray.tune.report({"plan": as_text(plan)})
     for line in _epochs(plan, results, deadline, request.segment):
         ray.tune.report({"epoch": line})
@@ -247,7 +247,6 @@ def _start(
 
 
 def _release() -> None:
-    """End the workers of the previous trial."""
     global _workers
     if _workers is not None:
         _workers.end()
@@ -255,7 +254,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record an end for a run without one, unless it was stopped or waits for other trials."""
+    """Record the end of a run without a recorded end, unless it was stopped or waits for trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

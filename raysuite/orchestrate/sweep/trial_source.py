@@ -101,12 +101,12 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible values count as draws, so they are read; those of a grid are tried again
+        # infeasible draws count as draws, so they are read; a grid's are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
-        """Trials that wait at the end of an interval for the others of their population."""
+        """Trials that wait at the end of an interval for the other trials of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in self._plans)
         """Whether the whole population has been chosen, as is the case after its first PBT step."""
         self._has_changed = True
@@ -215,7 +215,7 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether to choose the next trial later, so that it can use results of running ones."""
+        """Whether to choose the next trial later, when results of running trials are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -231,8 +231,8 @@ class TrialSource(Searcher):
         self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
-        """Whether this cluster can execute the run; if not, that is recorded."""
-        wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
+        """Whether this cluster can execute the run; if not, record the run as infeasible."""
+        wrong = [*unknown_model(plan.spec), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
             message = "; ".join(str(mistake) for mistake in wrong)
@@ -240,8 +240,7 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan; infeasible ones are reported, and recorded if they have a
-        plan."""
+        """The next feasible plan. Infeasible values are reported, and their plans recorded."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
@@ -273,7 +272,7 @@ class TrialSource(Searcher):
         return None
 
     def _trials(self) -> list[TrialFigures]:
-        """Every trial chosen so far; ended ones' journals are read once."""
+        """Every trial chosen so far; the journals of ended trials are read only once."""
         found = []
         for plan in self._plans:
             trial = self._ended.get(plan.run_id)

@@ -1,14 +1,14 @@
 """PipeDream and PipeDream-2BW: the pipeline stays full from step to step.
 
-A stage's backward pass of micro-batch k comes after later forward passes, but uses the weights of
-its own forward pass of k, whatever updates came in between: these weights are stashed (Narayanan et
-al. 2019, "PipeDream", section 3.3; 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section
-3.1). The gradient is applied to the newest weights. The schedule decides which version a pass uses.
-BatchNorm's running statistics have only one version, that of the newest pass.
+A stage updates its weights between the forward and the backward pass of a micro-batch. Both passes
+use the weights of the forward pass, which are stashed (Narayanan et al. 2019, "PipeDream", section
+3.3; 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1). The gradient is applied
+to the newest weights. The schedule decides which version a pass uses. BatchNorm's running
+statistics have only one version, that of the newest pass.
 
-Autograd saves the weight tensors themselves for the backward pass, not their values: for the
-backward pass, the stash sets the tensors to the values of the earlier version. An update of a
-version that is still needed changes a copy. So n versions take n times the weights' memory.
+Autograd saves the weight tensors for the backward pass, but no copies of their values. Before a
+backward pass, the stash therefore sets the tensors to the values of the earlier version. An update
+of a version that is still needed changes a copy. n versions take n times the weights' memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class AsynchronousEngine(PipelineEngine):
-    """Each step is one update of each stage; some updates happen in later calls, or in `drain`."""
+    """Each step updates each stage once, but some updates happen in later steps or in `drain`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -101,7 +101,7 @@ class Stash:
 
     @contextmanager
     def used(self, version: int) -> Iterator[None]:
-        """Within the context, the weights are those of a version."""
+        """Set the weights to those of `version` within the context."""
         if version == self._version:
             yield
             return
@@ -117,7 +117,7 @@ class Stash:
         needed."""
         if oldest <= self._version:
             self._older[self._version] = self._given([each.data.clone() for each in self._weights])
-        # else autograd would refuse later backward passes, as weights were changed in place
+        # without this, autograd refuses later backward passes, as weights were changed in place
         with _unsafe_preserve_version_counter(tuple(self._weights)):
             yield
         self._version += 1

@@ -1,4 +1,4 @@
-"""A network as a flat list of blocks, between any two of which it can be cut."""
+"""Divide a network into a flat list of blocks; it can be cut between any two blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block:
 
     @property
     def modules(self) -> Iterator[nn.Module]:
-        """Every module of the block, submodules and the modules that contain them included."""
+        """Every module of the block, including submodules and their containers."""
         for part in self.parts:
             if isinstance(part, nn.Module):
                 yield from part.modules()
@@ -49,7 +49,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
     nn.Sequential, and any module with a method `layers()` that returns its parts in the order of
-    calls: each a module, a function without weights, or a sequence of these that is not cut.
+    calls. A part is a module, a function without weights, or a sequence of these that is not cut.
 
     Raises UserError for any other model, and for a parameter that is in no part or in two.
     """
@@ -78,14 +78,14 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 
 def entered(x: Tensor) -> Tensor:
-    """The input of a stage as the result of an operation: autograd does not allow a layer to change
-    a leaf, or a view of a leaf, in place."""
+    """Make the input of a stage the result of an operation, as autograd does not allow a layer to
+    change a leaf, or a view of a leaf, in place."""
     found: Tensor = _Entered.apply(x) if x.requires_grad else x
     return found
 
 
 class _Entered(torch.autograd.Function):
-    """Identity, without a copy."""
+    """The identity, without a copy."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
     if inspect.ismethod(getattr(model, "layers", None)):  # not if a submodule has that name
         return [[each] if callable(each) else list(each) for each in model.layers()]
-    from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and few workers need it
+    from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and rarely needed
 
     if isinstance(model, ResNet):
         stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]

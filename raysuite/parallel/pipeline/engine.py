@@ -1,13 +1,13 @@
-"""A network cut into stages, through which micro-batches pass; base of the pipeline engines.
+"""The base of the pipeline engines: micro-batches pass through the stages of a network.
 
 The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
-loads the images of that copy's micro-batches. All ranks load their labels, from which each rank
-derives how many samples it receives, and the last stage computes the loss. So micro-batches may
-differ in size, and equal those of one process that accumulates; each sample counts once, on the
-last stage.
+loads the images of that copy's micro-batches. All ranks load the labels, and thus know how many
+samples they receive. The last stage computes the loss and counts the samples. Micro-batches may
+therefore differ in size, and equal those of one process that accumulates gradients.
 
 Activations go to the next stage and their gradients to the stage before, with one process group for
-each direction and chunk: between two ranks of a group, transfers are in the order of micro-batches.
+each direction and chunk, so that transfers between two ranks of a group are in the order of
+micro-batches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class Groups:
     """The ranks that hold the same stages as this rank."""
 
     def close(self) -> None:
-        """Destroy the groups."""
         for group in (*self.forwards, *self.backwards, self.copy, self.alike):
             if group is not dist.GroupMember.NON_GROUP_MEMBER:
                 dist.destroy_process_group(group)
@@ -135,9 +134,9 @@ class Measured:
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
     """(operation, begin, end, seconds of waiting for other workers in between)."""
     waited_s: float = 0.0
-    """Seconds of waiting in the present operation."""
+    """Seconds of waiting in the current operation."""
     activation_bytes: int = 0
-    """The most bytes saved at the same time for backward passes, without weights."""
+    """Largest number of bytes saved at the same time for backward passes, without weights."""
     sent_bytes: int = 0
     """Bytes sent to other stages."""
 
@@ -173,7 +172,7 @@ class PipelineEngine(TorchEngine):
         cut = [blocks[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
         own = range(self.stage, self.schedule.stages, len(self.schedule.replicas))
         self.blocks = {stage: cut[stage] for stage in own}
-        # of the whole model, before other stages' modules are freed
+        # names in the whole model, read before other stages' modules are freed
         self._parameters = [name for name, _ in model.named_parameters()]
         whole = make_optimizer(model.parameters())
         self._whole_groups = whole.state_dict()["param_groups"]
@@ -240,8 +239,8 @@ class PipelineEngine(TorchEngine):
     def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive an operation's input from another stage, in the order of operations.
         `samples`: the size of each micro-batch of the step. `ahead`: begin before the operation's
-        turn, but only if the shape is known and the two ranks have exchanged data before: their
-        first transfer connects them, which blocks until both take part."""
+        turn, but only if the shape is known and the two ranks have exchanged data before. Their
+        first transfer makes the connection, which blocks until both ranks take part."""
         stage = operation.stage
         if operation in self._asked:
             return
@@ -282,8 +281,7 @@ class PipelineEngine(TorchEngine):
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
-        """The context of a forward pass: it chooses the weights of the pass, and how they are kept
-        for the backward pass."""
+        """The context of a forward pass, in which saved memory is counted if requested."""
         return self._kept(operation) if self.measured and self.measured.memory else nullcontext()
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
@@ -454,7 +452,7 @@ class PipelineEngine(TorchEngine):
         return x
 
     def _chunk(self, stage: int) -> int:
-        """The chunk of the stage that sends the activations."""
+        """The chunk, see `Schedule`, to which a stage belongs."""
         return stage // len(self.schedule.replicas)
 
     def _rank(self, stage: int, micro_batch: int) -> int:
@@ -511,12 +509,12 @@ class PipelineEngine(TorchEngine):
 
     @property
     def versions(self) -> int:
-        """The most versions of the weights that were held at the same time."""
+        """Largest number of weight versions that were held at the same time."""
         return 1
 
     def average_gradients(self) -> None:
-        """Average gradients over copies; within a copy, workers of the same stage each hold a part
-        of the sum."""
+        """Average gradients over copies of the pipeline. Within a copy, workers of the same stage
+        each hold a part of the sum."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         self._reduce(gradients, self.replicas)
 
@@ -586,8 +584,8 @@ class SynchronousEngine(PipelineEngine):
 
 
 class _MeasuredComm(TorchComm):
-    """Records waiting time: in the collectives for clipping and for fp16's overflow, stages wait
-    for each other."""
+    """Records the time of collectives as waiting: stages wait for each other when gradients are
+    clipped or checked for fp16 overflow."""
 
     def __init__(
         self, device: torch.device, waiting: Callable[[], AbstractContextManager[object]]
@@ -643,7 +641,7 @@ def _bytes(value: Tensor) -> int:
 
 
 def _kind(value: Any) -> tuple[int | None, Any]:
-    """The dtype's index and the shape of a tensor; None and the value of a number."""
+    """(index of the dtype, shape) of a tensor; (None, value) of a number."""
     if isinstance(value, Tensor):
         return _SENT_DTYPES.index(value.dtype), list(value.shape)
     return None, value

@@ -1,4 +1,4 @@
-"""The cuts of a network: the cost of each block, and the exact best contiguous partition."""
+"""Cut a network into stages: measure the cost of each block, and find the best partition."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     """The number of blocks in each stage: contiguous stages of at least one block that minimise the
     largest cost.
 
-    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. Exact, by dynamic
-    programming over (stages, first blocks), in O(stages * count^2). Among equally good partitions,
-    the one with shorter earlier stages is returned. Raises UserError with fewer blocks than stages.
+    `cost(stage, begin, end)` is the cost of blocks [begin, end) as a stage. The result is exact:
+    dynamic programming over (stages, first blocks), in O(stages * count^2). Among equally good
+    partitions, the one with shorter earlier stages is returned. Raises UserError with fewer blocks
+    than stages.
     """
     if count < stages:
         raise UserError(
@@ -70,7 +71,7 @@ def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
     """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
-    network has too few blocks, or another number than the sum of the options' partition."""
+    network has too few blocks, or not as many as the options' partition."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
@@ -94,8 +95,8 @@ def stage_cost(
 
     time: seconds per micro-batch for each worker of the stage. memory: bytes of all versions of the
     weights, of gradient and momentum, and of the activations of all micro-batches in flight. If the
-    stage recomputes activations, their inputs are counted instead, plus the activations of one
-    micro-batch.
+    stage recomputes activations, its inputs for these micro-batches are counted instead, plus the
+    activations of one micro-batch.
     """
 
     def sums(values: Sequence[float]) -> list[float]:
@@ -114,7 +115,7 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
+                given = costs[begin - 1].output_bytes if begin else 0  # the loader holds images
                 activations += held[part] * given
             else:
                 activations *= held[part]

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""Number of trials below which no importance is reported: a forest of fewer shows only chance."""
+"""With fewer trials, no importance is reported: it would be chance."""
 FEW = 30
-"""Number of trials below which the estimate is called rough."""
+"""With fewer trials, the estimate is called rough."""
 RESAMPLES = 20
 """Number of bootstrap samples of the trials; each has its own forest and seed."""
 TREES = 16
 MIDDLE = 0.8
-"""Share of the resamples between the whiskers."""
+"""Share of the bootstrap samples whose importances lie between the whiskers of the plot."""
 
 Sample = list[tuple[TrialFigures, float]]
 """Trials, each with the value by which they are compared."""
@@ -34,8 +34,8 @@ Sample = list[tuple[TrialFigures, float]]
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that one key alone explains: the median, and the limits of the
-    middle 80 % of the resamples. The rest is due to interactions of keys, and to noise."""
+    """Share of the goal's variance that one key alone explains: median of the bootstrap samples
+    and limits of their middle 80 %. Interactions of keys, and noise, explain the rest."""
 
     key: str
     middle: float
@@ -45,7 +45,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class Importances:
-    """The importance of each key, the largest first, or why there is none."""
+    """The importance of each key, the largest first, or the reason why there is none."""
 
     goal: Goal
     trials: int
@@ -53,7 +53,7 @@ class Importances:
     judged: str
     """The quantity by which trials were compared, as text."""
     resamples: int = 0
-    """Number of bootstrap samples with any variance to explain."""
+    """Number of bootstrap samples in which results differ."""
     keys: tuple[Importance, ...] = ()
     left_out: tuple[str, ...] = ()
     """Keys that some of the trials do not have."""
@@ -65,8 +65,8 @@ def importances(study: Study) -> Importances:
     Importance") by optuna, for the first goal.
 
     If trials were stopped early, all are compared by their best value up to the last epoch that
-    every trial finished: the trials that continued are a biased sample. If trials took the weights
-    of others (PBT), only the epochs up to PBT's first step count.
+    every trial finished, because the trials that continued are a biased sample. If trials took the
+    weights of other trials (PBT), only the epochs up to the first PBT step count.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
@@ -128,8 +128,8 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 
 
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
-    """The trials for optuna: numbers on the scale on which they were drawn (logarithmic for
-    `logs`), names as categories."""
+    """The trials for optuna: numbers on the scale on which they were drawn (logarithmic for the
+    keys `logs`), and other values as categories."""
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,
@@ -156,7 +156,7 @@ def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> 
 
 
 def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None:
-    """Importance by key; None if no tree finds a split: the trials have equal results."""
+    """Importance by key; None if no tree finds a split, because the trials have equal results."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 

@@ -1,4 +1,4 @@
-"""A sweep as its report needs it: trials by rank, goals, axes, cost over time."""
+"""The data of a sweep that its report needs: ranked trials, goals, formats, cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATES = ("finished", "pruned", "failed", "stopped", "missing")
 
 @dataclass(frozen=True)
 class Told:
-    """How a goal is formatted: its name, its unit, and the format of values."""
+    """The format of a goal: its name, the title of its axis, and the format of values."""
 
     words: str
     axis: str
@@ -38,7 +38,7 @@ class Told:
 
 
 def told(goal: Goal, task: TaskFacts) -> Told:
-    """How a goal of this task is formatted."""
+    """The format of a goal of this task."""
     if goal in TIMES:
         words = goal.replace("_", " ")
         return Told(words, f"{words} [s]", text.seconds)
@@ -52,13 +52,13 @@ def told(goal: Goal, task: TaskFacts) -> Told:
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep's results folder. Everything in it is computed from its Records."""
+    """A sweep's results. All figures are computed from the Records of its results folder."""
 
     name: str
     search: dict[str, Any]
     """The spec's search section, as plain data."""
     base: dict[str, Any]
-    """The spec that every trial begins from, as plain data."""
+    """The spec whose keys the trials change, as plain data."""
     trials: tuple[TrialFigures, ...]
     spans: tuple[tuple[float, float], ...]
     """Intervals in which a trial held workers, in seconds since 1970."""
@@ -83,7 +83,7 @@ class Study:
         return next((trial.figures.task for trial in self.trials), CLASSIFICATION)
 
     def told(self, goal: Goal) -> Told:
-        """How a goal is formatted."""
+        """The format of a goal."""
         return told(goal, self.task)
 
     @property
@@ -106,12 +106,12 @@ class Study:
 
     @cached_property
     def front(self) -> list[TrialFigures]:
-        """With several goals, the trials that no other dominates; else empty."""
+        """The trials that no other trial dominates; empty if there is only one goal."""
         return pareto(self.trials, self.goals) if len(self.goals) > 1 else []
 
     @cached_property
     def ranked(self) -> list[TrialFigures]:
-        """The trials that count, best first by the first goal."""
+        """The trials that count, sorted by the first goal, the best first."""
         return ranked(self.trials, self.goal)
 
     @property
@@ -139,7 +139,7 @@ class Study:
 
 
 def study(results: Results) -> Study | None:
-    """The sweep in a results folder; None if there is none."""
+    """The sweep in a results folder; None if the folder holds no sweep."""
     found = results.search()
     if found is None:
         return None
@@ -156,7 +156,7 @@ def value_of_source(study: Study, turn: RunJudged) -> float | None:
 
 
 def trial_name(trial: TrialFigures) -> str:
-    """`trial 7`."""
+    """A trial's name: `trial 7`."""
     return f"trial {trial.number}"
 
 
@@ -178,13 +178,13 @@ def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`: added to a time to target, which is exact to an epoch."""
+    """`, 3 epochs`: text after a time to target, whose resolution is an epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 
 
 def worker_time(seconds: float) -> str:
-    """`3.20 worker-hours`, or worker-seconds if less than one hour."""
+    """`3.20 worker-hours`; below one hour, worker-seconds."""
     if seconds >= 3600:
         return f"{text.number(seconds / 3600)} worker-hours"
     return f"{text.number(seconds)} worker-seconds"

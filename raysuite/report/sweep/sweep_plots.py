@@ -1,4 +1,4 @@
-"""The plots of a sweep: one function for each, in `PLOTS`; None if there is nothing to draw."""
+"""The plots of a sweep. Functions return None if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
     return [plot for plot in made if plot is not None]
 
 
-# Colours of trials: orange for the best, then by rank from blue to grey; for light and dark paper.
+# Colours of trials on light and dark pages: orange for the best, then by rank from blue to grey.
 
 SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
 """Colours from the second rank to the worst."""
@@ -50,7 +50,7 @@ BY_RANK = "The best is orange; the others are coloured by rank, from blue to gre
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
-    """Number of a trial -> its colour; the first of `ranked` is the best."""
+    """Number of a trial -> its colour; the first trial in `ranked` is the best."""
     others = len(ranked) - 1
     shades = [SCALE[len(SCALE) * place // others] for place in range(others)]
     return {each.number: color for each, color in zip(ranked, (BEST, *shades), strict=False)}
@@ -73,7 +73,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(trial: TrialFigures) -> str:
-    """The text that the page's search looks in."""
+    """The text of a trial that the page's search compares."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
@@ -85,7 +85,7 @@ def _line(
     series: str,
     points: Iterable[dict[str, Any]],
 ) -> Trace:
-    """A trial's line: faint if it was stopped early, dotted if it has no rank."""
+    """A trial's line: faint if the trial was stopped early, dotted if the trial has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
     dash = [1, 0] if trial.number in colors else [2, 3]  # one for each point, as lists are columns
     return p.trace(
@@ -122,7 +122,7 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 # Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Position of a trial that has no value on the axis: a key whose condition does not hold."""
+"""Position of a trial without a value on the axis, because the key's condition is not met."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
@@ -131,7 +131,7 @@ Ticks = list[tuple[float, str]]
 
 @dataclass(frozen=True)
 class Axis:
-    """One vertical axis: a title, ticks, and the position of each trial that has one."""
+    """One vertical axis: its title, its ticks, and the positions of trials."""
 
     title: str
     places: dict[int, float]
@@ -140,8 +140,8 @@ class Axis:
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key: logarithmic if its values were drawn on a logarithmic scale;
-    names are spaced evenly."""
+    """The axis of a searched key. It is logarithmic if values were drawn on a logarithmic scale.
+    Names are spaced evenly."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -156,7 +156,7 @@ def key_axis(study: Study, key: str) -> Axis:
 
 
 def goal_axis(study: Study) -> Axis:
-    """The axis of the first goal, with its best on top."""
+    """The axis of the first goal, with the best value on top."""
     goal = study.goal
     values = {
         t.number: v for t in study.trials if t.counts and (v := t.goals.get(goal)) is not None
@@ -184,7 +184,7 @@ def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
 def _numbers(
     values: dict[int, float], write: Callable[[float], str], log: bool = False
 ) -> tuple[dict[int, float], Ticks]:
-    """Positions between the least and largest value of all trials, with ticks there and midway."""
+    """Positions between the smallest and the largest value, with ticks at both and midway."""
     log = log and min(values.values(), default=0) > 0
     scaled = {number: math.log(value) if log else value for number, value in values.items()}
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
@@ -196,13 +196,13 @@ def _numbers(
 
 
 MOST_AXES = 12
-"""Largest number of keys that are drawn; with more, the lines between them cannot be followed."""
+"""Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""Least number of trials that have begun: a single line has nothing to compare with."""
+"""With fewer trials that have begun, nothing is drawn: there is nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:
-    """A line for each trial that has begun, through its values to its result."""
+    """Draw a line for each trial that has begun, through its values to its result."""
     begun = [trial for trial in study.trials if trial.status != "missing"]
     if len(begun) < LEAST:
         return None
@@ -266,11 +266,11 @@ def parallel(study: Study) -> Plot | None:
 # Learning curves: where each trial was stopped, and its result by then.
 
 MOST_MARKERS = 40
-"""Number of epochs up to which each has a mark."""
+"""With more epochs, lines have no markers."""
 
 
 def curves(study: Study) -> Plot | None:
-    """The primary metric over epochs; a cross marks where a trial was stopped early."""
+    """Draw the primary metric over epochs; crosses mark where trials were stopped early."""
     drawn = [trial for trial in study.trials if trial.curve]
     if not drawn:
         return None
@@ -278,7 +278,7 @@ def curves(study: Study) -> Plot | None:
     write = "{:.2%}".format if study.task.main.unit == "share" else shown.write
     traces: list[Trace] = []
     for trial in _worst_first(study, drawn):
-        # when a trial took weights, its line continues from the other's value, as a new piece
+        # after a trial took weights, its line has a new piece, from the value of the other trial
         for piece, epochs in enumerate(pieces(study, trial)):
             points = [
                 {"x": x, "y": y, "tip": f"epoch {x:g}: {write(y)}\n{told(study, trial)}"}
@@ -318,7 +318,7 @@ def curves(study: Study) -> Plot | None:
 
 
 def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]:
-    """Epochs and values of a trial, as a list for each piece between two changes of its weights."""
+    """Epochs and values of a trial: a list for each piece between copies of weights."""
     made: list[list[tuple[float, float]]] = [[]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, value in trial.curve:
@@ -360,7 +360,7 @@ def fronts(study: Study) -> list[Plot | None]:
 
 
 def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
-    """The second goal over the first; the axes indicate which end is better."""
+    """Draw one goal over another; the note names the better end of each axis."""
     both = [
         trial
         for trial in study.trials
@@ -387,7 +387,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     best = sorted(front, key=lambda trial: trial.goals.get(x) or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
-    # as stairs: between two trials, only the worse of both values is reached
+    # stairs: between two trials on the front, only the worse one of both values was reached
     stairs = "step-after" if study.lower_is_better(x) else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
     better_x = "left" if study.lower_is_better(x) else "right"

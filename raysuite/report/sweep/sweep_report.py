@@ -1,4 +1,4 @@
-"""A sweep's results folder -> its report: summary, tables, plots, data, and the best spec."""
+"""Make a sweep's report: summary, tables, plots, data, and the best spec."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from raysuite.spec.document import set_dotted
 from raysuite.spec.tasks import CLASSIFICATION
 
 MOST_SPECS = 6
-"""Largest number of a Pareto front's specs on the page; all of them are files next to it."""
+"""Largest number of specs of a Pareto front on the page; all of them are files next to the page."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The parts of a sweep's report in addition to its rows."""
+    """The parts of a report that only a sweep has."""
 
     study: Study
     importances: Importances
@@ -58,12 +58,12 @@ class SweepReport:
         return best_files(self.study)
 
     def files(self) -> dict[str, str]:
-        """Path -> content of the text files in addition to those of every report."""
+        """Path -> content of the text files that only a sweep's report has."""
         tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
         return {**tables, **self.best_files}
 
     def data(self) -> dict[str, Any]:
-        """The content of rows.json below `sweep`."""
+        """The content of the key `sweep` in rows.json."""
         best = self.study.best
         return {
             "search": self.study.search,
@@ -76,7 +76,7 @@ class SweepReport:
         }
 
     def context(self) -> dict[str, Any]:
-        """The template's variables below `sweep`."""
+        """The content of the template's variable `sweep`."""
         return {
             "study": self.study,
             "best_keys": [trial_key(each) for each in best_trials(self.study)],
@@ -90,9 +90,9 @@ class SweepReport:
 
 
 def collect_sweep(results: Results, against: str | None = None) -> SweepReport | None:
-    """Collect the report of a sweep; None if the folder has none.
+    """Collect the report of a sweep; None if the folder holds no sweep.
 
-    Raises UserError if `against` is no results folder of a sweep.
+    Raises UserError if `against` is not a sweep's results folder.
     """
     found = study(results)
     if found is None:
@@ -124,7 +124,7 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
 
 
 def _given(options: Any) -> Any:
-    """Options without the empty ones."""
+    """`options` without empty values."""
     if not isinstance(options, dict):
         return options
     found = {key: _given(value) for key, value in options.items()}
@@ -134,9 +134,9 @@ def _given(options: Any) -> Any:
 # best.yaml: the best trial's spec, ready to run.
 
 _NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
-"""Keys that only a whole experiment has, not a run."""
+"""Keys that an experiment has, but a run does not."""
 HEAD = "# Written by raysuite report: "
-"""First words of each of these files, by which those of an earlier report are recognised."""
+"""First words of the files of best specs, by which files of an earlier report are recognised."""
 
 
 def best_files(study: Study) -> dict[str, str]:
@@ -154,12 +154,11 @@ def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
 
 
 def best_spec(study: Study, trial: TrialFigures) -> str:
-    """The spec that the sweep started from, with this trial's values and seed and without the
-    search.
+    """The sweep's spec with this trial's values and seed, and without the search.
 
-    If a trial changed its values during training, the spec uses the last ones in all epochs, and a
-    comment at its head states this. If the result differs from the trial's own spec, because the
-    command line set other keys, the trial's spec with every default is returned instead.
+    If a trial changed its values during training, the spec uses the last values in all epochs, and
+    a comment at its head states this. If the command line of the sweep set other keys, the spec in
+    the trial's plan, with every default, is returned instead.
     """
     plan = _last_plan(trial)
     spec = _from_base(study, trial)
@@ -172,7 +171,7 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
 
 
 def _last_plan(trial: TrialFigures) -> Plan:
-    """The plan of the trial's last attempt: in a population, with the trial's current values."""
+    """The trial's plan; if PBT changed its values, the plan of the last attempt, which has them."""
     started = trial.figures.started
     return started.plan if trial.taken and started is not None else trial.figures.plan
 
@@ -180,15 +179,15 @@ def _last_plan(trial: TrialFigures) -> Plan:
 def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
     base = {key: value for key, value in study.base.items() if key not in _NOT_A_RUNS}
     spec: dict[str, Any] = copy.deepcopy(base)
-    # blocks first, then keys in them: `strategy` before `strategy.zero_stage`
+    # set blocks before keys in blocks: `strategy` before `strategy.zero_stage`
     for key, value in sorted(trial.values_now.items(), key=lambda each: each[0].count(".")):
         set_dotted(spec, key, copy.deepcopy(value))
     return spec
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec equals that of a run, except for name, seed, and keys of the whole
-    experiment."""
+    """Whether a spec equals a run's spec, except for name, seed, and keys that only experiments
+    have."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
     except SpecError:

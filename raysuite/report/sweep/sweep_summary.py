@@ -24,7 +24,7 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 
 
 def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
-    """Results first, then caveats, then problems."""
+    """The sentences of a sweep's summary: results, then caveats, then problems."""
     if not study.trials:
         return [Sentence("problem", "No trial has been chosen so far.")]
     said = [Sentence("result", each) for each in (*_results(study), *_cost(study))]
@@ -72,17 +72,17 @@ def _reached(study: Study, trial: TrialFigures, goal: Goal) -> str:
 
 
 def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
-    """The 95 % interval of an accuracy, from the finite number of validation images.
+    """The 95 % interval of an accuracy, computed from the number of validation images.
 
-    Wilson 1927, JASA 22:209. It includes neither the spread over seeds nor the bias of selecting
-    the best trial.
+    Wilson 1927, JASA 22:209. The interval includes neither the spread over seeds nor the bias of
+    selecting the best trial.
     """
     low, high = wilson(trial.goals["accuracy"] or 0.0, trial.figures.val_samples)
     return float(low), float(high)
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
-    """Trials that the validation set is too small to distinguish from the best."""
+    """A sentence on trials that the validation set is too small to distinguish from the best."""
     if study.goal != "accuracy":
         return
     others = [trial for trial in study.ranked if trial is not best]

@@ -1,4 +1,4 @@
-"""The tables of a sweep: the best trials, all trials, and failed ones."""
+"""The tables of a sweep: best trials, PBT steps, costs, failed trials, and all trials."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ def sheets(study: Study) -> list[Sheet]:
 
 
 def best_trials(study: Study) -> list[TrialFigures]:
-    """The first trials of the Pareto front, or of the ranked ones."""
+    """The first trials of the Pareto front or, with one goal, of the ranked trials."""
     return (study.front or study.ranked)[:MOST_BEST]
 
 
 def best_sheet(study: Study) -> Sheet:
-    """The best trials by the first goal, or the Pareto front of several goals, sorted by the
-    first."""
+    """The best trials by the first goal or, with several goals, the Pareto front."""
     shown = study.front or study.ranked
     title = "Pareto front" if study.front else "Best trials"
     cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
@@ -66,7 +65,7 @@ def best_sheet(study: Study) -> Sheet:
 
 
 def trials_sheet(study: Study) -> Sheet:
-    """Every trial, in the order in which they were chosen."""
+    """All trials, in the order in which they were chosen."""
     note = "A value is missing if a key's condition did not hold."
     return sheet_of("trials", "All trials", trial_columns(study), study.trials, (note,), _style)
 
@@ -76,7 +75,7 @@ def _style(trial: TrialFigures) -> Style:
 
 
 def trial_columns(study: Study) -> list[Column[TrialFigures]]:
-    """Columns of a trial in a table: its rank, the searched keys, the goals, its cost and state."""
+    """The columns of a table of trials: rank, searched keys, goals, cost and state."""
     places = {trial.number: place for place, trial in enumerate(study.ranked, start=1)}
     return [
         Column("Trial", trial_name, lambda t: t.number, left=True),
@@ -116,7 +115,7 @@ def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
 
 
 def failed_sheet(study: Study) -> Sheet:
-    """Trials without a result so far, and why."""
+    """Trials without a result so far, with the reasons."""
     lines = [
         {
             "Trial": trial_name(trial),
@@ -132,7 +131,7 @@ def failed_sheet(study: Study) -> Sheet:
 
 
 def taken_sheet(study: Study) -> Sheet:
-    """Each time that a trial took the weights of another, in order."""
+    """A line for each time that a trial took the weights of another trial, by epoch."""
     title = study.task.main.title
     taken = sorted(
         ((turn, trial) for trial in study.trials for turn in trial.taken),

@@ -45,6 +45,19 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("words", [["run"], ["bench", "batch"], ["plan"], ["plan", "--gpus", "0"]])
+def test_what_this_machine_lacks_is_named_beside_what_is_infeasible(
+    tmp_path: Path, words: list[str]
+) -> None:
+    file = write(tmp_path, "strategy: ddp\nresources: {workers: 3}")  # no equal shares of 8
+    network = "model={name: 'nomod:Net', weights: absent.pt}"
+    result = CliRunner().invoke(app, [*words, str(file), network])
+    here = {"model.name", "model.weights"} if "--gpus" not in words else set()
+    assert result.exit_code == 2
+    found = re.findall(r"^  .*?: ([a-z_.]+): ", result.stderr, re.M)
+    assert set(found) == {"training.global_batch"} | here
+
+
 def test_the_same_mistake_of_several_rows_is_told_once(tmp_path: Path) -> None:
     rows = "\n".join(f"    - [{workers}, horovd]" for workers in (1, 2, 4))
     file = write(tmp_path, f"matrix:\n  resources.workers, strategy:\n{rows}")

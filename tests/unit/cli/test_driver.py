@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -460,3 +461,20 @@ def test_a_phase_counts_also_where_it_fails_and_commands_are_kept_apart(tmp_path
     assert first == {"began": 1.0, "seconds": {"driver": 2.0}}
     assert second["began"] == timings.began
     assert set(second["seconds"]) == {"driver", "report"}
+
+
+def test_the_command_of_the_provenance_has_all_that_chooses_the_runs(tmp_path: Path) -> None:
+    plain = {"root": tmp_path, "mlflow": True, "tracking_uri": None, "stop_within_s": 30.0}
+    plain |= {"quiet": True, "as_json": False, "resume": False, "retry_failed": False}
+    new = RunRequest(
+        **plain,
+        spec=Path("a b.yaml"),
+        overrides=["repeats=2"],
+        scale="laptop",
+        resume_from=None,
+        budget_s=90.0,
+    )
+    words = ["raysuite", "run", "a b.yaml", "repeats=2", "--scale", "laptop", "--budget", "90s"]
+    assert shlex.split(new.command()) == words
+    again = RunRequest(**plain | {"retry_failed": True}, resume_from=Path("results/a"))
+    assert again.command() == "raysuite run --resume-from results/a --retry-failed"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from raysuite.errors import RunError
+from raysuite.orchestrate import found_batches
 from raysuite.orchestrate.found_batches import decide, tried_file
 from raysuite.orchestrate.suite import Listener, reset_failures
 from raysuite.plan import RunPlan, make_plans
@@ -50,6 +52,27 @@ def test_who_is_asked_to_stop_starts_no_workers(tmp_path: Path) -> None:
     decision = decide(given, tmp_path, 1, listener(stop))
     assert (decision.plans, decision.stop) == (given, stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_searches_on_the_same_workers_share_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for two networks takes 8 s, one with other workers 12 s. Repeats share a search."""
+    clock, lengths = [100.0], iter((8.0, 12.0))
+    monkeypatch.setattr(found_batches, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def search(group: list[RunPlan], folder: Path, *_: object) -> None:
+        for plan in group:
+            for each in FITS:
+                tried_file(folder, plan).end(each)
+        clock[0] += next(lengths)
+
+    monkeypatch.setattr(found_batches, "_search", search)
+    networks = "model: [resnet20, resnet32]"
+    given = plans(f"repeats: 2\nmatrix: {{resources.cpus_per_worker: [1, 2], {networks}}}\n")
+    decision = decide(given, tmp_path, 1, listener())
+    seconds = [decision.found[plan.run_id].seconds for plan in decision.plans]
+    assert seconds == [4.0, 4.0, 6.0, 6.0, 6.0, 6.0, 4.0, 4.0]
 
 
 def test_one_search_serves_those_alike() -> None:

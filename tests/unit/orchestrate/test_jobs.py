@@ -21,9 +21,10 @@ SOME = "0123456789abcdef"
 
 
 class Server(JobServer):
-    """Of one job, whose output comes in the pieces of one connection after the other."""
+    """Of one job, whose output comes in the pieces of one connection after the other; each but the
+    last breaks, but None ends without any output, as before the first line of a job."""
 
-    def __init__(self, *connections: tuple[str, ...]) -> None:
+    def __init__(self, *connections: tuple[str, ...] | None) -> None:
         self._left = list(connections)
         super().__init__("http://here", Path("/no/token"))
 
@@ -37,9 +38,10 @@ class Server(JobServer):
         return [SimpleNamespace(submission_id="one", status=status, **times, **about)]
 
     async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
-        for piece in self._left.pop(0):
+        pieces = self._left.pop(0)
+        for piece in pieces or ():
             yield piece
-        if self._left:
+        if self._left and pieces is not None:
             raise aiohttp.ClientPayloadError("the connection broke")
 
 
@@ -72,13 +74,14 @@ def test_a_server_that_stays_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> No
         list(Server((), (), ()).follow("one"))
 
 
-def test_breaks_between_which_output_came_are_not_one_outage(
+def test_breaks_between_which_the_server_answered_are_not_one_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = itertools.count(1, jobs._PATIENCE_S * 0.7)  # read twice at most for each break
     time = SimpleNamespace(monotonic=clock.__next__, sleep=lambda _: None)
     monkeypatch.setattr(jobs, "time", time)
     assert "".join(Server((SOME[:4],), (SOME[:9],), (SOME[:9],), (SOME,)).follow("one")) == SOME
+    assert "".join(Server((), None, (), None, (SOME,)).follow("one")) == SOME
     with pytest.raises(RunError, match="cannot be followed any longer"):
         list(Server((SOME[:4],), (), (SOME,)).follow("one"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import signal
 import threading
@@ -58,19 +57,22 @@ def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_p
 def test_each_failed_attempt_keeps_a_journal_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "time", itertools.count(1_000_000_000, 60).__next__)
-    for _ in range(3):
+    """Also those of one second, and of a clock that was set back."""
+    times = iter([1_000_000_000.2, 1_000_000_000.7, 999_999_999.0, 999_999_999.0])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    for _ in range(4):
         reset_failures([FAILED], failed(tmp_path))
     kept = sorted(Results(tmp_path).journal_file(FAILED.run_id).parent.glob("journal.failed-*"))
-    assert len(kept) == 3
+    assert len(kept) == 4
     assert all("boom" in file.read_text("utf-8") for file in kept)
 
 
-def test_each_smaller_run_of_a_group_that_lost_a_node_has_a_place_of_its_own(
+def test_each_smaller_run_of_groups_that_lost_a_node_has_a_place_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = SPEC + "\nstrategy: ddp\nresources: {workers: 4, elastic: true}"
-    plans = make_plans(parse_document(text.replace("repeats: 2", "repeats: 3"), "x.yaml"), gpus=0)
+    text += "\nmatrix: {measure.profile: [torch, 'off']}"  # a profiled run shares no workers
+    plans = make_plans(parse_document(text, "x.yaml"), gpus=0)
     results = Results(tmp_path)
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
     two = Capacity((Node(2, 0),))
@@ -80,7 +82,7 @@ def test_each_smaller_run_of_a_group_that_lost_a_node_has_a_place_of_its_own(
 
     def fit(group: list[RunPlan], *_: object) -> tuple[Exception | None, None]:
         made.append([plan.index for plan in group])
-        if len(made) == 1:
+        if len(made) <= 3:
             return NodesGoneError("host-b is gone"), None
         for plan in group:
             end = RunFailed(run_id=plan.run_id, reason="error", message="boom")
@@ -91,12 +93,12 @@ def test_each_smaller_run_of_a_group_that_lost_a_node_has_a_place_of_its_own(
     added: list[RunPlan] = []
     listener = Listener(lambda: None, added=added.append)
     assert suite.run(plans, results, 1, listener, on_ray=False) is None
-    assert made == [[0, 1, 2], [3, 4, 5]]
-    assert [plan.index for plan in added] == [3, 4, 5]
-    assert [plan.repeat for plan in added] == [0, 1, 2]
-    assert [plan["index"] for plan in results.plans()] == [0, 1, 2, 3, 4, 5]
+    assert made == [[0], [1, 2], [3], [4], [5, 6], [7]]
+    assert [plan.index for plan in added] == [4, 5, 6, 7]
+    assert [plan.repeat for plan in added] == [0, 0, 1, 1]
+    assert [plan["index"] for plan in results.plans()] == [0, 1, 2, 3, 4, 5, 6, 7]
     reasons = [getattr(results.end_of(plan.run_id), "reason", "") for plan in plans]
-    assert reasons == ["node_lost"] * 3
+    assert reasons == ["node_lost"] * 4
 
 
 class Reference:

@@ -92,8 +92,8 @@ def test_devices_and_counts_of_a_data_set_are_told_apart() -> None:
 
 
 def test_a_network_that_cannot_be_imported_is_a_mistake_of_its_name() -> None:
-    assert unknown_model(plan_of()) == []
-    [found] = unknown_model(plan_of(model="json:Nothing"))
+    assert unknown_model(plan_of().spec) == []
+    [found] = unknown_model(plan_of(model="json:Nothing").spec)
     assert found.key == "model.name"
     assert "Nothing" in found.message
 

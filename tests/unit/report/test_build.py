@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raysuite.records import Results, RunFailed
+from raysuite.records import Results, Row, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.page import _measured, script_json
 from raysuite.report.tables import columns, terminal_table
@@ -147,6 +147,16 @@ def test_a_diverged_run_has_gaps_and_valid_json(tmp_path):
         (tmp_path / "rows.json").read_text("utf-8"),
         parse_constant=lambda name: pytest.fail(f"{name} is not JSON"),
     )
+
+
+def test_further_tables_keep_the_baseline_of_each_row(tmp_path):
+    given: list[Row] = []
+    asked = "horovod · native · 2 workers"
+    report = collect(write_results(tmp_path), asked, further=lambda rows: given.extend(rows) or ())
+    assert {row.baseline for row in report.rows} == {asked}
+    assert len(given) == 12
+    for row in given:
+        assert row.baseline == row.name.replace("2 workers", "1 worker")
 
 
 @pytest.mark.parametrize("width", [80, 160])

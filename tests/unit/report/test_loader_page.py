@@ -115,6 +115,15 @@ def test_notes_tell_of_interruption_disk_and_company():
         assert any(each.kind == kind and words in each.text for each in said)
 
 
+def test_company_of_one_candidate_is_mentioned():
+    bench = fake_bench(DECODING, others={"reading alone · 1 thread": 0.5})
+    said = summarize_loaders(bench, loading_rows(bench))
+    assert "Other programs kept 0.0 to 0.5 cores busy meanwhile." in [each.text for each in said]
+    quiet = fake_bench(DECODING, others=0.09)
+    said = summarize_loaders(quiet, loading_rows(quiet))
+    assert not any("Other programs" in each.text for each in said)
+
+
 def test_limits_that_are_far_away_are_not_drawn():
     bench = fake_bench({"native · 2 threads": ([900, 905, 895], 2.0), **DECODING, **SYNTHETIC})
     plot = speeds(loading_rows(bench))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from raysuite.plan import make_plans
 from raysuite.records.sweep import trials
 from raysuite.report import build
 from raysuite.report.sweep.importance import _sample, importances
 from raysuite.report.sweep.study import study
+from raysuite.report.sweep.sweep_report import best_spec
 from raysuite.spec import parse_document
 from tests.fake_population import write_population
 from tests.fake_sweeps import write_sweep
@@ -76,17 +76,17 @@ def test_importance_is_judged_before_anyone_took_weights(results):
     assert found.trials == 8
 
 
-def test_the_best_spec_says_that_it_is_another_run(tmp_path):
-    results = write_population(tmp_path)
+def test_the_spec_of_a_trial_that_took_weights_is_said_to_be_another_run(results):
     found = study(results)
-    best = found.best
-    text = build(results, pictures=False).sweep.best_files["best.yaml"]
-    head = [line for line in text.splitlines() if line.startswith("#")]
-    spec = yaml.safe_load(text)
-    (plan,) = make_plans(parse_document(text, "best.yaml"), gpus=0)
-    assert plan.spec.optimizer.lr == best.values_now["optimizer.lr"]
-    assert spec["optimizer"]["momentum"] == best.values_now["optimizer.momentum"]
-    assert any("another run" in line for line in head) == bool(best.taken)
+    assert [bool(trial.taken) for trial in found.trials].count(True) == 4
+    for trial in found.trials:
+        text = best_spec(found, trial)
+        head = "".join(line for line in text.splitlines() if line.startswith("#"))
+        assert ("another run" in head) == bool(trial.taken)
+        (plan,) = make_plans(parse_document(text, "best.yaml"), gpus=0)
+        values = (plan.spec.optimizer.lr, plan.spec.optimizer.momentum)
+        last = trial.taken[-1].values if trial.taken else trial.values
+        assert values == (last["optimizer.lr"], last["optimizer.momentum"])
 
 
 def test_its_figures_equal_the_oracle(results):

@@ -21,13 +21,13 @@ from raysuite.data.set_check import check, detect, target_of
 from raysuite.errors import DataError
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import create_sweep, trial_plan
-from raysuite.records import Journal, Results, RunFinished
+from raysuite.records import Journal, Results, RunFinished, RunStarted
 from raysuite.spec import parse_document
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import other_class
 from raysuite.track.model_registry import weights_of
 from raysuite.train import stop_together
-from raysuite.train.__main__ import main
+from raysuite.train.__main__ import _print, main
 from raysuite.train.building import build_model
 from raysuite.train.stop_together import Signals, Stop
 from raysuite.train.world import world_from_environment
@@ -257,7 +257,11 @@ def test_a_network_is_evaluated_on_its_own_classes_only(
     ("names", "kept"), [(("cat", "dog"), True), (("bee", "cow"), False), (("Dog", "cat"), False)]
 )
 def test_a_last_layer_for_other_classes_begins_at_random(
-    trained: Results, tmp_path: Path, names: tuple[str, str], kept: bool
+    trained: Results,
+    tmp_path: Path,
+    names: tuple[str, str],
+    kept: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (plan,) = trained.plans()
     weights = weights_of(trained, plan["run_id"])
@@ -272,3 +276,9 @@ def test_a_last_layer_for_other_classes_begins_at_random(
     else:
         layer = list(saved)[-1].rpartition(".")[0]
         assert last == {f"{layer}.weight", f"{layer}.bias"}
+    started = run(tuned)[0]
+    assert isinstance(started, RunStarted)
+    assert started.not_loaded == sorted(last)
+    _print(tuned, started)
+    said = capsys.readouterr().err
+    assert all(name in said for name in last) if last else not said
