@@ -1,4 +1,5 @@
-"""The pages of docs/reference that are made from the code: `python docs/generated.py` writes them.
+"""The pages and tables of docs/reference that are made from the code: `python docs/generated.py`
+writes them.
 
 A test compares the committed pages with what this makes.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,8 +18,29 @@ NOTE = "\n<!-- Made by `python docs/generated.py`. -->\n"
 
 def pages() -> dict[str, str]:
     """The content of each page, by its name in docs/reference."""
+    from raysuite.spec.loaders import LOADER_OPTIONS
+    from raysuite.spec.strategies import STRATEGY_OPTIONS
+
     made = {"cli": cli(), "records": records(), "metrics": metrics(), "keys": keys()}
-    return {f"{name}.md": text + NOTE for name, text in made.items()}
+    return {
+        **{f"{name}.md": text + NOTE for name, text in made.items()},
+        "strategies.md": _with_table("strategies.md", "strategy", STRATEGY_OPTIONS),
+        "data.md": _with_table("data.md", "loader", LOADER_OPTIONS),
+    }
+
+
+def _with_table(page: str, kind: str, classes: Mapping[str, Any]) -> str:
+    """A page written by hand, with a new table of all strategies or loaders."""
+    from raysuite.parts import part
+
+    rows = [f"| {kind} | what happens | needs |", "| --- | --- | --- |"]
+    for name, each in classes.items():
+        needs = [f"`{part(each.part).install}`"] if each.part else []
+        needs += ["CPUs"] if getattr(each, "only", {}).get("resources.device") == ("cpu",) else []
+        rows.append(f"| `{name}` | {' '.join(each.__doc__.split())} | {'; '.join(needs)} |")
+    text = (REFERENCE / page).read_text("utf-8")
+    before, after = re.split(rf"(?m)^\| {kind} \|(?:.*\n\|)*.*\n", text)
+    return before + "\n".join(rows) + "\n" + after
 
 
 def cli() -> str:

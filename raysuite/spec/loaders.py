@@ -1,8 +1,8 @@
 """The options of loaders.
 
 One class per loader holds its options and declares its capabilities, so that no other code tests
-for a loader's name. To add a loader, write its class here and list it in `LoaderOptions`, write its
-file in `raysuite/data/loaders/`, and add it to docs/reference/data.md.
+for a loader's name. To add a loader, write its class here and list it in `LoaderOptions`, and write
+its file in `raysuite/data/loaders/`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NativeOptions(_LoaderOptions):
 
 
 class DaliOptions(_LoaderOptions):
-    """NVIDIA DALI."""
+    """NVIDIA DALI's pipeline, on the CPU or on the GPU. For large images on a GPU."""
 
     implementation = "raysuite.data.loaders.dali:DaliLoader"
     part = "dali"

@@ -2,7 +2,7 @@
 
 One class per strategy holds its options and declares its capabilities, so that no other code tests
 for a strategy's name. To add one: its class here, listed in `StrategyOptions`; its engine in
-`raysuite/parallel/`; docs/reference/strategies.md.
+`raysuite/parallel/`; its variants in tests/contract/variants.py.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Network:
     """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
     """Parameters without elements."""
+    hooked: tuple[str, ...] = ()
+    """Parameters with hooks on their gradients."""
     scripted: bool = False
     """Whether the network is a ScriptModule."""
     synced: tuple[str, ...] = ()
@@ -319,7 +321,7 @@ class SingleOptions(_StrategyOptions):
 
 
 class DdpOptions(_StrategyOptions):
-    """PyTorch DistributedDataParallel."""
+    """PyTorch's DDP: gradients are all-reduced in buckets during the backward pass."""
 
     engine = "raysuite.parallel.ddp:Ddp"
     verified = ({},)
@@ -390,7 +392,7 @@ _CYCLES = 3
 
 
 class HorovodOptions(_StrategyOptions):
-    """Horovod's DistributedOptimizer."""
+    """Horovod: gradients are all-reduced tensor by tensor, fused, during the backward pass."""
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"
@@ -463,7 +465,7 @@ pass for the backward pass."""
 
 
 class DeepSpeedOptions(_StrategyOptions):
-    """DeepSpeed's engine with ZeRO."""
+    """DeepSpeed's engine: optimiser state, gradients and weights are sharded, by ZeRO's stage."""
 
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
@@ -517,14 +519,8 @@ class DeepSpeedOptions(_StrategyOptions):
                 f"{listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; "
                 "give it the shape [1], or choose another strategy",
             )
-        if self.zero_stage == 3 and (network.empty or network.scripted):
-            what = (
-                f"{listed(network.empty)}: without a value" if network.empty else "a ScriptModule"
-            )
-            yield (
-                "strategy.zero_stage",
-                f"{what}, which stage 3 cannot shard; set it to 2 or less",
-            )
+        if self.zero_stage == 3 and (what := _unshardable(network)):
+            yield "strategy.zero_stage", f"{what}, which stage 3 cannot shard; set it to 2 or less"
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -605,7 +601,7 @@ class _WrappedDdpOptions(_StrategyOptions):
 
 
 class FabricOptions(_WrappedDdpOptions):
-    """Lightning Fabric around PyTorch's DDP."""
+    """PyTorch's DDP, set up and driven by Lightning Fabric."""
 
     engine = "raysuite.parallel.fabric:Fabric"
     part = "fabric"
@@ -614,7 +610,7 @@ class FabricOptions(_WrappedDdpOptions):
 
 
 class AccelerateOptions(_WrappedDdpOptions):
-    """Hugging Face Accelerate around PyTorch's DDP."""
+    """PyTorch's DDP, set up and driven by Hugging Face Accelerate."""
 
     engine = "raysuite.parallel.accelerate:Accelerate"
     part = "accelerate"
@@ -665,7 +661,7 @@ class KerasOptions(TensorflowOptions):
 
 
 class JaxOptions(_RebuiltOptions):
-    """JAX in several processes, with gradients averaged by Gloo."""
+    """JAX in several processes: gradients are averaged as one vector after the backward pass."""
 
     engine = "raysuite.parallel.jax:Jax"
     part = "jax"
@@ -674,7 +670,7 @@ class JaxOptions(_RebuiltOptions):
 
 
 class FsdpOptions(_StrategyOptions):
-    """PyTorch's fully sharded data parallelism, `fully_shard`."""
+    """PyTorch's `fully_shard`: weights, gradients and optimiser state, sharded block by block."""
 
     engine = "raysuite.parallel.fsdp:Fsdp"
     verified = ({},)
@@ -724,6 +720,14 @@ class FsdpOptions(_StrategyOptions):
                 "strategy.name",
                 f"{listed(network.scalar)}: of no dimension, which fsdp cannot shard; give it the "
                 "shape [1], or choose another strategy",
+            )
+        if what := _unshardable(network):
+            yield "strategy.name", f"{what}, which fsdp cannot shard; choose another strategy"
+        if network.hooked:
+            yield (
+                "strategy.name",
+                f"{listed(network.hooked)}: a hook on the gradient, which fsdp would not call; "
+                "remove it, or choose another strategy",
             )
 
     def traffic(
@@ -980,6 +984,13 @@ class CustomOptions(_StrategyOptions):
 def listed(names: Sequence[str]) -> str:
     """`parameters a, b and 3 more`."""
     return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
+
+
+def _unshardable(network: Network) -> str:
+    """What of a network cannot be sharded; empty if all of it can."""
+    if network.empty:
+        return f"{listed(network.empty)}: without a value"
+    return "a ScriptModule" if network.scripted else ""
 
 
 def _zero_gradients(name: str, network: Network) -> Refusals:

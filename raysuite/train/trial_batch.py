@@ -279,6 +279,7 @@ def examine(
         sparse=tuple(sorted(sparse)),
         scalar=tuple(name for name, each in named.items() if each.dim() == 0),
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
+        hooked=tuple(name for name, each in named.items() if each._backward_hooks),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
         synced=tuple(n for n, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm)),
         running=tuple(

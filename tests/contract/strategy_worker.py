@@ -29,6 +29,7 @@ from raysuite.parallel.single import Single
 from raysuite.spec.strategies import StrategyOptions
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
+from tests.contract.variants import EXACT, FP32
 
 GLOBAL_BATCH = 16
 EPOCHS = (45, 33)
@@ -39,8 +40,6 @@ RECIPES = {
     "accumulate": replace(BASE, accumulate=2, label_smoothing=0.1),
     "clip": replace(BASE, accumulate=2, clip_norm=0.3),
 }
-EXACT, LOSSY, FP32 = "exact", "lossy", "fp32"
-"""FP32: exact, of a framework that is not torch and has no 16 bits here."""
 
 
 class Net(nn.Module):

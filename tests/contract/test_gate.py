@@ -18,6 +18,8 @@ from tests.contract import gate_lossy_worker
 from tests.contract.gate_16_bits_worker import DEFECTS
 from tests.contract.gate_worker import CHECKED, TARGET
 from tests.contract.launches import found_by
+from tests.contract.variants import LOSSY as CHANGED
+from tests.contract.variants import VARIANTS, zero
 from tests.ranks import ranks
 from tests.strategies.broken import FLAWS
 
@@ -152,9 +154,7 @@ def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.M
     assert "differ by" in messages["sum"]
 
 
-SHORT: list[dict[str, Any]] = [{"name": "ddp"}, {"name": "horovod"}] + [
-    {"name": "deepspeed", "zero_stage": stage} for stage in range(4)
-]
+SHORT = [{"name": "ddp"}, {"name": "horovod"}, *map(zero, range(4))]
 
 
 def in_ci(options: dict[str, Any]) -> bool:
@@ -200,20 +200,11 @@ def test_a_right_strategy_passes_in_16_bits(options: dict[str, Any], precision: 
 
 
 LOSSY: list[tuple[dict[str, Any], str]] = [
-    ({"name": "ddp", "compression": "bf16"}, "fp32"),
-    ({"name": "ddp", "compression": "fp16"}, "fp32"),
+    *((each.options, "fp32") for each in VARIANTS.values() if each.kind == CHANGED),
     ({"name": "ddp", "compression": "fp16"}, "fp16"),
-    ({"name": "ddp", "compression": "powersgd"}, "fp32"),
     ({"name": "ddp", "compression": "powersgd", "powersgd_rank": 3}, "bf16"),
-    ({"name": "horovod", "compression": "fp16"}, "fp32"),
-    ({"name": "fsdp", "reduce_dtype": "bf16"}, "fp32"),
-    ({"name": "fsdp", "gather_dtype": "bf16"}, "fp32"),
     ({"name": "fsdp", "gather_dtype": "bf16", "reduce_dtype": "bf16"}, "bf16"),
-]
-LOSSY += [
-    ({"name": "deepspeed", "zero_stage": stage}, short)
-    for stage in range(4)
-    for short in ("bf16", "fp16")
+    *((zero(stage), short) for stage in range(4) for short in ("bf16", "fp16")),
 ]
 """Options and precisions that change gradients on purpose."""
 

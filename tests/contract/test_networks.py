@@ -14,36 +14,23 @@ from raysuite.spec import Document
 from raysuite.train.trial_batch import mistakes
 from tests.contract.launches import found_by
 from tests.contract.network_worker import plan_of
+from tests.contract.variants import VARIANTS
 from tests.networks import NETWORKS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "single": {"name": "single"},
-    "ddp": {"name": "ddp"},
-    "ddp-unused": {"name": "ddp", "find_unused_parameters": True},
-    "horovod": {"name": "horovod"},
-    "deepspeed-0": {"name": "deepspeed", "zero_stage": 0},
-    "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
-    "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
-}
-THOROUGH = ("deepspeed-0", "deepspeed-2")
-"""Stage 3 has the shards of stage 2 and, gathered, the network of stage 0."""
-ZERO = [variant for variant in VARIANTS if variant.startswith("deepspeed")]
+THOROUGH = ("fsdp", "deepspeed-0", "deepspeed-2")
+"""Stage 3 has the shards of stage 2 and fsdp and, gathered, the network of stage 0."""
 NOWHERE = (
     *("all_frozen", "tuple", "dict", "flat", "maps", "labels", "too_few", "too_many"),
     *("detached", "double", "sparse", "needs_argument", "raises", "ends"),
 )
-REFUSED = {(which, variant): "model.name" for which in NOWHERE for variant in VARIANTS}
-REFUSED |= {
-    ("unused", "ddp"): "strategy.find_unused_parameters",
-    ("every_second_step", "ddp"): "strategy.find_unused_parameters",
-    ("empty", "deepspeed-3"): "strategy.zero_stage",
-    ("scripted", "deepspeed-3"): "strategy.zero_stage",
+REFUSED = {
+    variant: dict.fromkeys(NOWHERE, "model.name") | dict(each.refused)
+    for variant, each in VARIANTS.items()
+    if each.refused is not None
 }
-REFUSED |= {("every_second_step", variant): "strategy.name" for variant in ("horovod", *ZERO)}
-REFUSED |= {("unused", variant): "model.freeze" for variant in ("horovod", *ZERO)}
-REFUSED |= {("scalar", variant): "strategy.name" for variant in ZERO}
+"""Variant -> network -> key to change."""
 BY_RANK = ("batch_norm", "dropout")
 """Each rank has statistics, or draws, of its own: not as in one process."""
 TOLERANCE = 1e-5
@@ -53,13 +40,10 @@ def workers(variant: str) -> int:
     return 1 if variant == "single" else 2
 
 
-CAUGHT = {
-    "horovod": ["every_second_step"],
-    "deepspeed-0": ["every_second_step"],
-    "deepspeed-2": ["every_second_step"],
-    "deepspeed-3": ["every_second_step"],
-}
-"""Refused by the dry batch, and by the gate where they come to it."""
+def caught(variant: str) -> list[str]:
+    """Networks refused by the dry batch, and by the gate where they come to it."""
+    zeroes = REFUSED[variant].get("unused") == "model.freeze"
+    return ["every_second_step"] if zeroes else []
 
 
 @pytest.mark.parametrize(
@@ -154,44 +138,40 @@ def test_one_batch_says_which_layers_a_strategy_has_on_gpus_alone(
     assert found == keys
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", REFUSED)
 def test_one_batch_says_what_cannot_be_trained(variant: str) -> None:
+    options = VARIANTS[variant].options
     found = {
-        which: [
-            mistake.key for mistake in mistakes(plan_of(which, VARIANTS[variant], workers(variant)))
-        ]
+        which: [mistake.key for mistake in mistakes(plan_of(which, options, workers(variant)))]
         for which in NETWORKS
     }
-    expected = {
-        which: [REFUSED[which, variant]] if (which, variant) in REFUSED else []
-        for which in NETWORKS
-    }
-    assert found == expected
+    refused = {which: [key] for which, key in REFUSED[variant].items()}
+    assert found == {which: [] for which in NETWORKS} | refused
 
 
 @pytest.mark.parametrize(
     "variant",
     [
         pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else [])
-        for name in VARIANTS
+        for name in REFUSED
     ],
 )
 def test_the_others_are_trained_as_by_a_plain_loop(variant: str) -> None:
-    framework = VARIANTS[variant]["name"]
+    framework = VARIANTS[variant].name
     request = {
         each: (
-            options,
-            [which for which in NETWORKS if (which, each) not in REFUSED],
-            CAUGHT.get(each, []),
+            VARIANTS[each].options,
+            [which for which in NETWORKS if which not in refused],
+            caught(each),
         )
-        for each, options in VARIANTS.items()
-        if options["name"] == framework and (each in THOROUGH) == (variant in THOROUGH)
+        for each, refused in REFUSED.items()
+        if VARIANTS[each].name == framework and (each in THOROUGH) == (variant in THOROUGH)
     }
     for found in found_by(framework, workers(variant), "network_worker", request):
-        for which in CAUGHT.get(variant, []):
-            caught = found[variant].pop(which)["gate"]
-            assert caught["error"] > own_network.TOLERANCE
-            assert caught["differs"], which
+        for which in caught(variant):
+            gate = found[variant].pop(which)["gate"]
+            assert gate["error"] > own_network.TOLERANCE
+            assert gate["differs"], which
         for which, figures in found[variant].items():
             assert figures["in_order"] == [True] * 3, which
             if workers(variant) > 1:

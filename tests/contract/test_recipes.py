@@ -12,6 +12,7 @@ import pytest
 from raysuite.parts import installed
 from tests.contract.launches import found_by
 from tests.contract.recipe_worker import FACTOR
+from tests.contract.variants import VARIANTS
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -19,20 +20,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 TOLERANCE = 1e-5
 OF_MUON = 1e-2
 """Its updates are computed in bf16, and 12 of them added up."""
-ZERO: dict[str, Any] = {"name": "deepspeed"}
-EVERY = ("sgd", "lars", "lamb", "adamw", "muon", "schedule_free")
-STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "ddp": ({"name": "ddp"}, (*EVERY, "tuned", "weighted")),
-    "horovod": ({"name": "horovod"}, ("lamb", "muon", "schedule_free", "tuned")),
-    "fsdp": ({"name": "fsdp"}, ("muon", "schedule_free")),
-    "pipeline": ({"name": "pipeline", "stages": 2, "micro_batches": 2}, ("weighted",)),
-    "deepspeed-0": ({**ZERO, "zero_stage": 0}, ("lamb", "muon", "schedule_free")),
-    "deepspeed-1": ({**ZERO, "zero_stage": 1}, ("adamw", "tuned")),
-    "deepspeed-2": ({**ZERO, "zero_stage": 2, "offload": "optimizer"}, ("adamw",)),
-    "deepspeed-3": ({**ZERO, "zero_stage": 3}, ("adamw", "weighted")),
-}
-"""Optimisers that a framework could break: all under DDP. tests/contract/test_strategies.py has SGD
-under each of them."""
 THOROUGH = (
     "ddp-sgd",
     "horovod-muon",
@@ -42,21 +29,21 @@ THOROUGH = (
 )
 """CI has SGD with rates by layer or weights of classes, and each of the others under DDP and
 under a framework that wraps or shards it."""
-VARIANTS = {
-    f"{name}-{optimizer}": (strategy, optimizer)
-    for name, (strategy, optimizers) in STRATEGIES.items()
-    for optimizer in optimizers
+RECIPES = {
+    f"{name}-{optimizer}": (each.options, optimizer)
+    for name, each in VARIANTS.items()
+    for optimizer in each.recipes
 }
+RECIPES["pipeline-weighted"] = ({"name": "pipeline", "stages": 2, "micro_batches": 2}, "weighted")
 AVERAGED = [
     name
-    for name in VARIANTS
+    for name in RECIPES
     if not name.startswith(("fsdp", "deepspeed-3")) and not name.endswith("schedule_free")
 ]
 
 
 CASES = [
-    pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else [])
-    for name in VARIANTS
+    pytest.param(name, marks=[pytest.mark.thorough] if name in THOROUGH else []) for name in RECIPES
 ]
 
 
@@ -64,7 +51,7 @@ def launched(framework: str, thorough: bool = False) -> dict[str, Any]:
     """By variant: those of CI, or the others."""
     request = {
         name: (strategy, optimizer)
-        for name, (strategy, optimizer) in VARIANTS.items()
+        for name, (strategy, optimizer) in RECIPES.items()
         if strategy["name"] == framework
         and (name in THOROUGH) == thorough
         and (optimizer != "schedule_free" or installed("schedulefree"))
@@ -76,7 +63,7 @@ def launched(framework: str, thorough: bool = False) -> dict[str, Any]:
 def found_for(variant: str) -> dict[str, Any]:
     if variant.endswith("schedule_free"):
         require("schedulefree")
-    found: dict[str, Any] = launched(VARIANTS[variant][0]["name"], variant in THOROUGH)[variant]
+    found: dict[str, Any] = launched(RECIPES[variant][0]["name"], variant in THOROUGH)[variant]
     return found
 
 

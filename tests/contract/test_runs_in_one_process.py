@@ -13,18 +13,13 @@ import pytest
 from raysuite.parts import installed
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 from tests.contract.launches import found_by
+from tests.contract.variants import EXACT, PIPELINES, VARIANTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "single": {"name": "single"},
-    "ddp": {"name": "ddp"},
-    "fsdp": {"name": "fsdp"},
-    "horovod": {"name": "horovod"},
-    **{f"deepspeed-{n}": {"name": "deepspeed", "zero_stage": n} for n in range(4)},
-    "fabric": {"name": "fabric"},
-    "accelerate": {"name": "accelerate"},
-    "gpipe": {"name": "pipeline", "schedule": "gpipe", "micro_batches": 2},
+    **{name: each.options for name, each in VARIANTS.items() if each.plain and each.kind == EXACT},
+    "gpipe": PIPELINES["gpipe"],
     "pipedream": {"name": "pipeline", "schedule": "pipedream"},
 }
 WORLDS = pytest.mark.parametrize(

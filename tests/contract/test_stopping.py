@@ -8,35 +8,27 @@ import pytest
 
 from tests.contract.launches import found_by
 from tests.contract.stopping_worker import STOP_AFTER
+from tests.contract.variants import FP32, PIPELINES, VARIANTS, Variant
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 RANKS = 2
-REBUILT = ("tensorflow", "keras", "jax")
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ddp": {"name": "ddp"},
-    "horovod": {"name": "horovod"},
-    **{f"deepspeed-{n}": {"name": "deepspeed", "zero_stage": n} for n in (0, 1, 2, 3)},
-    **{
-        schedule: {"name": "pipeline", "schedule": schedule, "micro_batches": 2}
-        for schedule in ("gpipe", "1f1b")
-    },
-    **{name: {"name": name} for name in ("fsdp", "fabric", "accelerate", *REBUILT)},
+STOPPED = {
+    **{name: each for name, each in VARIANTS.items() if each.plain and each.fits(RANKS)},
+    **{schedule: Variant(PIPELINES[schedule]) for schedule in ("gpipe", "1f1b")},
 }
-ROUNDING = {"horovod": 1e-6, "deepspeed": 1e-6}
-"""Relative distance from a run left alone; 0 of the others."""
 IN_CI = ("ddp", "horovod", "deepspeed-1", "deepspeed-3")
 CASES = [
-    pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.thorough]) for name in VARIANTS
+    pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.thorough]) for name in STOPPED
 ]
 
 
 def found_for(variant: str) -> list[dict[str, Any]]:
-    framework = VARIANTS[variant]["name"]
+    framework = STOPPED[variant].name
     request = {
-        name: value
-        for name, value in VARIANTS.items()
-        if value["name"] == framework and (name in IN_CI) == (variant in IN_CI)
+        name: each.options
+        for name, each in STOPPED.items()
+        if each.name == framework and (name in IN_CI) == (variant in IN_CI)
     }
     return [found[variant] for found in found_by(framework, RANKS, "stopping_worker", request)]
 
@@ -49,17 +41,16 @@ def test_all_ranks_stop_after_the_same_step(variant: str) -> None:
 @pytest.mark.parametrize("variant", CASES)
 def test_training_goes_on_as_if_left_alone(variant: str) -> None:
     for found in found_for(variant):
-        if variant in REBUILT:  # go on with rank 0's statistics, which only the validation uses
+        if STOPPED[variant].kind == FP32:  # these resume with rank 0's statistics for validation
             del found["distances"]["validation"]
         for name, distance in found["distances"].items():
-            assert distance <= ROUNDING.get(VARIANTS[variant]["name"], 0.0), name
+            assert distance <= STOPPED[variant].rounding, name
         assert (found["attempts"], found["waits"]) == (2, RANKS)
 
 
 @pytest.mark.parametrize("variant", CASES)
 def test_no_code_of_a_checkpoint_is_run(variant: str) -> None:
     """Each file of it in turn, put there by somebody else."""
-    kinds = {"deepspeed-1": 4, "deepspeed-2": 4, **dict.fromkeys(REBUILT, 2)}
     for found in found_for(variant):
-        assert len(found["refused"]) == kinds.get(variant, 3)
+        assert len(found["refused"]) == STOPPED[variant].saved
         assert set(found["refused"].values()) == {"RunError"}, found["refused"]

@@ -12,112 +12,46 @@ import pytest
 
 from raysuite.records import Results, RunFinished
 from tests.contract.launches import found_by
-from tests.contract.strategy_worker import EXACT, FP32, LOSSY, RECIPES
+from tests.contract.strategy_worker import RECIPES
+from tests.contract.variants import EXACT, FP32, LOSSY, VARIANTS
 from tests.ranks import DEEPSPEED, ranks
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = (1, 2, 3, 4)
-"""Ranks. Three divide neither a batch nor ZeRO's shards; four do, and reduce in more steps. CI has
-every variant but those of ELSEWHERE on two, three with shards or buckets on three, and of one what
-cannot have another number."""
-ON_THREE = ("ddp", "deepspeed-2", "fsdp")
-ELSEWHERE = ("deepspeed-1", "deepspeed-2-offload", "fsdp-layers")
-"""Variants whose options CI has elsewhere: in test_recipes.py, or together with others here."""
+"""Ranks. Three divide neither a batch nor ZeRO's shards; four do, and reduce in more steps."""
 TOLERANCE = 1e-5
 CLOSE = {"bf16": 0.02, "fp16": 0.002}
 """Relative distance from one process in the same precision, after six steps: 16 bits round each
 micro-batch's gradient by itself."""
 
-VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
-    "ddp": ({"name": "ddp"}, EXACT),
-    "ddp-buckets": ({"name": "ddp", "bucket_mb": 0.0005, "static_graph": True}, EXACT),
-    "ddp-unused": ({"name": "ddp", "find_unused_parameters": True}, EXACT),
-    "ddp-fp16": ({"name": "ddp", "compression": "fp16"}, LOSSY),
-    "ddp-bf16": ({"name": "ddp", "compression": "bf16"}, LOSSY),
-    "ddp-powersgd": ({"name": "ddp", "compression": "powersgd"}, LOSSY),
-    "horovod": ({"name": "horovod"}, EXACT),
-    "horovod-unfused": ({"name": "horovod", "fusion_threshold_mb": 0}, EXACT),
-    "horovod-fp16": (
-        {"name": "horovod", "compression": "fp16", "cycle_time_ms": 2},
-        LOSSY,
-    ),
-    "deepspeed-0": ({"name": "deepspeed", "zero_stage": 0}, EXACT),
-    "deepspeed-1": ({"name": "deepspeed", "zero_stage": 1}, EXACT),
-    "deepspeed-2": ({"name": "deepspeed", "zero_stage": 2}, EXACT),
-    "deepspeed-3": ({"name": "deepspeed", "zero_stage": 3}, EXACT),
-    "deepspeed-2-overlap": (
-        {"name": "deepspeed", "zero_stage": 2, "overlap_comm": True, "bucket_mb": 0.0005},
-        EXACT,
-    ),
-    "deepspeed-2-offload": (
-        {"name": "deepspeed", "zero_stage": 2, "offload": "optimizer"},
-        EXACT,
-    ),
-    "deepspeed-3-offload": (
-        {"name": "deepspeed", "zero_stage": 3, "offload": "parameters"},
-        EXACT,
-    ),
-    "fsdp": ({"name": "fsdp"}, EXACT),
-    "fsdp-layers": ({"name": "fsdp", "units": "layers", "reshard_after_forward": False}, EXACT),
-    "fsdp-offload": (
-        {
-            "name": "fsdp",
-            "units": "layers",
-            "reshard_after_forward": False,
-            "offload": "parameters",
-        },
-        EXACT,
-    ),
-    "fsdp-hybrid": ({"name": "fsdp", "copies": 2}, EXACT),
-    "fsdp-reduce": ({"name": "fsdp", "reduce_dtype": "bf16"}, LOSSY),
-    "fsdp-gather": ({"name": "fsdp", "gather_dtype": "bf16"}, LOSSY),
-    "fabric": ({"name": "fabric"}, EXACT),
-    "accelerate": ({"name": "accelerate"}, EXACT),
-    "tensorflow": ({"name": "tensorflow"}, FP32),
-    "keras": ({"name": "keras"}, FP32),
-    "jax": ({"name": "jax"}, FP32),
-    "single": ({"name": "single"}, EXACT),
-}
-
-
-def fits(options: dict[str, Any], size: int) -> bool:
-    return size % options.get("copies", 1) == 0 and (options["name"] != "single" or size == 1)
-
-
-def in_ci(variant: str, size: int) -> bool:
-    on_two = size == 2 and variant not in ELSEWHERE
-    return on_two or variant == "single" or (size == 3 and variant in ON_THREE)
-
-
 CASES = [
     pytest.param(
         variant,
         size,
-        marks=[] if in_ci(variant, size) else [pytest.mark.thorough],
+        marks=[] if size in each.ci else [pytest.mark.thorough],
         id=f"{variant}-{size}",
     )
     for size in SIZES
-    for variant in VARIANTS
-    if fits(VARIANTS[variant][0], size)
+    for variant, each in VARIANTS.items()
+    if each.fits(size)
 ]
-EXACT_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == EXACT]
-FP32_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == FP32]
-LOSSY_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == LOSSY]
+EXACT_CASES, FP32_CASES, LOSSY_CASES = (
+    [case for case in CASES if VARIANTS[str(case.values[0])].kind == kind]
+    for kind in (EXACT, FP32, LOSSY)
+)
 
 
 def found_for(variant: str, size: int) -> dict[str, Any]:
     """What its launch has found: of all variants of a framework, those of CI or the others."""
-    framework = VARIANTS[variant][0]["name"]
+    own = VARIANTS[variant]
     request = {
-        name: value
-        for name, value in VARIANTS.items()
-        if value[0]["name"] == framework
-        and fits(value[0], size)
-        and in_ci(name, size) == in_ci(variant, size)
+        name: (each.options, each.kind)
+        for name, each in VARIANTS.items()
+        if each.name == own.name and each.fits(size) and (size in each.ci) == (size in own.ci)
     }
-    found: dict[str, Any] = found_by(framework, size, "strategy_worker", request)[0][variant]
+    found: dict[str, Any] = found_by(own.name, size, "strategy_worker", request)[0][variant]
     return found
 
 
@@ -154,10 +88,7 @@ def test_a_step_that_is_not_finite_leaves_no_finite_weight(variant: str, size: i
 @pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
 def test_a_checkpoint_continues_to_the_bit(variant: str, size: int) -> None:
     found = found_for(variant, size)
-    # from three ranks on Gloo's sums depend on how gradients are grouped: DDP orders its buckets
-    # anew after the first step, and what Horovod fuses depends on when each gradient is ready
-    reordered = size > 2 and variant.startswith(("ddp", "horovod", "fabric", "accelerate"))
-    rounding = 1e-6 if reordered else 0.0
+    rounding = 1e-6 if size > 2 and VARIANTS[variant].regroups else 0.0
     assert found["resumed_fp16"] <= rounding, "each rank has a folder of its own"
     assert found["resumed"] <= rounding, "all ranks share a folder"
     assert found["changed"] <= rounding, "with settings of its own"

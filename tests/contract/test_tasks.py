@@ -8,22 +8,16 @@ from typing import Any
 import pytest
 
 from tests.contract.launches import found_by
+from tests.contract.variants import PIPELINES, VARIANTS
 from tests.task_sets import CASES
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 EVERY = ("language_model", *CASES)
-VARIANTS: dict[str, dict[str, Any]] = {
-    "ddp": {"name": "ddp"},
-    "fsdp": {"name": "fsdp"},
-    "horovod": {"name": "horovod"},
-    "deepspeed-0": {"name": "deepspeed", "zero_stage": 0},
-    "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
-    "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
-}
-PIPELINES = {
-    schedule: {"name": "pipeline", "schedule": schedule, "micro_batches": 2}
-    for schedule in ("model_parallel", "gpipe", "1f1b")
+OPTIONS = {
+    variant: each.options
+    for variant, each in VARIANTS.items()
+    if each.plain and each.refused is not None and each.fits(2)
 }
 TOLERANCE = 1e-5
 CI = ("ddp", 2)
@@ -33,14 +27,14 @@ CI_CASES = ("language_model", "own")
 def found(variant: str, workers: int) -> list[dict[str, Any]]:
     """Of each rank: every case, with and without accumulation; or, in CI, two of them, and the
     seeded defects of DDP."""
-    framework = VARIANTS[variant]["name"]
+    framework = OPTIONS[variant]["name"]
     if (variant, workers) == CI:
-        runs = {f"{case} {variant} 2": (case, VARIANTS[variant], 2) for case in CI_CASES}
+        runs = {f"{case} {variant} 2": (case, OPTIONS[variant], 2) for case in CI_CASES}
         return found_by(framework, workers, "task_worker", {"runs": runs, "defects": True}, 600)
     runs = {
-        f"{case} {each} {accumulate}": (case, VARIANTS[each], accumulate)
-        for each in VARIANTS
-        if VARIANTS[each]["name"] == framework
+        f"{case} {each} {accumulate}": (case, OPTIONS[each], accumulate)
+        for each in OPTIONS
+        if OPTIONS[each]["name"] == framework
         for case in EVERY
         for accumulate in (1, 2)
     }
@@ -70,7 +64,7 @@ def test_two_ranks_of_ddp_train_a_task_as_a_plain_loop_does(case: str) -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("case", EVERY)
 @pytest.mark.parametrize(
-    ("variant", "workers"), [(v, n) for v in VARIANTS for n in (1, 2, 3) if (v, n) != CI]
+    ("variant", "workers"), [(v, n) for v in OPTIONS for n in (1, 2, 3) if (v, n) != CI]
 )
 def test_ranks_train_a_task_as_a_plain_loop_does(
     variant: str, workers: int, case: str, accumulate: int
@@ -86,8 +80,8 @@ def test_a_run_that_stopped_in_an_epoch_is_resumed_by_another_number_of_ranks(
     variant: str, before: int, after: int, tmp_path: Path
 ) -> None:
     """Not of DeepSpeed: as many ranks read its shards as wrote them."""
-    framework = VARIANTS[variant]["name"]
-    runs = {case: (case, VARIANTS[variant], str(tmp_path / case)) for case in CI_CASES}
+    framework = OPTIONS[variant]["name"]
+    runs = {case: (case, OPTIONS[variant], str(tmp_path / case)) for case in CI_CASES}
     ended = found_by(framework, before, "task_worker", {"runs": {}, "stopped": runs}, 600)
     resumed, *_ = found_by(framework, after, "task_worker", {"runs": {}, "resumed": runs}, 600)
     for case in CI_CASES:

@@ -31,18 +31,12 @@ FLAG_BYTES = 8
 """Up to here a collective carries a norm or a flag."""
 
 
-class Wide(nn.Module):
+class Wide(nn.Sequential):
     """Layers above and below the size up to which ZeRO-3 keeps weights whole."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__()
         sizes = [64 * in_channels, 500, 400, num_classes]
-        layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
-        self.layers = nn.Sequential(nn.Flatten(), *layers)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layers(images)
-        return logits
+        super().__init__(nn.Flatten(), *(nn.Linear(*pair) for pair in itertools.pairwise(sizes)))
 
 
 class Collectives(TorchDispatchMode):
