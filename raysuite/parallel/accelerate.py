@@ -84,12 +84,16 @@ class AccelerateEngine(TorchEngine):
             self._accelerator.backward(loss)
         return summed
 
-    def take_step(self) -> None:
-        self.scale.decide()
-        if self.settings.clip_norm is not None:
-            self._accelerator.clip_grad_norm_(self._module.parameters(), self.settings.clip_norm)
+    def update_weights(self) -> None:
         self._optimizer.step()
-        self.scale.update()
+
+    def clip(self) -> None:
+        if self.settings.clip_norm is None:
+            super().clip()
+        else:
+            self.figures["gradient_norm"] = self._accelerator.clip_grad_norm_(
+                self._module.parameters(), self.settings.clip_norm
+            )
 
     def close(self) -> None:
         super().close()

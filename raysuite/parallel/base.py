@@ -75,6 +75,12 @@ class StepSettings:
     """Channels, height and width."""
     compile: str = "off"
     """torch.compile's mode."""
+    figures: tuple[str, ...] = ()
+    """Names of `Engine.figures` that are measured on request."""
+
+    @property
+    def needs_norm(self) -> bool:
+        return self.clip_norm is not None or "gradient_norm" in self.figures
 
 
 class Strategy(Protocol):
@@ -169,6 +175,9 @@ class Engine(ABC):
         """Whether this rank evaluates the model's predictions: one rank of each replica does."""
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs only labels."""
+        self.figures: dict[str, Tensor] = {}
+        """Measured in this step: name -> a scalar, on any device. Names are the same on all ranks,
+        and the training loop records the mean over ranks."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.criterion: Criterion | None = None
         """The loss of a task other than classification."""
@@ -230,6 +239,19 @@ class Engine(ABC):
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Copy what this rank lacks into `model`, which has the structure of the whole model:
         parameters and buffers from other ranks' `model`. All ranks must call this."""
+
+    def norm(self, own: Sequence[Tensor]) -> Tensor:
+        """The L2 norm of the whole network's gradients or weights, a scalar on all ranks. `own`:
+        those of this rank's model. All ranks must call this."""
+        norm: Any = nn.utils.get_total_norm(own)
+        whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return whole
+
+    def gradient_norm(self) -> Tensor:
+        """The norm of the gradients, which is also set in `figures`. All ranks must call this."""
+        gradients = (each.grad for each in self.model.parameters())
+        norm = self.figures["gradient_norm"] = self.norm([g for g in gradients if g is not None])
+        return norm
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -322,13 +344,18 @@ class TorchEngine(Engine):
         """Update the weights with the synchronised gradients, unless any rank's overflowed."""
         self.scale.decide()
         self.clip()
-        self.optimizer.step()
+        self.update_weights()
         self.scale.update()
 
+    def update_weights(self) -> None:
+        self.optimizer.step()
+
     def clip(self) -> None:
-        """Scale the synchronised gradients down to `clip_norm`."""
-        if self.settings.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        """Measure the norm of the synchronised gradients, and scale them down to `clip_norm`."""
+        if self.settings.needs_norm:
+            norm, limit = self.gradient_norm(), self.settings.clip_norm
+            if limit is not None:
+                nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
 
 
 def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:

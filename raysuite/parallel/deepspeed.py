@@ -128,7 +128,7 @@ def engine_config(
     if options.overlap_comm is not None:
         zero["overlap_comm"] = options.overlap_comm
     # DeepSpeed computes the norm in every step, and waits for it, even if unused
-    if options.zero_stage in (1, 2) and settings.clip_norm is None and options.offload == "none":
+    if options.zero_stage in (1, 2) and not settings.needs_norm and options.offload == "none":
         zero["compute_grad_norm"] = False
     if options.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -218,7 +218,12 @@ class DeepSpeedEngine(Engine):
             total += summed
             if index == len(micro_batches) - 1:
                 self.scale.decide()
+                if self.settings.needs_norm and self._stage == 0:
+                    self.gradient_norm()
             self.engine.step()
+        if self.settings.needs_norm and self._stage:
+            norm = self.engine.get_global_grad_norm()
+            self.figures["gradient_norm"] = torch.as_tensor(norm, device=self.world.device)
         self.scale.update()
         if self.engine.skipped_steps > skipped and not self.scale.enabled:
             self._diverge()

@@ -99,17 +99,21 @@ class FabricEngine(TorchEngine):
             self._fabric.backward(loss)
         return summed
 
-    def take_step(self) -> None:
-        self.scale.decide()
-        if self.settings.clip_norm is not None:
-            self._fabric.clip_gradients(
+    def update_weights(self) -> None:
+        self._optimizer.step()
+
+    def clip(self) -> None:
+        if self.settings.clip_norm is None:
+            super().clip()
+        else:
+            norm = self._fabric.clip_gradients(
                 self._module,
                 self._optimizer,
                 max_norm=self.settings.clip_norm,
                 error_if_nonfinite=False,
             )
-        self._optimizer.step()
-        self.scale.update()
+            assert norm is not None, "the strategy of this engine clips by the norm"
+            self.figures["gradient_norm"] = norm
 
 
 class Fabric(TorchGroupStrategy):

@@ -9,11 +9,13 @@ from typing import Literal
 
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
+from raysuite.spec.base import suggest
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.script import numbers_of
 from raysuite.spec.stems import misfit
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 _Wrong = Callable[[str, str], None]
 
@@ -57,6 +59,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
+    _check_figures(spec, wrong)
     return mistakes
 
 
@@ -133,6 +136,9 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     if spec.measure.profile == "nsight":
         message = "got nsight, but scripts can be profiled only by torch; valid: off and torch"
         mistakes.append(Mistake(message, key="measure.profile"))
+    if spec.measure.figures:
+        message = f"got {', '.join(spec.measure.figures)}, but a script takes its own steps; "
+        mistakes.append(Mistake(f"{message}leave it out", key="measure.figures"))
     if spec.resources.elastic:
         message = (
             "got true, but the batch of a script cannot be changed for fewer workers; leave it out"
@@ -255,3 +261,26 @@ def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:
     reason = misfit(spec.model.name, spec.model.options, channels, size)
     if reason is not None:
         wrong(*reason)
+
+
+def _check_figures(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    if not spec.measure.figures:
+        return
+    from raysuite.records.metrics import METRICS  # takes time, which most specs save
+
+    known = [each.name for each in METRICS if each.on_request]
+    for name in spec.measure.figures:
+        if name not in known:
+            wrong("measure.figures", f"got {name!r}; {suggest(name, known)}")
+            continue
+        able = [
+            strategy
+            for strategy, each in STRATEGY_OPTIONS.items()
+            if each.figures is None or name in each.figures
+        ]
+        if spec.strategy.name not in able:
+            wrong(
+                "measure.figures",
+                f"strategy {spec.strategy.name!r} cannot measure {name}; leave it out, or use "
+                f"strategy {', '.join(able)}",
+            )

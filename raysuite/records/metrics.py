@@ -64,6 +64,8 @@ class Metric:
     table: Table = ""
     compared: str = ""
     """Name in papers' values and in `--against`; empty if not compared."""
+    on_request: bool = False
+    """Whether it is measured only if `measure.figures` names it."""
 
     @property
     def column(self) -> str:
@@ -95,6 +97,21 @@ class Metric:
             return None if None in values else summarize(values)
         scale: Literal["share", "positive"] = "share" if self.reduction == "share" else "positive"
         return summarize((self.value(run) for run in timed), scale, rounds)
+
+
+def _of_steps(name: str, title: str, unit: Unit, note: str, request: str = "") -> Metric:
+    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if it
+    is measured only on request."""
+    return Metric(
+        name,
+        title,
+        unit,
+        f"{note}, mean over the optimiser steps of the last epoch. {request}".rstrip(),
+        of=lambda run: run.epochs[-1].mean_figures.get(name) if run.epochs else None,
+        reduction="learnt",
+        needs_gate=False,
+        on_request=bool(request),
+    )
 
 
 def _share(name: str) -> Callable[[RunFigures], float | None]:
@@ -216,6 +233,13 @@ def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
             key=f"epochs_to_{goal}",
             mlflow=f"epochs_to_{goal}",
             compared=f"epochs_to_{goal}",
+        ),
+        _of_steps(
+            "gradient_norm",
+            "Gradient norm",
+            "",
+            "Global L2 norm of the averaged gradients, unscaled and before clipping",
+            "Measured if `measure.figures` names it, and with `training.clip_norm`.",
         ),
         Metric(
             "data_wait_share",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
@@ -155,6 +156,9 @@ class EpochFinished(RecordBase):
     """Mean training loss of the global batch, one per optimiser step."""
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
+    figures: dict[str, list[float]] = later({})
+    """Name of a metric that is measured in each optimiser step, such as `gradient_norm` -> its
+    values; NaN at a step without one, and at a step that fp16 skipped."""
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
@@ -208,6 +212,12 @@ class EpochFinished(RecordBase):
         """The task's metrics over the whole validation set, by name."""
         known = {"accuracy": self.val_accuracy, "top5": self.val_top5}
         return {name: each for name, each in known.items() if each is not None} | self.val_metrics
+
+    @property
+    def mean_figures(self) -> dict[str, float]:
+        """The mean of each of `figures` over the steps at which it is finite, if there are any."""
+        finite = {name: [*filter(math.isfinite, each)] for name, each in self.figures.items()}
+        return {name: fmean(values) for name, values in finite.items() if values}
 
 
 class RunCosts(RecordBase):

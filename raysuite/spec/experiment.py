@@ -102,6 +102,11 @@ class ModelOptions(Options):
         )
 
 
+def _several(value: Any) -> Any:
+    """Expand `tensorboard` to `[tensorboard]`."""
+    return [value] if isinstance(value, str) else value
+
+
 class MeasureOptions(Options):
     """The measurements of a run."""
 
@@ -115,6 +120,9 @@ class MeasureOptions(Options):
     power: Annotated[Literal["auto", "off"], BeforeValidator(off)] = "auto"
     """`auto`: measure energy and utilisation of GPUs with NVML, and the energy of CPUs with RAPL,
     if these can be read."""
+    figures: Annotated[tuple[str, ...], BeforeValidator(_several)] = later(())
+    """Metrics that are measured in each optimiser step on request, because they take time there,
+    such as `gradient_norm`."""
 
 
 def _is_part(part: dict[str, Any], block: Any) -> bool:
@@ -127,11 +135,6 @@ def _is_default(block: Any, default: Any) -> bool:
 
 
 Logger = Literal["mlflow", "tensorboard", "wandb"]
-
-
-def _several(value: Any) -> Any:
-    """Expand `tensorboard` to `[tensorboard]`."""
-    return [value] if isinstance(value, str) else value
 
 
 _TRACK: tuple[Logger, ...] = ("mlflow",)

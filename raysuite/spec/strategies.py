@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -23,6 +23,9 @@ from raysuite.spec.resources import ResourceOptions
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
 from raysuite.spec.tasks import TaskOptions
 from raysuite.spec.training import TrainingOptions
+
+if TYPE_CHECKING:
+    from raysuite.spec.experiment import MeasureOptions
 
 COMPUTED_IN_16_BITS = 0.25
 """Value of `Lossy.within` for passes in bf16 or fp16."""
@@ -46,6 +49,8 @@ class Trained(Protocol):
     def training(self) -> TrainingOptions: ...
     @property
     def resources(self) -> ResourceOptions: ...
+    @property
+    def measure(self) -> MeasureOptions: ...
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,10 @@ class _StrategyOptions(Options):
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
     have any value."""
+
+    figures: ClassVar[tuple[str, ...] | None] = None
+    """The metrics of a step that its engine can measure on request; None: all, as for engines whose
+    step is `raysuite.parallel.base.TorchEngine`'s."""
 
     @property
     def model_workers(self) -> int:
@@ -470,6 +479,7 @@ class DeepSpeedOptions(_StrategyOptions):
     engine = "raysuite.parallel.deepspeed:DeepSpeed"
     part = "deepspeed"
     verified = tuple({"zero_stage": stage} for stage in range(4))
+    figures = ("gradient_norm",)
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
@@ -622,6 +632,7 @@ class _RebuiltOptions(_StrategyOptions):
     """A framework other than torch, on CPUs."""
 
     own_network = True
+    figures = ()
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "task.name": ("classification",),
         "training.precision": ("fp32",),
@@ -913,6 +924,7 @@ class PipelineOptions(_StrategyOptions):
         refused = {
             "training.clip_norm": training.clip_norm,
             "training.ema_decay": training.ema_decay,
+            "measure.figures": ", ".join(spec.measure.figures) or None,
             "training.precision": "fp16" if training.precision == "fp16" else None,
         }
         for key, given in refused.items():

@@ -70,16 +70,18 @@ def epoch_points(
     """
     begin = epoch.time - epoch.validation_seconds - epoch.seconds
     each = epoch.seconds / max(1, len(epoch.losses))
-    for place, (loss, rate) in enumerate(zip(epoch.losses, epoch.learning_rates, strict=False), 1):
+    curves = {"loss": epoch.losses, "learning_rate": epoch.learning_rates, **epoch.figures}
+    for place, values in enumerate(zip(*curves.values(), strict=False), 1):
         when, step = milliseconds(begin + each * place), epoch.first_step + place
-        yield Point("step/loss", loss, when, step)
-        yield Point("step/learning_rate", rate, when, step)
+        for name, value in zip(curves, values, strict=True):
+            yield Point(f"step/{name}", value, when, step)
     # classification logs only its primary metric by epoch; top-5 is logged for the whole run
     shown = [task.primary] if task == CLASSIFICATION else [each.name for each in task.metrics]
     learnt = {
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
         **{f"val_{name}": epoch.validation[name] for name in shown if name in epoch.validation},
+        **epoch.mean_figures,
     }
     # a script's epochs have no losses
     figures: dict[str, float] = learnt if epoch.losses else {}

@@ -96,6 +96,7 @@ def step_settings(plan: RunPlan) -> StepSettings:
         memory_format=plan.memory_format,
         image=(facts.channels, facts.image_size, facts.image_size),
         compile=training.compile,
+        figures=plan.spec.measure.figures,
     )
 
 

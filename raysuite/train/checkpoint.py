@@ -40,6 +40,8 @@ class SoFar(BaseModel):
     """Number of attempts in which these steps were taken."""
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
+    figures: dict[str, list[float]] = Field(default_factory=dict)
+    """As in EpochFinished."""
     skipped_steps: int = 0
     """Number of these steps whose gradients overflowed in fp16."""
     seconds: float = 0.0

@@ -172,6 +172,7 @@ class TrainingLoop:
             first_step=first_step,
             losses=(sums / torch.tensor(weights)).tolist(),  # NaN if the step's weight is 0
             learning_rates=[self.learning_rate(first_step + index) for index in range(len(units))],
+            figures=done.figures,
             skipped_steps=done.skipped_steps,
             attempts=done.attempts,
             images=sum(units),
@@ -311,9 +312,15 @@ class TrainingLoop:
         return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
-        """Take one optimiser step; return the summed loss of this rank's samples, on the device."""
+        """Take one optimiser step; return the summed loss of this rank's samples, on the device.
+
+        `engine.figures` are then those of the step; none if fp16 skipped it."""
+        self.engine.figures = {}
+        skipped = self.engine.scale.skipped
         with layers_named(self.engine.model, self.world):
             loss = self.engine.step(micro_batches, rate)
+        if self.engine.scale.skipped > skipped:
+            self.engine.figures = {}
         if self.average is not None:
             self.average.update(self.engine.model)
         return loss
@@ -452,6 +459,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
     loop.has_begun(began)
     watch.anew()
     losses: list[Tensor] = []
+    figures: list[dict[str, Tensor]] = []
     weights: list[float] = []
     compiler, compiling = loop.engine.compiler, []
     skipped_before = loop.engine.scale.skipped
@@ -471,6 +479,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
             weights.append(weight)
         compiled = compiler.seconds
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
+        figures.append(loop.engine.figures)
         compiling.append(compiler.seconds - compiled)
         loop.step += 1
         loop.steps_here += 1
@@ -515,6 +524,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         attempts=before.attempts + 1,
         skipped_steps=before.skipped_steps + loop.engine.scale.skipped - skipped_before,
         loss_sums=[*before.loss_sums, *sums.tolist()],
+        figures=joined_figures(before, figures, loop.engine.comm),
         weights=[*before.weights, *weights],
         seconds=before.seconds + seconds,
         steady_images=before.steady_images + round(sum(units[steady_from : len(losses)])),
@@ -526,6 +536,20 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         other_cores=[each / seconds for each in other_seconds],
     )
     return done, stop
+
+
+def joined_figures(
+    before: SoFar, steps: Sequence[dict[str, Tensor]], comm: Comm
+) -> dict[str, list[float]]:
+    """Name -> the value at each step of the epoch: those of earlier attempts, and the means over
+    ranks of `steps`; NaN at a step without it. All ranks must call it."""
+    found = {name: [math.nan] * before.steps for step in steps for name in step} | before.figures
+    for name, values in found.items():
+        known = [step[name] for step in steps if name in step] or [torch.zeros(())]
+        nothing = torch.full_like(known[0], math.nan)
+        own = torch.stack([step.get(name, nothing) for step in steps]).double().cpu()
+        found[name] = [*values, *(comm.all_reduce(own, "sum") / comm.size).tolist()]
+    return found
 
 
 def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> float | None:

@@ -57,10 +57,15 @@ def engine_of(strategy: Any, network: str, settings: StepSettings, seed: int = 3
 
 
 def train(
-    engine: Engine, passes: int, epochs: Sequence[int] = (0, 1), steps: int | None = None
+    engine: Engine,
+    passes: int,
+    epochs: Sequence[int] = (0, 1),
+    steps: int | None = None,
+    norms: list[float] | None = None,
 ) -> list[float]:
     """The loss of each step, or of the first `steps`, over all ranks. `passes`: micro-batches of a
-    rank's step. Rates differ from step to step, and from those of other epochs."""
+    rank's step. `norms` gets the gradients'. Rates differ from step to step, and from those of
+    other epochs."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(SAMPLES, 3, 16, 16, generator=generator)
     labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
@@ -73,6 +78,8 @@ def train(
                 break
             batches = [Batch(images[s.ids], labels[s.ids], s.real, s.of_global) for s in step]
             losses.append(engine.step(batches, 0.02 / (1 + epochs[0] + len(losses))))
+            if norms is not None:
+                norms += map(float, engine.figures.values())
     engine.drain()
     found: list[float] = engine.comm.all_reduce(torch.stack(losses), "sum").tolist()
     return found
@@ -106,8 +113,9 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
     # after the five samples of an epoch's last step, whose micro-batches hold one or two, the same
     # takes 8e-7 of ResNet-20 to 8e-5 in three steps more
     steps = 3 if max(schedule.replicas) > 1 else steps
-    losses = train(engine, settings.accumulate, steps=steps)
-    expected = train(reference, passes, steps=steps)
+    norms: tuple[list[float], list[float]] = ([], [])
+    losses = train(engine, settings.accumulate, steps=steps, norms=norms[0])
+    expected = train(reference, passes, steps=steps, norms=norms[1])
     state = engine.whole_state(engine.weights())
     right = {key: each.clone() for key, each in reference.model.state_dict().items()}
     own_statistics = engine.own_statistics
@@ -137,6 +145,7 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
         "state": distance(state, right),
         "logits": 0.0 if own_statistics else distance(logits, right_logits),
         "losses": max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True)),
+        "norms": max((abs(a / b - 1) for a, b in zip(*norms, strict=True)), default=0.0),
         "resumed": distance(again.weights(), through),
         "resumed alone": 0.0 if own_statistics else distance(alone.weights(), through),
         "versions": engine.stash.most if isinstance(engine, AsynchronousEngine) else 1,

@@ -37,7 +37,7 @@ EPOCHS = (45, 33)
 BASE = StepSettings(GLOBAL_BATCH)
 RECIPES = {
     "plain": BASE,
-    "accumulate": replace(BASE, accumulate=2, label_smoothing=0.1),
+    "accumulate": replace(BASE, accumulate=2, label_smoothing=0.1, figures=("gradient_norm",)),
     "clip": replace(BASE, accumulate=2, clip_norm=0.3),
 }
 
@@ -91,8 +91,10 @@ def engine_of(
     )
 
 
-def train(engine: Engine, world: World, epochs: Sequence[int] = (0, 1)) -> list[float]:
-    """Train; the loss of each step, over all ranks."""
+def train(
+    engine: Engine, world: World, epochs: Sequence[int] = (0, 1), norms: list[float] | None = None
+) -> list[float]:
+    """Train; the loss of each step, over all ranks. `norms` gets those of this rank."""
     losses = []
     engine.model.train()
     for epoch in epochs:
@@ -104,6 +106,8 @@ def train(engine: Engine, world: World, epochs: Sequence[int] = (0, 1)) -> list[
                 for part in step
             ]
             losses.append(engine.step(batches, 0.1 / (1 + len(losses))))
+            if norms is not None:
+                norms.append(float(engine.figures.pop("gradient_norm", torch.nan)))
     return engine.comm.all_reduce(torch.stack(losses), "sum").tolist()
 
 
@@ -140,14 +144,21 @@ def compared(strategy: Strategy, world: World, settings: StepSettings) -> dict[s
         settings = replace(settings, accumulate=1)
     own = replace(settings, micro_batch=GLOBAL_BATCH // (world.size * settings.accumulate))
     engine = engine_of(strategy, own)
-    losses, weights = train(engine, world), engine.weights()
+    norms: list[float] = []
+    losses, weights = train(engine, world, norms=norms), engine.weights()
     found: dict[str, Any] = {"ranks_equal": equal_on_all(engine)}
     if world.rank == 0:
-        reference = alone(settings)
-        expected = np.array(train(reference, reference.world))
+        reference, own_norms = alone(settings), []
+        expected = np.array(train(reference, reference.world, norms=own_norms))
         found["weights"] = distance(weights, reference.weights())
         found["losses"] = float(np.max(np.abs(np.array(losses) / expected - 1)))
+        found["norms"] = float(np.max(np.abs(np.array(norms) / np.array(own_norms) - 1)))
     engine.close()
+    if settings.figures and settings.precision == "fp32":
+        unmeasured = engine_of(strategy, replace(own, figures=()))
+        train(unmeasured, world)
+        found["measuring"] = distance(unmeasured.weights(), weights)
+        unmeasured.close()
     return found
 
 
@@ -334,7 +345,7 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     if kind == EXACT:
         for precision in ("bf16", "fp16"):
-            settings = replace(BASE, accumulate=2, precision=precision)
+            settings = replace(BASE, accumulate=2, precision=precision, figures=("gradient_norm",))
             found[precision] = compared(strategy, world, settings)
         found["overflow"] = overflow(strategy, world)
         found["diverged"] = [

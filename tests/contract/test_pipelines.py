@@ -109,7 +109,7 @@ def cases(gate: bool) -> list[Any]:
 def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
     each_rank = found(launch, f"{name} {network}")
     for each in each_rank:
-        assert max(each[key] for key in ("state", "logits", "losses")) <= TOLERANCE, each
+        assert max(each[key] for key in ("state", "logits", "losses", "norms")) <= TOLERANCE, each
         assert each["resumed"] == 0.0
         assert each["resumed alone"] <= TOLERANCE
         if network == "resnet20":

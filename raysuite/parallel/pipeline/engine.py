@@ -383,17 +383,10 @@ class PipelineEngine(TorchEngine):
         dist.broadcast(result, source, self.groups.copy)
         return result
 
-    def clip(self) -> None:
-        """Scale the gradients down to `clip_norm`, by the norm over all stages."""
-        if self.settings.clip_norm is None:
-            return
-        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        own = torch.stack([each.norm() for each in gradients]).double().norm() ** 2
-        stages = self.comm.all_gather(own).view(self.replicas, -1)[self.replica]
-        # as torch.nn.utils.clip_grad_norm_
-        factor = self.settings.clip_norm / (float(stages.sum().sqrt()) + 1e-6)
-        if factor < 1:
-            torch._foreach_mul_(gradients, factor)
+    def norm(self, own: Sequence[Tensor]) -> Tensor:
+        square = torch.stack([each.norm() for each in own]).double().norm() ** 2
+        stages = self.comm.all_gather(square).view(self.replicas, -1)[self.replica]
+        return stages.sum().sqrt()
 
     def weights(self) -> dict[str, Tensor]:
         whole = self._gathered()

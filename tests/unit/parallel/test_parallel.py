@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from raysuite.parallel.base import Engine, StepSettings, World, seed_draws
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
 from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
+from raysuite.parallel.precision import DTYPES
 from raysuite.parallel.process_state import restored
 from raysuite.parallel.single import SingleEngine
 from raysuite.spec.strategies import (
@@ -82,6 +85,23 @@ def test_a_step_uses_its_rate_and_clips() -> None:
     own.step([Batch(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]), 4, 4)], lr=2.0)
     moved = torch.cat([(own.weights()[name] - before[name]).flatten() for name in before])
     torch.testing.assert_close(moved.norm(), torch.tensor(2e-3), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1e-3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_norm_of_a_step_is_that_of_a_plain_loop(precision: str, clip_norm: Any) -> None:
+    """Of two micro-batches; unscaled, and before it is clipped."""
+    own = engine(accumulate=2, precision=precision, clip_norm=clip_norm, figures=("gradient_norm",))
+    images, labels = torch.randn(8, 2), torch.tensor([0, 1, 2, 0, 1, 1, 2, 2])
+    plain = copy.deepcopy(own.model)
+    for part in (slice(0, 4), slice(4, 8)):
+        with torch.autocast("cpu", DTYPES[precision], enabled=precision != "fp32"):
+            logits = plain(images[part])
+        nn.functional.cross_entropy(logits.float(), labels[part]).div(2).backward()
+    wanted = math.sqrt(sum(float(each.grad.double().square().sum()) for each in plain.parameters()))
+    parts = [Batch(images[part : part + 4], labels[part : part + 4], 4, 8) for part in (0, 4)]
+    own.step(parts, lr=0.1)
+    assert float(own.figures["gradient_norm"]) == pytest.approx(wanted, rel=2e-6)
 
 
 class OtherRank(NoComm):

@@ -38,6 +38,8 @@ def mistakes_of(text: str, gpus: int = 0) -> list[Mistake]:
 
 TWO = "resources: {workers: 2}\n"
 PIPEDREAM = TWO + "strategy: {name: pipeline, schedule: pipedream}"
+CPU = "resources: {device: cpu}\n"
+NORM = "measure: {figures: gradient_norm}"
 ZERO = "strategy: {name: deepspeed, zero_stage: "
 DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
 
@@ -59,6 +61,9 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("strategy: fsdp\noptimizer: lars", "", "optimizer.name", "valid: sgd or adamw or"),
         (PIPEDREAM, "precision: fp16", "training.precision", "1f1b"),
         (PIPEDREAM, "ema_decay: 0.9", "training.ema_decay", "1f1b"),
+        (f"{PIPEDREAM}\n{NORM}", "", "measure.figures", "1f1b"),
+        ("measure: {figures: [gradient]}", "", "measure.figures", "mean 'gradient_norm'"),
+        (f"{CPU}strategy: jax\n{NORM}", "", "measure.figures", "use strategy single, "),
         (
             f"{TWO}strategy: pipeline",
             "batch_per_worker: auto",
@@ -169,6 +174,7 @@ def test_text_goes_with_its_task(texts: str) -> None:
         ),
         ("measure: {profile: nsight}", "measure.profile", "valid: off and torch"),
         ("measure: {profile: torch}", "", ""),
+        (NORM, "measure.figures", "leave it out"),
         ("resources: {elastic: true}", "resources.elastic", "leave it out"),
         ("resources: {device: gpu}", "resources.device", "there are 0"),
     ],

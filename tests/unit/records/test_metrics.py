@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import math
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from raysuite.report.text import WRITERS
 from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 from raysuite.track import entries
 
+DOCS = Path(__file__).parents[3] / "docs"
 FOLDER = Path(__file__).parents[2] / "golden" / "results" / "suite"
 
 
@@ -87,59 +90,24 @@ def test_speeds_need_the_gate() -> None:
     assert "final_accuracy" not in needing
 
 
-def test_what_is_declared_of_each_metric_of_classification() -> None:
+def test_the_page_on_metrics_lists_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is committed, so that a review shows each change of a declaration."""
     made = metrics_of.__wrapped__(CLASSIFICATION)  # METRICS were made when the module was read
-    assert [each.name for each in made] == [each.name for each in METRICS]
+    monkeypatch.setattr(metrics, "METRICS", made)
+    page = runpy.run_path(str(DOCS / "generated.py"))["metrics"]()
+    assert (DOCS / "reference" / "metrics.md").read_text("utf-8").startswith(page)
 
-    def where(**facts: object) -> list[str]:
-        return [m.name for m in made if all(getattr(m, k) == v for k, v in facts.items())]
 
-    shares = ["computation", "communication", "communication_exposed", "data", "data_exposed"]
-    shares = [f"share_{name}" for name in (*shares, "other")]
-    assert where(reduction="share") == ["data_wait_share", "mfu", "device_busy", *shares]
-    assert where(reduction="accuracy") == ["final_accuracy", "best_accuracy", "final_top5"]
-    assert where(reduction="all") == ["time_to_accuracy", "epochs_to_accuracy"]
-    assert where(reduction="learnt") == []
-    assert where(needs_gate=False) == [
-        "final_accuracy", "best_accuracy", "peak_process_bytes", "mean_process_bytes",
-        "grown_process_bytes", "peak_device_bytes", "mean_device_bytes", "skipped_samples",
-        "other_cores", "compile_seconds", "graph_breaks", "final_top5",
-    ]  # fmt: skip
-    assert where(table="variants") == [
-        "throughput", "epoch_seconds", "final_accuracy", "time_to_accuracy", "data_wait_share",
-        "peak_process_bytes", "peak_device_bytes",
-    ]  # fmt: skip
-    assert where(table="costs") == [
-        "all_epochs_seconds", "step_p50_seconds", "step_p95_seconds", "step_p99_seconds",
-        "compile_seconds", "graph_breaks", "final_top5", "flops", "mfu", "bus_bandwidth",
-        "device_busy", "device_joules", "host_joules",
-    ]  # fmt: skip
-    assert {each.name: each.compared for each in made if each.compared} == {
-        "throughput": "throughput",
-        "epoch_seconds": "epoch_s",
-        "final_accuracy": "accuracy",
-        "time_to_accuracy": "time_to_accuracy_s",
-        "epochs_to_accuracy": "epochs_to_accuracy",
-        "data_wait_share": "data_wait_share",
-        "peak_process_bytes": "peak_process_bytes",
-        "peak_device_bytes": "peak_device_bytes",
-        "share_computation": "share_computation",
-        "share_communication": "share_communication",
-        "share_data": "share_io",
-    }
-    assert {each.name: each.column for each in made if each.column != each.name} == {
-        "throughput": "throughput_images_per_s",
-        "epoch_seconds": "epoch_s",
-        "time_to_accuracy": "time_to_accuracy_s",
-        "projected_seconds": "projected_90_epochs_s",
-        "all_epochs_seconds": "all_epochs_s",
-        **{f"step_p{percent}_seconds": f"step_p{percent}_s" for percent in (50, 95, 99)},
-        "compile_seconds": "compile_s",
-        "flops": "flop_per_s",
-        "bus_bandwidth": "bus_bandwidth_bytes_per_s",
-        "device_joules": "device_joules_per_image",
-        "host_joules": "host_joules_per_image",
-    }
+def test_a_figure_of_each_step_is_averaged_over_the_last_epochs_finite_values() -> None:
+    run = results_figures(Results(FOLDER))[0]
+    made = {each.name: each for each in metrics_of.__wrapped__(CLASSIFICATION)}
+    assert made["gradient_norm"].value(run) is None, "an old journal"
+    assert made["gradient_norm"].value(dataclasses.replace(run, epochs=())) is None
+    assert "figures" not in run.epochs[-1].model_dump()
+    for values, mean in (([1.0, math.inf, 3.0, math.nan], 2.0), ([math.nan], None)):
+        last = run.epochs[-1].model_copy(update={"figures": {"gradient_norm": values}})
+        measured = dataclasses.replace(run, epochs=(*run.epochs[:-1], last))
+        assert made["gradient_norm"].value(measured) == mean
 
 
 def test_the_metrics_of_another_task_are_its_own() -> None:

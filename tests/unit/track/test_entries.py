@@ -67,6 +67,7 @@ def test_the_last_step_ends_where_the_validation_begins():
             "first_step": 12,
             "losses": [4.0, 3.0, 2.0, 1.0],
             "learning_rates": [0.4, 0.3, 0.2, 0.1],
+            "figures": {"gradient_norm": [8.0, 6.0, 4.0, 2.0]},
             "steady_images": 300,
             "steady_seconds": 6.0,
             "data_wait_seconds": [1.0, 3.0],
@@ -83,6 +84,9 @@ def test_the_last_step_ends_where_the_validation_begins():
     assert "epoch/val_top5" not in whole
     rates = [p.value for p in points if p.key == "step/learning_rate"]
     assert rates == [0.4, 0.3, 0.2, 0.1]
+    norms = [(p.step, p.value) for p in points if p.key == "step/gradient_norm"]
+    assert norms == [(13, 8), (14, 6), (15, 4), (16, 2)]
+    assert whole["epoch/gradient_norm"] == (2, 1_000_000, 5)
 
 
 def test_an_epoch_without_steps_that_count_has_no_speed_and_one_without_losses_no_metrics():

@@ -160,6 +160,14 @@ class TestRecords:
         assert end.peak_device_bytes == [0]
         assert 0 < end.first_step_seconds < end.seconds
 
+    def test_the_norm_of_gradients_is_measured_on_request_and_changes_no_loss(
+        self, plan: RunPlan, records: list[Record]
+    ) -> None:
+        measured = epochs_of(run(plan_of(measure_figures=["gradient_norm"])))
+        for epoch, plain in zip(measured, epochs_of(records), strict=True):
+            assert (plain.figures, len(epoch.figures["gradient_norm"])) == ({}, 6)
+            assert epoch.losses == plain.losses
+
     def test_the_same_seed_gives_the_same_losses(
         self, plan: RunPlan, records: list[Record]
     ) -> None:
@@ -436,9 +444,13 @@ def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) ->
         return verdict
 
     monkeypatch.setattr(strategy_check, "check", then_a_large_scale)
-    first, second = epochs_of(run(plan_of(training_precision="fp16")))
+    plan = plan_of(training_precision="fp16", measure_figures=["gradient_norm"])
+    first, second = epochs_of(run(plan))
     assert 0 < first.skipped_steps < 6
     assert second.skipped_steps < 6
+    for epoch in (first, second):
+        finite = [math.isfinite(norm) for norm in epoch.figures["gradient_norm"]]
+        assert (len(finite), finite.count(False)) == (6, epoch.skipped_steps)
 
 
 def so_far(**values: Any) -> SoFar:
@@ -450,6 +462,7 @@ def so_far(**values: Any) -> SoFar:
         steps=4,
         attempts=2,
         loss_sums=[1.0, 2.0, 3.0, 4.0],
+        figures={"gradient_norm": [1.0, 2.0, 3.0, 4.0]},
         skipped_steps=3,
         seconds=1000.0,
         steady_images=100_000,
@@ -507,6 +520,9 @@ def test_the_rest_of_an_epoch_is_added_to_what_earlier_attempts_did_of_it(
     assert stop is None
     assert (done.steps, done.attempts, done.skipped_steps) == (6, 3, 3)
     assert (done.loss_sums[:4], len(done.loss_sums)) == (before.loss_sums, 6)
+    *earlier, fifth, sixth = done.figures["gradient_norm"]
+    assert earlier == [1.0, 2.0, 3.0, 4.0]
+    assert math.isnan(fifth) and math.isnan(sixth), "not measured in this attempt"  # noqa: PT018
     assert (done.step_seconds[0], len(done.step_seconds)) == (7.0, 3)
     assert 100_000 < done.steady_images <= 100_000 + 2 * 240
     assert 1000 < done.seconds < 1100

@@ -34,7 +34,10 @@ from tests.unit.train.conftest import plan_of, run
 ALONE = World(0, 1, 0, torch.device("cpu"))
 STEPS = 6
 """Of an epoch of `plan_of`; its validation is two more."""
-SAME = ("epoch", "first_step", "losses", "learning_rates", "images", "train_loss", "val_loss")
+SAME = (
+    *("epoch", "first_step", "losses", "learning_rates", "figures", "images", "train_loss"),
+    *("val_loss", "val_accuracy", "val_top5"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +83,11 @@ def epochs_of(records: Sequence[Record]) -> list[EpochFinished]:
     ("stops", "changes"),
     [
         ([2], {}),
-        ([3, 2], {"training_ema_decay": 0.8}),
-        ([5], {"training_precision": "fp16", "training_accumulate": 2}),
+        ([3, 2], {"training_ema_decay": 0.8, "measure_figures": ["gradient_norm"]}),
+        (
+            [5],
+            {"training_precision": "fp16", "training_accumulate": 2, "training_clip_norm": 1.0},
+        ),
         ([6], {}),  # all steps are behind it, and the validation is not
         ([7], {}),  # in the midst of its validation
         ([4, 2, 3], {"loader": {"name": "native", "threads": 2}}),
@@ -100,7 +106,7 @@ def test_to_the_bit(tmp_path: Path, stops: list[int], changes: dict[str, Any]) -
     records = [record for part in in_parts(plan, tmp_path, stops) for record in part]
     expected, found = epochs_of(through), epochs_of(records)
     assert [e.epoch for e in found] == [0, 1]
-    for name in (*SAME, "val_accuracy", "val_top5"):
+    for name in SAME:
         assert [getattr(e, name) for e in found] == [getattr(e, name) for e in expected], name
     models = [
         torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("through", "model")
