@@ -32,11 +32,16 @@ Texts = dict[str, Any]
 
 
 def texts(report: Report) -> Texts:
-    """Picture or file -> its content, but rows.json and rows.csv, which are compared elsewhere."""
+    """Picture or file -> its content. rows.json and rows.csv are compared elsewhere; provenance has
+    digests of the journals."""
     files = contents(report)
     files["report.html"] = shown(files["report.html"])
-    left_out = ("rows.csv", "rows.json", "provenance.json")
-    found = {name: text.splitlines() for name, text in files.items() if name not in left_out}
+    left_out = ("rows.csv", "rows.json")
+    found = {
+        name: text.splitlines()
+        for name, text in files.items()
+        if name not in left_out and "provenance" not in name
+    }
     return found | drawn(report.plots)
 
 
