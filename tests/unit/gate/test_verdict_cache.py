@@ -29,8 +29,9 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         settings: StepSettings = SETTINGS,
         places: list[list[int]] = PLACES,
         optimizer: OptimizerOptions | None = None,
+        device: str = "cpu",
     ) -> Path:
-        world = World(0, size, 0, torch.device("cpu"))
+        world = World(0, size, 0, torch.device(device))
         cache = verdict_cache.VerdictCache(options, world, NoComm(), places)
         return cache.file(settings, optimizer)
 
@@ -44,6 +45,7 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         file(DdpOptions(bucket_mb=1)),
         file(HorovodOptions()),
         file(size=4),
+        file(device="cuda"),
         file(settings=replace(SETTINGS, accumulate=2)),
         file(settings=replace(SETTINGS, clip_norm=1.0)),
         file(settings=replace(SETTINGS, precision="bf16")),

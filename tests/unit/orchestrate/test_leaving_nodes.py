@@ -127,8 +127,15 @@ def test_who_waits_has_no_longer_than_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Cluster(monkeypatch, HALF)
+    keeper = keeper_of(tmp_path, wait_s=0.01, deadline=time.time() - 1)
     with pytest.raises(DeadlineError):
-        keeper_of(tmp_path, deadline=time.time() - 1).wait()
+        keeper.wait()
+    keeper.follow([plan_of()], time.time() + 600)  # the next runs have a limit of their own
+    with pytest.raises(NodesGoneError):
+        keeper.wait()
+    keeper.follow([plan_of()], time.time() - 1)
+    with pytest.raises(DeadlineError):
+        keeper.wait()
 
 
 def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:

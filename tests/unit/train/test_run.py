@@ -244,6 +244,16 @@ class TestEarlyStopping:
         again = run(plan, resume=tmp_path / "3")  # killed after its last epoch
         assert (epochs_of(again), end_of(again).stopped_early) == ([], True)
 
+    def test_an_equal_value_is_no_improvement(self) -> None:
+        still = {
+            "model": {"name": "tests.networks:made", "options": {"which": "tied"}},
+            "optimizer": {"name": "sgd", "lr": 1e-30},
+        }
+        early = {"metric": "val_loss", "patience": 2}
+        records = run(plan_of(training_epochs=5, training_early_stopping=early, **still))
+        assert len({epoch.val_loss for epoch in epochs_of(records)}) == 1
+        assert [epoch.epoch for epoch in epochs_of(records)] == [0, 1, 2]
+
     def test_patience_that_ends_with_the_last_epoch_stopped_nothing(self, tmp_path: Path) -> None:
         early = {"metric": "val_loss", "patience": 2, "min_delta": 100.0}
         plan = plan_of(training_epochs=3, training_early_stopping=early)
@@ -263,6 +273,19 @@ class TestEarlyStopping:
             loop.best, loop.best_epoch = None, 0
             loop.load(tmp_path)
             assert (loop.best, loop.best_epoch) == (0.5, 3)
+
+    def test_a_checkpoint_of_other_settings_leaves_the_plans(self, tmp_path: Path) -> None:
+        world, strategy = World(0, 1, 0, torch.device("cpu")), Single()
+        strategy.start(world)
+        for decay in (0.1, 0.2):
+            plan = plan_of(optimizer={"name": "sgd", "lr": 0.1, "weight_decay": decay})
+            with closing(TrainingLoop(plan, world, strategy)) as loop:
+                if decay == 0.2:
+                    loop.load(tmp_path)
+                decays = {group["weight_decay"] for group in loop.engine.optimizer.param_groups}
+                assert decay in decays
+                assert decays <= {decay, 0.0}
+                loop.save(tmp_path)
 
     def test_not_while_it_gets_better(self) -> None:
         early = {"metric": "val_accuracy", "patience": 1}
