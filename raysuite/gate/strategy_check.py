@@ -160,11 +160,11 @@ def examine_network(
     for precision in precisions:
         found = own_network.compare(plan, world, strategy, comm, precision)
         seconds += found.seconds
+        if not found.ranks_equal:
+            faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
         if found.error is None:
             network.append(f"not compared: {found.skipped}")
             break
-        if not found.ranks_equal:
-            faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
         if precision == "fp32":
             error = found.error
             network.append("equal to one process" if not found.differs else found.differs)
@@ -376,7 +376,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
         f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
         f"global batch; at most {tolerance:.0e} can be rounding"
         for worst in sorted(compared, key=lambda each: -each.error)[:1]
-        if tolerance < worst.error < math.inf
+        if worst.error > tolerance
     ]
 
 
