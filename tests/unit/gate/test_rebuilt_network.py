@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysuite.gate import rebuilt_network, small_network
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
@@ -24,7 +24,7 @@ class Off(Single):
         self.errors, self.made = errors, 0
 
     def prepare(
-        self, model: torch.nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -49,9 +49,11 @@ def test_a_distance_counts_once_three_draws_have_shown_it(
     world = World(0, 1, 0, torch.device("cpu"))
     strategy = Off(*errors)
     strategy.start(world)
-    net = small_network.small_net(world, batch_norm=True)
-    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    net, dropout = small_network.small_net(world, batch_norm=True), nn.Dropout(0.5)
+    whole = nn.Sequential(net, dropout)
+    found = rebuilt_network.compare_rebuilt(strategy, world, whole, net.IMAGE, net.CLASSES)
     assert (strategy.made, found.error <= rebuilt_network.TOLERANCE_REBUILT) == (made, passes)
+    assert dropout.p == 0
 
 
 class Twins(NoComm):
@@ -74,7 +76,7 @@ class Pair(Single):
         self.error = error
 
     def prepare(
-        self, model: torch.nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         engine: Any = super().prepare(model, make_optimizer, settings)
         right = engine.weights
