@@ -14,6 +14,7 @@ from raysuite.gate import rebuilt_network, small_network
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
 from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.single import Single
+from tests.unit.gate.test_small_network import Recorded
 
 
 class Off(Single):
@@ -95,6 +96,28 @@ def test_two_ranks_have_the_loss_of_both_and_the_weights_of_one(error: float) ->
     found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
     assert found.ranks_equal
     assert found.error == pytest.approx(error, rel=0.01, abs=1e-6)
+
+
+class OtherMomentum(Recorded):
+    """Of running statistics, which no step of training shows."""
+
+    def prepare(self, model: nn.Module, *others: Any) -> Engine:
+        model.norm.momentum = 0.5
+        return super().prepare(model, *others)
+
+
+def test_running_statistics_are_compared_and_used_after_a_step_of_all_samples() -> None:
+    world, strategy = World.alone(torch.device("cpu")), OtherMomentum()
+    strategy.start(world)
+    net = small_network.small_net(world, batch_norm=True)
+    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    assert found.losses == 0
+    assert min(found.weights, found.logits) > 0.01
+    made = rebuilt_network.DRAWS
+    assert (strategy.settings, strategy.steps) == (
+        [StepSettings(8)] * made,
+        [(0.01, [8], False)] * made,
+    )
 
 
 def test_ranks_that_differ_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
