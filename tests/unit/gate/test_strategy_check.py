@@ -599,17 +599,15 @@ class Noted(BaseStrategy):
         inner = (Delayed if self.options.staged() else Single)(self.options)
         inner.start(self.world)
         engine = inner.prepare(model, make_optimizer, replace(settings, compile="off"))
-        optimizer = type(engine.optimizer).__name__  # type: ignore[attr-defined]
         has = {
             **self.options.model_dump(exclude={"name", "target"}, exclude_defaults=True),
-            **{key: value for key, value in asdict(settings).items() if value != PLAIN[key]},
+            **asdict(settings),
             "layers": len(model.layers()) if isinstance(model, SmallNet) else 3,
             "pause_s": getattr(model, "_pause_s", 0.0),
-            "optimizer": optimizer,
+            "optimizer": type(engine.optimizer).__name__,  # type: ignore[attr-defined]
             "norm": any(isinstance(each, nn.BatchNorm2d) for each in model.modules()),
         }
-        usual = {"layers": 3, "pause_s": 0.0, "optimizer": "SGD", "norm": False}
-        words = " ".join(f"{key}={has[key]}" for key in has if has[key] != usual.get(key))
+        words = " ".join(f"{key}={has[key]}" for key in has if has[key] != USUAL.get(key))
         self.made.append(words)
         right, (wrong, factor) = engine.step, self.off
         if wrong and all(word in words for word in wrong.split()):
@@ -617,7 +615,7 @@ class Noted(BaseStrategy):
         return engine
 
 
-PLAIN = asdict(StepSettings(4))
+USUAL = asdict(StepSettings(4)) | {"layers": 3, "pause_s": 0.0, "optimizer": "SGD", "norm": False}
 
 
 @pytest.fixture
