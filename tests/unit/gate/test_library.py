@@ -233,6 +233,7 @@ def test_other_shards_are_refused_and_equal_ranks_are_compared() -> None:
             super().__init__()
             self.module = network()
 
+    assert _Ranks()._dist is dist
     model = FullyShardedDataParallel()
     with pytest.raises(UserError, match=r"^got FullyShardedDataParallel: "):
         check(stepper(model), model)
