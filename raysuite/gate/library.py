@@ -6,6 +6,7 @@ It is called on every rank, such as in a framework's continuous integration unde
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,8 @@ def check(
             listed = some(sorted({name for name, _ in unequal}), 5)
             raise UserError(f"the reference has other parameters: {listed}; give the same network")
         _compare_begin(model, before, ranks)
-    error, compared, number = None, True, 0
+    error, compared = None, True
+    tensors: dict[str, torch.Tensor] = {}
     for n in range(steps):
         step(n)
         tensors = {
@@ -85,13 +87,12 @@ def check(
             for name, each in (*model.named_parameters(), *model.named_buffers())
             if _plain(name) not in ignore
         }
-        number = len(tensors)
         compared = _compare_ranks(tensors, ranks, n) and compared
         if reference is not None and reference_step is not None:
             reference_step(n)
             found = _compare_reference(tensors, reference, before, ranks, n, tolerance)
             error = max(error or 0.0, found)
-    return Checked(steps, number, ranks.size, compared, error)
+    return Checked(steps, len(tensors), ranks.size, compared, error)
 
 
 class _Ranks:
@@ -111,10 +112,10 @@ class _Ranks:
 
         device = "cpu" if "gloo" in self._dist.get_backend() else "cuda"
         data = torch.tensor(list(json.dumps(own).encode()), dtype=torch.uint8, device=device)
-        size = torch.tensor([len(data)], device=device)
+        size = data.new_tensor([len(data)], dtype=torch.int64)
         sizes = [torch.empty_like(size) for _ in range(self.size)]
         self._dist.all_gather(sizes, size)
-        padded = torch.zeros(max(int(each) for each in sizes), dtype=torch.uint8, device=device)
+        padded = data.new_zeros(max(int(each) for each in sizes))
         padded[: len(data)] = data
         found = [torch.empty_like(padded) for _ in range(self.size)]
         self._dist.all_gather(found, padded)
@@ -196,7 +197,7 @@ def _compare_reference(
         right, start = _whole(wanted).double().cpu(), before[name].double().cpu()
         off = float((_whole(tensors[name]).double().cpu() - right).norm())
         change = float((right - start).norm())
-        errors[name] = 0.0 if off == 0.0 else off / change if change > 0 else float("inf")
+        errors[name] = 0.0 if off == 0.0 else off / change if change > 0 else math.inf
     worst = 0.0
     for rank, found in enumerate(ranks.gathered(errors)):
         for name, error in found.items():

@@ -179,7 +179,6 @@ def _optimizer(plan: RunPlan) -> OptimizerOptions:
     if options.name == "sgd":
         return options
     return SgdOptions(
-        momentum=0.9,
         weight_decay=options.weight_decay,
         decay_bias_and_norm=options.decay_bias_and_norm,
         lr_factors=options.lr_factors,
@@ -305,11 +304,10 @@ def _reference(
     plan: RunPlan, world: World, settings: StepSettings, rate: float
 ) -> list[dict[str, Tensor]]:
     """The weights before and after each step of one process in fp32."""
-    alone = World(0, 1, 0, world.device)
     single = Single()
-    single.start(alone)
+    single.start(World.alone(world.device))
     draws = _Draws()
-    network = _network(plan, alone, draws)
+    network = _network(plan, world, draws)
     model = _Replicas(network, plan.replicas, settings.accumulate, draws)
     slices = plan.replicas * settings.accumulate
     whole = replace(settings, precision="fp32", accumulate=slices)

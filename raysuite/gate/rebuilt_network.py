@@ -67,11 +67,10 @@ def _rebuilt(
     """`compare_rebuilt` with one draw of samples; `model` is not changed."""
     generator = np.random.Generator(np.random.Philox(key=SEED + draw))
     images = torch.from_numpy(generator.standard_normal((2 * _SAMPLES, *image), dtype=np.float32))
-    labels = torch.from_numpy(generator.integers(0, classes, _SAMPLES))
+    labels = torch.from_numpy(generator.integers(classes, size=_SAMPLES))
     seen, unseen = images[:_SAMPLES].to(world.device), images[_SAMPLES:]
-    alone = World(0, 1, 0, world.device)
     single = Single()
-    single.start(alone)
+    single.start(World.alone(world.device))
 
     def outcome(engine: Engine) -> Outcome:
         samples = len(seen)

@@ -182,11 +182,10 @@ def compare(
     the options of an asynchronous pipeline: the one process then applies gradients with the
     pipeline's delay.
     """
-    alone = World(0, 1, 0, world.device)
     single = Single() if delays is None else Delayed(delays)
     fill = 0 if delays is None else delays.pipeline(settings.accumulate).steps_to_fill
     all_rates = (*RATES, *RATES[:1] * fill)  # more steps than the pipeline takes to fill
-    single.start(alone)
+    single.start(World.alone(world.device))
     with without_tf32():
         engine = make_engine(
             strategy, world, settings, batch_norm, optimizer, layers=layers, pause_s=pause_s
@@ -205,7 +204,7 @@ def compare(
             found = _train(engine, data, rates, global_batch, settings.accumulate)
             exact = replace(settings, precision="fp32", memory_format="contiguous", compile="off")
             reference = make_engine(
-                single, alone, exact, batch_norm, optimizer, global_batch, passes, layers
+                single, world, exact, batch_norm, optimizer, global_batch, passes, layers
             )
             before = reference.weights()
             expected = _train(reference, data, rates, global_batch, passes)

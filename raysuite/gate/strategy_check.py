@@ -93,11 +93,9 @@ def _of_network(
     verdict: GateVerdict,
 ) -> GateVerdict:
     """The verdict on a strategy that passed, extended by that on the plan's own network."""
-    if plan.spec.strategy.own_network:  # its networks are not torch modules
-        return _rebuilt(plan, world, strategy, verdict)
     models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
     key = own_network.key(plan)
-    if not cache or key is None:
+    if not cache or key is None or plan.spec.strategy.own_network:
         return examine_network(verdict, plan, world, strategy, comm)
     of_network = replace(settings, clip_norm=None), None, key
     if known := cache.find(*of_network):
@@ -111,7 +109,7 @@ def _of_network(
 
 def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
     """The collectives of a strategy, which its engine has. All ranks must call it."""
-    examined = _examined(options, world, strategy)
+    examined = _variant(strategy, options, options.examined(), world)
     settings = StepSettings(1, options.own_accumulation or 1)
     engine = make_engine(examined, world, settings, layers=_layers(options))
     engine.close()
@@ -148,26 +146,25 @@ def examine_network(
     fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
     """
     options = plan.spec.strategy
-    if options.own_network:
+    if options.own_network:  # its networks are not torch modules
         return _rebuilt(plan, world, strategy, verdict)
-    exact: Strategy | None = strategy
-    if strategy.lossy:
-        plain = options.lossless()
-        exact = None if plain is None else _started(plain, world)
-    why = "not compared: the strategy has no exact form" if exact is None else ""
+    exact = options.lossless() if strategy.lossy else options
+    if exact is None:
+        why = "not compared: the strategy has no exact form"
+        return verdict.model_copy(update={"network": why})
     if (schedule := options.pipeline()) and schedule.asynchronous:
         why = "not compared: its gradients are applied late by design"
-    if exact is None or why:
         return verdict.model_copy(update={"network": why})
+    strategy = _variant(strategy, options, exact, world)
     network, faults, error, seconds = [], [], None, 0.0
     for precision in precisions:
-        found = own_network.compare(plan, world, exact, comm, precision)
+        found = own_network.compare(plan, world, strategy, comm, precision)
         seconds += found.seconds
+        if not found.ranks_equal:
+            faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
         if found.error is None:
             network.append(f"not compared: {found.skipped}")
             break
-        if not found.ranks_equal:
-            faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
         if precision == "fp32":
             error = found.error
             network.append("equal to one process" if not found.differs else found.differs)
@@ -186,7 +183,7 @@ def examine_network(
             "error_network": error,
             "network": "; ".join(network),
             "network_seconds": seconds,
-            "message": "; ".join([*faults, *([verdict.message] if verdict.message else [])]),
+            "message": "; ".join(filter(None, [*faults, verdict.message])),
         }
     )
 
@@ -206,36 +203,35 @@ def examine(
     also checked with it.
     """
     settings = settings or StepSettings(1, options.own_accumulation or 1)
-    examined = options.examined()
-    staged = examined.staged()
-    late = staged if staged and staged.pipeline().asynchronous else None
-    compare = partial(small_network.compare, layers=_layers(options), delays=late)
-    strategy = _examined(options, world, strategy)
+    strategy = _variant(strategy, options, options.examined(), world)
+    options = options.examined()
     if strategy.lossy in (True, Lossy()):
         message = f"{options.name} changes gradients on purpose, and no bound for that is known"
         return _verdict(options.name, world, run_id, message=message)
-    exact, plain_options = strategy, options.lossless() if strategy.lossy else options
-    judged = plain_options is not None
-    if strategy.lossy and plain_options is not None:
-        exact = _started(plain_options, world)
-    compiled_too = settings.compile != "off"
+    exact_options = options.lossless() if strategy.lossy else options
+    exact = strategy
+    if exact_options is not None:
+        exact = _variant(strategy, options, exact_options, world)
+    staged = options.staged()
+    late = staged if staged and staged.pipeline().asynchronous else None
+    compare = partial(small_network.compare, exact, world, layers=_layers(options), delays=late)
     pure = replace(settings, precision="fp32", clip_norm=None, compile="off")
     clips = [None] if settings.clip_norm is None else [None, _BITING_CLIP]
     plain = []
     for clip in clips:
-        plain.append(compare(exact, world, replace(pure, clip_norm=clip)))
+        plain.append(compare(replace(pure, clip_norm=clip)))
         if plain[0].fault:
             return _verdict(options.name, world, run_id, message=plain[0].fault)
     rule = "ranks bit-equal; equal to one process on the same global batch"
     if late:
         rule += " that applies gradients as late as the schedule, with its versions of weights"
-    if plain_options is not None and (parts := _in_parts(exact, plain_options, world)):
+    if exact_options is not None and (parts := _in_parts(exact, exact_options, world)):
         plain.append(small_network.compare(parts[0], world, pure, pause_s=parts[1]))
         rule += ", with several reductions a step too"
-    batch_norm = compare(exact, world, pure, batch_norm=True)
+    batch_norm = compare(pure, batch_norm=True)
     short, compiled, rounded, remarks = [], [], [], []
     if optimizer is not None:
-        found = compare(exact, world, pure, optimizer=optimizer)
+        found = compare(pure, optimizer=optimizer)
         rule += f", by {optimizer.name} too"
         if optimizer.updates_in_bf16:
             rounded.append(found)
@@ -243,20 +239,20 @@ def examine(
             remarks.append(f"by {optimizer.name} it differs by {found.error:.1e}")
         else:
             plain.append(found)
-    if compiled_too:
+    if settings.compile != "off":
         mode = replace(pure, compile=settings.compile)
-        compiled = [compare(exact, world, mode, batch_norm=each) for each in (False, True)]
+        compiled = [compare(mode, batch_norm=each) for each in (False, True)]
         rule += f"; compiled to {TOLERANCE_COMPILED:.0e}"
         remarks.append(f"compiled it differs by {max(each.error for each in compiled):.1e}")
-    if settings.precision != "fp32" and judged:
-        short = [compare(exact, world, replace(settings, clip_norm=clip)) for clip in clips]
+    if settings.precision != "fp32" and exact_options is not None:
+        short = [compare(replace(settings, clip_norm=clip)) for clip in clips]
         rule += f"; in {settings.precision} to {TOLERANCE_16_BITS:.0%} of one process in fp32"
         worst = max(each.updates for each in short)
         remarks.append(f"in {settings.precision} the updates differ by {worst:.1e}")
-    lossy = lossy_gradients(examined, world, strategy, settings)
+    lossy = lossy_gradients(options, world, strategy, settings)
     if lossy:
         lost = "lossy options: gradients within the bounds that follow from them"
-        rule = f"{rule}; with {lost}" if judged else f"ranks bit-equal; {lost}"
+        rule = f"{rule}; with {lost}" if exact_options is not None else f"ranks bit-equal; {lost}"
         worst = max(each.error for each in lossy)
         remarks.append(f"with lossy options a gradient differs by {worst:.1e}")
     rebuilt = []
@@ -267,7 +263,7 @@ def examine(
     compared = [*plain, batch_norm, *short, *compiled, *rounded, *rebuilt]
     equal_and_finite: list[Comparison | Gradients] = [*compared, *lossy]
     faults = _faults(equal_and_finite)
-    if judged and not faults:
+    if exact_options is not None and not faults:
         faults = (
             _differing([*plain, batch_norm], TOLERANCE)
             or _differing(compiled, TOLERANCE_COMPILED)
@@ -286,14 +282,14 @@ def examine(
         error_batchnorm=batch_norm.error,
         error_compiled=max((each.error for each in compiled), default=None),
         error_16_bits=max((each.loose_error for each in short), default=None),
-        tolerance=TOLERANCE if judged else None,
+        tolerance=None if exact_options is None else TOLERANCE,
         rule=rule,
         message="; ".join([*faults, *remarks]),
     )
 
 
 def lossy_gradients(
-    examined: StrategyOptions, world: World, strategy: Strategy, settings: StepSettings
+    options: StrategyOptions, world: World, strategy: Strategy, settings: StepSettings
 ) -> list[Gradients]:
     """Errors of gradients with a lossy strategy's options; empty for other strategies.
 
@@ -306,7 +302,7 @@ def lossy_gradients(
     pure = replace(settings, precision="fp32", compile="off")
     # torch has no BatchNorm with 16-bit weights and 32-bit statistics, at least on CPUs
     norm = not strategy.lossy.within
-    parts, pause_s = _in_parts(strategy, examined, world) or (strategy, 0.0)
+    parts, pause_s = _in_parts(strategy, options, world) or (strategy, 0.0)
     found = [
         compare(strategy, world, pure),
         compare(parts, world, pure, batch_norm=norm, pause_s=pause_s),
@@ -331,14 +327,6 @@ def _layers(options: StrategyOptions) -> int:
     return max(3, schedule.stages if schedule else 0)
 
 
-def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Strategy:
-    """`strategy`, or one with other options if the run's options only fit the run's network."""
-    examined = options.examined()
-    if examined == options:
-        return strategy
-    return _started(examined, world)
-
-
 def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
@@ -348,14 +336,19 @@ def _in_parts(
     if several is None:
         return None
     changed, pause_s = several
-    return strategy if changed == options else _started(changed, world), pause_s
+    return _variant(strategy, options, changed, world), pause_s
 
 
-def _started(options: StrategyOptions, world: World) -> Strategy:
-    """Another instance of a strategy; this process has already joined the strategy's group."""
-    strategy = make_strategy(options)
-    strategy.start(world)
-    return strategy
+def _variant(
+    strategy: Strategy, options: StrategyOptions, changed: StrategyOptions, world: World
+) -> Strategy:
+    """`strategy`, which has `options`, or another instance if the `changed` ones differ from them;
+    this process has already joined the strategy's group."""
+    if changed == options:
+        return strategy
+    variant = make_strategy(changed)
+    variant.start(world)
+    return variant
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
@@ -383,7 +376,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
         f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
         f"global batch; at most {tolerance:.0e} can be rounding"
         for worst in sorted(compared, key=lambda each: -each.error)[:1]
-        if tolerance < worst.error < math.inf
+        if worst.error > tolerance
     ]
 
 

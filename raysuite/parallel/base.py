@@ -56,6 +56,11 @@ class World:
     local_rank: int
     device: torch.device
 
+    @classmethod
+    def alone(cls, device: torch.device) -> World:
+        """One process."""
+        return cls(0, 1, 0, device)
+
 
 @dataclass(frozen=True)
 class StepSettings:

@@ -158,7 +158,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
     inputs, targets = draw(plan, _IMAGES, torch.Generator().manual_seed(0))
     weight = int(make_task(plan.spec.task, plan.dataset).weight(targets))
     batch = Batch(inputs, targets, _IMAGES, weight)
-    world = World(0, 1, 0, torch.device("cpu"))
+    world = World.alone(torch.device("cpu"))
     with joined(options, world) as strategy:
         engine, *_ = build_engine(plan, world, strategy)
         names = [

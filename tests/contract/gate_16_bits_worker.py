@@ -67,7 +67,8 @@ def reductions(options: StrategyOptions, world: World, file: Path) -> list[int]:
     first.start(world)
     found = []
     for changed, pause_s in ((options, 0.0), several):
-        strategy = strategy_check._started(changed, world)
+        strategy = make_strategy(changed)
+        strategy.start(world)
         engine = make_engine(strategy, world, StepSettings(1), pause_s=pause_s)
         engine.model.train()
         data = make_samples(2, world.device)

@@ -116,10 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="at most, for each module")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
     parser.add_argument("--sample", type=int, help="mutants of each module, chosen by chance")
+    parser.add_argument("--seed", default="", help="of another sample")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.inside:
-        return _run(asked.modules[0], asked.minutes, asked.jobs, asked.sample)
+        return _run(asked.modules[0], asked.minutes, asked.jobs, asked.sample, asked.seed)
     patterns = asked.modules or ["*"]
     if unknown := [each for each in patterns if not fnmatch.filter(TESTS, each)]:
         parser.error(f"no module is called {', '.join(unknown)}; valid: {', '.join(TESTS)}")
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any(fnmatch.fnmatch(name, each) for each in patterns):
             limits = ["--minutes", str(asked.minutes), "--jobs", str(asked.jobs)]
             if asked.sample is not None:
-                limits += ["--sample", str(asked.sample)]
+                limits += ["--sample", str(asked.sample), "--seed", asked.seed]
             inside = [sys.executable, __file__, name, "--inside", *limits]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             code |= subprocess.run(inside, cwd=_copy(name), env=environment, check=False).returncode
@@ -155,15 +156,15 @@ class Mutant:
     """Lines before and after."""
 
 
-def _run(name: str, minutes: float, jobs: int, sample: int | None) -> int:
+def _run(name: str, minutes: float, jobs: int, sample: int | None, seed: str) -> int:
     """Make the mutants of a module of this folder, and run its tests with each of them, or of the
-    first `sample` of an order that is the same each time."""
+    first `sample` of an order that is the same each time with the same `seed`."""
     from mutmut.state import state
 
     sys.path[:0] = [str(Path.cwd())]
     mutants = _mutants(name)
     if sample is not None:
-        random.Random(name).shuffle(mutants)
+        random.Random(name + seed).shuffle(mutants)
     loop = Loop(mutants[:sample], state()._stats, jobs, time.monotonic() + 60 * minutes)
     tests = [f"tests/unit/{each}" for each in TESTS[name]]
     options = ["-q", "-s", "-p", "no:cacheprovider", "-m", FASTER, "--tb=no"]

@@ -97,13 +97,13 @@ def test_bad_input_is_refused() -> None:
 
 
 def moved(*steps: dict[str, list[float]]) -> tuple[nn.Module, Step]:
-    """A model of two tensors of zeros, and steps after which they have these values."""
-    model = nn.ParameterDict({"a": torch.zeros(2), "b": torch.zeros(2)})
+    """A model of two tensors, and steps after which they have changed by these values."""
+    model = nn.ParameterDict({"a": torch.ones(2), "b": torch.ones(1)})
 
     def step(n: int) -> None:
         with torch.no_grad():
             for name, values in steps[n].items():
-                model[name].copy_(torch.tensor(values))
+                model[name].copy_(1 + torch.tensor(values))
 
     return model, step
 
@@ -115,7 +115,9 @@ def against(
     ignore: tuple[str, ...] = (),
 ) -> Checked:
     (model, step), (reference, reference_step) = moved(*ours), moved(*theirs)
-    wrapped = nn.ModuleDict({"module": nn.ModuleDict({"_orig_mod": model})})
+    wrapped = model
+    for prefix in ("_forward_module", "_fsdp_wrapped_module", "_orig_mod", "module"):
+        wrapped = nn.ModuleDict({prefix: wrapped})
     return check(
         step,
         wrapped,
@@ -135,9 +137,11 @@ def test_an_error_is_of_the_change_since_the_first_step() -> None:
     with pytest.raises(GateError, match=r"a of rank 0 .* after step 1: .* is 0\.05; .* 4e-02 is"):
         against({"a": [3, 4]}, {"a": [6, 8.5]}, tolerance=0.04)
     with pytest.raises(GateError, match=r"^b of rank 0 .* after step 0: .* is inf;"):
-        against({"a": [3, 4], "b": [0, 1e-9]})
-    found = against({"a": [3, 4], "b": [0, 1e-9]}, ignore=("b",))
+        against({"a": [3, 4], "b": [1e-3]})
+    found = against({"a": [3, 4], "b": [1e-3]}, ignore=("b",))
     assert (found.parameters, found.error) == (1, 0.0)
+    with pytest.raises(GateError, match=r"^b of rank 0"):
+        against({"a": [9, 9], "b": [1e-3]}, ignore=("a",))
 
 
 class TwoRanks(_Ranks):
@@ -229,6 +233,7 @@ def test_other_shards_are_refused_and_equal_ranks_are_compared() -> None:
             super().__init__()
             self.module = network()
 
+    assert _Ranks()._dist is dist
     model = FullyShardedDataParallel()
     with pytest.raises(UserError, match=r"^got FullyShardedDataParallel: "):
         check(stepper(model), model)

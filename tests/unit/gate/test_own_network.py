@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -16,8 +17,8 @@ from torch import Tensor
 from raysuite.data.base import Batch
 from raysuite.gate import own_network
 from raysuite.gate.own_network import Found, compare
-from raysuite.parallel.base import Engine, TorchEngine, World
-from raysuite.parallel.comm import NoComm, Reduction
+from raysuite.parallel.base import Engine, StepSettings, TorchEngine, World
+from raysuite.parallel.comm import Comm, NoComm, Reduction
 from raysuite.parallel.single import Single, SingleEngine
 from raysuite.plan import make_plans
 from raysuite.spec import Document
@@ -46,14 +47,25 @@ class Largest(NoComm):
         return value
 
 
+class Probed(Largest):
+    """First they find the seconds of a pass, the bytes of the weights and those that are free."""
+
+    def __init__(self, pass_s: float, size: float, left: float) -> None:
+        self._probed = [torch.tensor([pass_s, 0.01, size, left, 0.0])]
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        return self._probed.pop() if self._probed else super().all_reduce(value, reduction)
+
+
 def found(
-    flaw: str = "none", budget_s: float = 60.0, precision: str = "fp32", **plan: Any
+    flaw: str = "none", precision: str = "fp32", comm: Comm | None = None, **plan: Any
 ) -> Found:
     strategy = Broken(flaw)
     strategy.start(ALONE)
-    return compare(
-        plan_of(training_accumulate=2, **plan), ALONE, strategy, Largest(), precision, budget_s
-    )
+    comm = comm or Largest()
+    found = compare(plan_of(training_accumulate=2, **plan), ALONE, strategy, comm, precision)
+    assert 0 < found.seconds < 60
+    return found
 
 
 @pytest.mark.usefixtures("_joined")
@@ -84,11 +96,26 @@ class TestOneProcess:
         got = found(precision="bf16", model_options={})
         assert got.error is not None
         assert 1e-4 < got.error < 0.5
+        assert got.differs == ""
 
-    def test_what_takes_too_long_is_left_out(self) -> None:
-        got = found(budget_s=0.0)
+    def test_what_takes_too_long_or_too_much_is_left_out(self) -> None:
+        """Of two steps of two micro-batches on a rank and the same in one process, eight passes;
+        nine copies of the weights."""
+        assert found(comm=Probed(7.5, 100.0, 900.0)).error is not None
+        for probed, why in (
+            ((7.6, 100.0, 900.0), "it would take about 61 s, more than 60 s"),
+            ((7.5, 100.0, 899.0), "it would take 900 B of 899 B"),
+        ):
+            got = found(comm=Probed(*probed))
+            assert (got.error, got.ranks_equal, got.skipped) == (None, True, why)
+
+    def test_what_one_process_cannot_train_is_not_compared(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(own_network, "_reference", None)
+        got = found()
         assert (got.error, got.ranks_equal) == (None, True)
-        assert got.skipped
+        assert got.skipped == "one process cannot train it"
 
     def test_what_fails_is_left_to_the_run(self) -> None:
         got = found(model={**ODD, "options": {"which": "raises"}})
@@ -131,6 +158,14 @@ def test_the_first_difference_is_of_the_first_step_that_has_one() -> None:
     assert found({(0, "b"): 0.1})[:2] == [1, 1], "weights that differ before the first step"
     assert found({(2, "a"): math.inf}) == [2, 0, math.inf, math.inf]
     assert found({(3, "b"): 0.02}) == pytest.approx([0, 0, 0, 0.02 / 3], abs=1e-6)
+    # of one that does not move: of a thousandth of its own size or of the whole update
+    for each in right:
+        each |= {"c": torch.tensor([30.0]), "d": torch.tensor([0.0])}
+    assert found({(1, "c"): 0.015})[:3] == pytest.approx([1, 2, 0.5], abs=1e-3)
+    assert found({(1, "d"): 5e-4})[:3] == pytest.approx([1, 3, 0.5 / math.sqrt(3)], abs=1e-3)
+    other = [{"a": each["a"]} for each in right]
+    differs = own_network._first_difference(other, right, 0.01).tolist()
+    assert differs == [1, 0, math.inf, math.inf]
 
 
 # Defects of a strategy that trains a language model, each as an engine's own code would have it.
@@ -240,7 +275,26 @@ def test_the_runs_own_decay_and_factors_are_checked_whatever_its_optimiser(name:
     own = {"weight_decay": 0.1, "decay_bias_and_norm": False, "lr_factors": {"layers.*": 0.5}}
     options = own_network._optimizer(plan_of(optimizer={"name": name, "lr": 0.1, **own}))
     assert options.name == "sgd"
-    assert options.model_dump(include=set(own)) == own
+    assert options.model_dump(include={"momentum", *own}) == {"momentum": 0.9, **own}
+
+
+@pytest.mark.parametrize(
+    ("changes", "micro_batch", "accumulate"),
+    [
+        ({"training_global_batch": 3, "training_accumulate": 3}, 2, 2),
+        ({"training_global_batch": 9, "training_accumulate": 3}, 3, 2),
+        ({"training_global_batch": 240, "training_accumulate": 3}, 4, 2),
+        ({}, 4, 1),
+        ({"strategy": {"name": "pipeline", "micro_batches": 5}, "resources_workers": 2}, 4, 5),
+    ],
+)
+def test_a_step_is_small_and_not_clipped_or_compiled(
+    changes: dict[str, Any], micro_batch: int, accumulate: int
+) -> None:
+    plan = plan_of(training_clip_norm=0.5, **changes)
+    assert own_network._settings(plan, "bf16") == StepSettings(
+        micro_batch, accumulate, precision="bf16", image=(1, 8, 8)
+    )
 
 
 def test_the_last_micro_batch_of_the_last_step_has_a_sample_of_padding() -> None:
@@ -304,3 +358,38 @@ def test_its_key_is_of_the_network_and_of_the_users_code(monkeypatch: pytest.Mon
     ]
     assert keys[0] == keys[1]
     assert len({str(key) for key in keys}) == 3
+
+
+def test_its_key_is_of_all_code_in_the_folder_of_the_users_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which modules are imported, and which is not an installed package's."""
+    plan, folder = plan_of(), tmp_path / "gate_own_network"
+    spec = plan.spec
+    for name in ("layers", "site-packages/installed", "unused"):
+        file = folder / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    (tmp_path / "gate_helper.py").write_text("")
+
+    def key(name: str, task: str = "classification") -> Any:
+        model = spec.model.model_copy(update={"name": name})
+        kind = spec.task.model_copy(update={"name": task})
+        changed = spec.model_copy(update={"model": model, "task": kind})
+        return own_network.key(plan.model_copy(update={"spec": changed}))
+
+    own = "gate_own_network.layers:Net"
+    assert key(own) is key("timm:resnet18", task="own:Task") is None
+    for path in (tmp_path, folder / "site-packages"):
+        monkeypatch.syspath_prepend(path)
+    for name in ("gate_own_network.layers", "gate_helper", "installed"):
+        importlib.import_module(name)
+    first = key(own)
+    assert len(first[-1]) == len(key("timm:resnet18")[-1]) + 2
+    (folder / "site-packages" / "installed.py").write_text("1")
+    (folder / "unused.py").write_text("1")
+    assert key(own) == first
+    for changed in (folder / "layers.py", tmp_path / "gate_helper.py"):
+        changed.write_text("1")
+        assert key(own) != first
+        changed.write_text("")

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysuite.gate import rebuilt_network, small_network
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
 from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.single import Single
+from tests.unit.gate.test_small_network import Recorded
 
 
 class Off(Single):
@@ -24,7 +25,7 @@ class Off(Single):
         self.errors, self.made = errors, 0
 
     def prepare(
-        self, model: torch.nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -49,9 +50,11 @@ def test_a_distance_counts_once_three_draws_have_shown_it(
     world = World(0, 1, 0, torch.device("cpu"))
     strategy = Off(*errors)
     strategy.start(world)
-    net = small_network.small_net(world, batch_norm=True)
-    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    net, dropout = small_network.small_net(world, batch_norm=True), nn.Dropout(0.5)
+    whole = nn.Sequential(net, dropout)
+    found = rebuilt_network.compare_rebuilt(strategy, world, whole, net.IMAGE, net.CLASSES)
     assert (strategy.made, found.error <= rebuilt_network.TOLERANCE_REBUILT) == (made, passes)
+    assert dropout.p == 0
 
 
 class Twins(NoComm):
@@ -74,7 +77,7 @@ class Pair(Single):
         self.error = error
 
     def prepare(
-        self, model: torch.nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         engine: Any = super().prepare(model, make_optimizer, settings)
         right = engine.weights
@@ -93,6 +96,28 @@ def test_two_ranks_have_the_loss_of_both_and_the_weights_of_one(error: float) ->
     found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
     assert found.ranks_equal
     assert found.error == pytest.approx(error, rel=0.01, abs=1e-6)
+
+
+class OtherMomentum(Recorded):
+    """Of running statistics, which no step of training shows."""
+
+    def prepare(self, model: nn.Module, *others: Any) -> Engine:
+        model.norm.momentum = 0.5
+        return super().prepare(model, *others)
+
+
+def test_running_statistics_are_compared_and_used_after_a_step_of_all_samples() -> None:
+    world, strategy = World.alone(torch.device("cpu")), OtherMomentum()
+    strategy.start(world)
+    net = small_network.small_net(world, batch_norm=True)
+    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    assert found.losses == 0
+    assert min(found.weights, found.logits) > 0.01
+    made = rebuilt_network.DRAWS
+    assert (strategy.settings, strategy.steps) == (
+        [StepSettings(8)] * made,
+        [(0.01, [8], False)] * made,
+    )
 
 
 def test_ranks_that_differ_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

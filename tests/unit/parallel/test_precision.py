@@ -156,6 +156,7 @@ def test_a_scale_that_only_falls_ends_in_an_error() -> None:
         step(model, scale, optimizer, x=1e30)
     with pytest.raises(FloatingPointError):
         step(model, scale, optimizer, x=1e30)
+    assert (scale.factor, scale.skipped) == (2.0**-14, 22)
 
 
 def test_the_factor_grows_after_2000_good_steps_on_end() -> None:

@@ -21,6 +21,7 @@ from raysuite import __version__
 from raysuite.plan import make_plans
 from raysuite.records import (
     RunFailed,
+    RunPruned,
     RunStopped,
     SamplesSkipped,
     ScriptMeasured,
@@ -82,8 +83,10 @@ def test_the_last_step_ends_where_the_validation_begins():
     assert whole["epoch/images_per_second"] == (2, 1_000_000, 50)
     assert whole["epoch/data_wait_share"] == (2, 1_000_000, 0.25)  # of 8 s, 2 in the mean of ranks
     assert "epoch/val_top5" not in whole
-    rates = [p.value for p in points if p.key == "step/learning_rate"]
-    assert rates == [0.4, 0.3, 0.2, 0.1]
+    rates = [(p.step, p.timestamp, p.value) for p in points if p.key == "step/learning_rate"]
+    assert rates == [
+        (*at, rate) for (*at, _), rate in zip(steps, [0.4, 0.3, 0.2, 0.1], strict=True)
+    ]
     norms = [(p.step, p.value) for p in points if p.key == "step/gradient_norm"]
     assert norms == [(13, 8), (14, 6), (15, 4), (16, 2)]
     assert whole["epoch/gradient_norm"] == (2, 1_000_000, 5)
@@ -319,7 +322,9 @@ def test_keys_of_ordinary_texts_are_these_texts() -> None:
 def test_status(reason, status):
     failed = run_records(PLAN, RunFailed(run_id="x", reason=reason, message="m"))
     assert mlflow_status(run_figures(DATA, failed)) == status
-    assert mlflow_status(run_figures(DATA, run_records(PLAN))) == "FINISHED"
+    pruned = RunPruned(run_id="x", by="asha", epoch=0, value=None)
+    for ended in (run_records(PLAN), [*run_records(PLAN)[:3], pruned]):
+        assert mlflow_status(run_figures(DATA, ended)) == "FINISHED"
     assert mlflow_status(run_figures(DATA, run_records(PLAN)[:3])) == "RUNNING"
 
 
@@ -365,6 +370,10 @@ def test_epochs_that_a_checkpoint_covers_are_sent_while_a_run_continues(
     run = results_figures(results)[0]
     points = run_points(dataclasses.replace(run, end=None))
     assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
+    if every == 1:  # as in results without this key
+        del run.plan["spec"]["training"]["checkpoint_every"]
+        points = run_points(dataclasses.replace(run, end=None))
+        assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
 
 
 def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
