@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,22 @@ def silent_ranks() -> Iterator[Callable[[PipelineOptions], PipelineEngine]]:
     for strategy in made:
         strategy.stop()
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("copy", "norm"), [(0, 5.0), (1, 13.0)])
+def test_the_norm_of_a_pipeline_is_that_of_the_stages_of_one_copy(copy: int, norm: float) -> None:
+    squares = torch.tensor([9.0, 16.0, 25.0, 144.0]).double()  # of two copies of two stages
+    given: list[float] = []
+
+    def all_gather(own: Tensor) -> Tensor:
+        given.append(float(own))
+        return squares
+
+    rank: Any = SimpleNamespace(
+        replicas=2, replica=copy, comm=SimpleNamespace(all_gather=all_gather)
+    )
+    found = PipelineEngine.norm(rank, [torch.tensor([1.0, 2.0]), torch.tensor([[2.0]])])
+    assert (float(found), given) == (norm, [pytest.approx(9.0)])
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])

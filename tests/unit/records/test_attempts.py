@@ -78,6 +78,8 @@ def test_what_is_under_way_again_is_not_stopped() -> None:
     found = run_figures(DATA, [*WHOLE[:5], STOP, taken_up(3, 70)])
     assert (found.status, found.attempts) == ("missing", 2)
     assert mlflow_status(found) == "RUNNING"
+    assert [epoch.epoch for epoch in found.epochs] == [0, 1, 2]
+    assert len(run_figures(DATA, [*WHOLE[:5], taken_up(2)]).epochs) == 2
 
 
 def test_the_last_word_counts() -> None:

@@ -246,6 +246,11 @@ def test_of_several_variants_the_one_with_most_options_in_common_matches(tmp_pat
     assert len(pairs) == 2
     assert all(ours == their for ours, their in pairs)
     assert [each.name for each in found.unmatched] == ["ddp · native · 2 workers · lr=0.5"]
+    turned = against_study(rows_of(tmp_path / "c", other), rows_of(tmp_path / "d", two), "there")
+    assert len({each.theirs_name for each in turned.lines}) == 2
+    assert [(each.side, each.name) for each in turned.unmatched] == [
+        ("ours", "ddp · native · 2 workers · lr=0.5")
+    ]
 
 
 def test_four_differences_are_named_and_the_others_counted(tmp_path):
