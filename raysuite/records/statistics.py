@@ -250,8 +250,7 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
         return False
     if any(len(began) != len(stats) for began in rounds.values()):
         return False
-    ordered = sorted(rounds.values(), key=min)
-    return all(max(a) < min(b) for a, b in itertools.pairwise(ordered))
+    return all(max(a) < min(b) for a, b in itertools.pairwise(sorted(rounds.values())))
 
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:

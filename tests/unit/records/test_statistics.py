@@ -276,11 +276,15 @@ def test_an_outlier_is_grubbs():
     few = outlying(np.array([1.0, 1.0, 900.0]), 0.95)
     assert (few.dtype, few.any()) == (bool, False)
     assert not outlying(np.full(5, 7.0), 0.95).any()
-    for last in (6.0, 7.0, 8.0, 20.0):
-        values = np.array([1.0, 2.0, 3.0, 4.0, last])
-        g = (last - values.mean()) / values.std(ddof=1)
-        # the printed critical value of 5 %, two-sided, of five (Grubbs and Beck 1972, table I)
-        assert outlying(values, 0.95).any() == (g > 1.715)
+    # the printed critical values of 5 %, two-sided, of five and ten (Grubbs and Beck 1972, table I)
+    for rest, critical, near in (
+        ([1.0, 2.0, 3.0, 4.0], 1.715, (10.5, 11.0)),
+        ([-1.0, 1.0] * 4 + [0.0], 2.290, (4.0, 4.1)),
+    ):
+        for last, apart in zip(near, (False, True), strict=True):
+            values = np.array([*rest, last])
+            assert (last - values.mean() > critical * values.std(ddof=1)) == apart
+            assert outlying(values, 0.95).any() == apart
 
 
 @pytest.mark.parametrize("runs", [1, 2])
