@@ -42,7 +42,6 @@ def _console(stderr: bool) -> Console:
         highlight=False,
         markup=False,
         emoji=False,
-        soft_wrap=False,
     )
 
 

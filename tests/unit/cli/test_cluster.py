@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.cluster import _how_to_go_on, _mlflow_page, _wait, _working_folder, exports
+from raysuite.cli.cluster import (
+    _how_to_go_on,
+    _mlflow_page,
+    _printer,
+    _wait,
+    _working_folder,
+    exports,
+)
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
-from raysuite.cluster.state_files import Head
+from raysuite.cluster.state_files import Head, Node
 from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
@@ -38,8 +45,10 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
     done = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("#!/bin/bash")
-    assert "#SBATCH --nodes=3" in done.output
+    assert "#SBATCH --nodes=3" in done.output.splitlines()
     assert f"{own_home}/clusters/far" in done.output
+    some = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--nodes", "2-4", "--dry-run"])
+    assert "#SBATCH --nodes=2-4" in some.output.splitlines()
     done = CLI.invoke(app, ["cluster", "up", "--dry-run"])
     assert done.output.rstrip().endswith(f" -P -m raysuite.cluster.agent {own_home}/clusters/local")
     assert not own_home.exists()
@@ -58,6 +67,25 @@ def test_ray_clients_address_is_told(own_home: Path) -> None:
     folder.write(head.model_copy(update={"client": ""}))  # of an older version
     done = CLI.invoke(app, ["cluster", "env", "--json"])
     assert "RAYSUITE_RAY_CLIENT" not in json.loads(done.stdout)
+
+
+def test_the_status_has_a_row_for_each_node(own_home: Path) -> None:
+    folder = prepare(living("one"))
+    folder.write(Head(host="a", gcs="1.2.3.4:1", dashboard="http://127.0.0.1:2", mlflow=""))
+    shown = CLI.invoke(app, ["cluster", "status"]).stdout
+    assert "address" not in shown
+    folder.write(Node(host="n1", state="failed", address="10.0.0.1", message="no space"))
+    shown = CLI.invoke(app, ["cluster", "status"]).stdout
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "node address state" in rows
+    assert "n1 10.0.0.1 failed (no space)" in rows
+
+
+def test_what_a_cluster_does_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = _printer("one")
+    for text in ("waits", "waits", "ends"):
+        tell(text)
+    assert capsys.readouterr() == ("", "one: waits\none: ends\n")
 
 
 def test_jobs_start_where_runs_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

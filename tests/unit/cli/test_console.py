@@ -44,6 +44,14 @@ def test_a_line_is_that_of_rich(text: str, capsys: pytest.CaptureFixture[str]) -
     assert written == capsys.readouterr().out
 
 
+def test_texts_are_neither_coloured_nor_replaced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stdout().print("12.5 s [red] :smile: /a/b")
+    assert capsys.readouterr().out == "12.5 s [red] :smile: /a/b\n"
+
+
 @pytest.mark.integration
 def test_a_table_in_a_pipe_needs_no_rich() -> None:
     code = "import sys; from raysuite.cli.console import print_table\n"
