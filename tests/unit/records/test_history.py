@@ -94,11 +94,13 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
     assert seen.exit_code == 0, seen.output
     (only,) = json.loads(seen.stdout)
     assert only["by_runs"]
+    assert (only["name"], only["hardware"]) == ("ddp · native · 1 worker", "2 x A")
     assert [bool(point["change"]) for point in only["points"]] == [False, True]
     assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
     page = tmp_path / "history.html"
     shown = CliRunner().invoke(app, ["history", str(tmp_path), "--html", str(page)])
     assert "regression: 0.7" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == str(page)
     assert '<li class="problem">' in page.read_text("utf-8")
     plot = history_plot(histories(Results(tmp_path / f) for f in ("a/0", "b/1"))[0])
     assert [len(trace["x"]) for trace in plot.traces] == [2, 1]

@@ -43,6 +43,8 @@ def test_ratio_with_one_repeat_shows_no_difference():
     assert ratio.value == 10.0
     assert ratio.low is None
     assert not ratio.differs_from_one
+    ratio = ratio_of_means(three, one)
+    assert (ratio.value, ratio.low) == (0.1, None)
 
 
 @pytest.mark.parametrize("below", [[3.0, 4.0, 5.0, 3.5], [-1.0, 2.0, 3.0, 1.0]])
