@@ -246,9 +246,7 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
     for stat in stats:
         for key, began in stat.rounds:
             rounds.setdefault(key, []).append(began)
-    if len(rounds) < PAIRED_FROM or any(stat.n != len(rounds) for stat in stats):
-        return False
-    if any(len(began) != len(stats) for began in rounds.values()):
+    if len(rounds) < PAIRED_FROM or any(len(began) != len(stats) for began in rounds.values()):
         return False
     return all(max(a) < min(b) for a, b in itertools.pairwise(sorted(rounds.values())))
 

@@ -53,7 +53,9 @@ def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
     assert found.seconds.fit.largest < 0.01
     assert len(found.seconds.residuals) == 20
     count = sum(cost != 0 for cost in found.seconds.costs.values())
-    assert f"{count} costs; error in the fit 0." in (folder / "told.txt").read_text("utf-8")
+    told = (folder / "told.txt").read_text("utf-8")
+    assert f"{count} costs; error in the fit 0." in told
+    assert told.splitlines()[-1] == str(folder / "c.yaml")
 
 
 def test_calibrate_leaves_out_epochs_of_pipelines_beside_other_programs(
@@ -124,6 +126,13 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
     tied = sum(each["tied"] for each in ranked)
     assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
+
+
+def test_recommend_takes_the_first_value_of_each_line_of_a_matrix(folder: Path) -> None:
+    swept = "matrix={seed: [3, 4], 'training.epochs, model': [[7, resnet20], [8, resnet32]]}"
+    run("recommend", "spec.yaml", swept, *BY_C, "--batches", "64", "--out", "best.yaml")
+    (plan,) = make_plans(read_document(Path("best.yaml")), gpus=0)
+    assert (plan.seed, plan.spec.training.epochs, plan.spec.model.name) == (3, 7, "resnet20")
 
 
 def test_recommend_prints_the_top_candidates_and_how_many_there_are(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records import EpochFinished, RunCosts, RunFinished, ScriptMeasured
 from raysuite.records.power import once
 from raysuite.records.script_records import (
     RankLog,
@@ -153,6 +153,9 @@ def test_time_shares_of_a_script_by_hand() -> None:
         "message": "",
     }
     logs[1].profile["kernels"] = {}
+    logs[1].model["device"] = "cpu"
+    assert time_shares("id", logs, 10, 2, "trace").message == ""
+    logs[1].model["device"] = "gpu"
     unseen = time_shares("id", logs, 10, 2, "trace")
     assert (unseen.window_seconds, unseen.kernel_seconds, unseen.trace) == ([], {}, "")
     assert "no kernel on a GPU" in unseen.message
@@ -183,12 +186,26 @@ def test_the_devices_clock_counts_where_there_is_one() -> None:
 def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -> None:
     logs = [rank([1.0] * 6, samples=None)]
     found = measured(logs)
-    assert found[ScriptMeasured].samples_per_step is None
+    assert found[ScriptMeasured].samples_per_step is found[ScriptMeasured].tokens_per_step is None
+    assert found[ScriptMeasured].samples_source == ""
     assert found[ScriptMeasured].steps_per_second == pytest.approx(1.0)
-    assert found[EpochFinished].steady_images == 0
+    assert (found[EpochFinished].images, found[EpochFinished].steady_images) == (0, 0)
     found = measured(logs, given=64)
     assert found[ScriptMeasured].samples_per_step == 64
+    assert found[ScriptMeasured].samples_source == "given"
     assert found[EpochFinished].steady_images == 256
+
+
+def test_a_script_with_marks_has_their_samples_and_may_have_no_parameters() -> None:
+    log = rank([1.0] * 6)
+    log.model = {"optimizer": ""}
+    found = measured([log])
+    assert (found[ScriptMeasured].samples_source, found[ScriptMeasured].parameters) == (
+        "mark",
+        None,
+    )
+    assert found[RunCosts].gradient_bytes is None
+    assert found[RunCosts].message
 
 
 def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
@@ -351,9 +368,20 @@ def test_seeded_defects_are_refused(second: Any, references: Any, words: str) ->
     assert words in found.message
 
 
-def test_an_error_is_the_largest_relative_difference_of_a_mean_loss() -> None:
-    found, _ = judged(checked({}, {"loss": 0.9}), alone())  # 0.95 and 0.7, of 1 and 0.5
-    assert found.error == pytest.approx(0.4)
+@pytest.mark.parametrize(
+    ("second", "of_one", "error"),
+    [
+        (0.9, [1.0, 0.5], 0.4),  # means of two ranks of 0.95 and 0.7
+        (0.1, [1.0, 0.5], 0.45),  # 0.55 and 0.3
+        (-3.0, [-2.0, -1.0], 0.5),  # -1 and -1.25
+    ],
+)
+def test_an_error_is_the_largest_relative_difference_of_a_mean_loss(
+    second: float, of_one: list[float], error: float
+) -> None:
+    references = (alone(first_losses=[]), alone(first_losses=of_one))
+    found, _ = judged(checked({}, {"loss": second}), *references)
+    assert found.error == pytest.approx(error)
 
 
 @pytest.mark.parametrize(
@@ -376,6 +404,15 @@ def test_losses_that_cannot_be_compared_are_not_decidable(
     assert found.passed
     assert words in notes[-1]
     assert math.isnan(found.error)
+
+
+def test_losses_on_an_unknown_number_of_samples_are_not_decidable() -> None:
+    logs = checked({}, {})
+    for row in logs[0].rows:
+        row[3] = None
+    found, notes = judged(logs, alone())
+    assert found.passed
+    assert "another global batch" in notes[-1]
 
 
 def test_shards_without_losses_are_not_decidable_at_all() -> None:

@@ -57,6 +57,9 @@ def test_fiellers_ends_are_t_standard_errors_from_zero(below):
         assert stats.ttest_1samp(apart, 0.0).pvalue == pytest.approx(0.05)
     assert ratio.low < ratio.value < ratio.high
     assert math.isinf(ratio.high) == (stats.ttest_1samp(below, 0.0).pvalue > 0.05)
+    thousandths = [[each / 1000 for each in values] for values in (above, below)]
+    tiny = fieller(*map(summarize, thousandths))  # the same in another unit
+    assert (tiny.low, tiny.high) == (pytest.approx(ratio.low), pytest.approx(ratio.high))
 
 
 def test_fieller_needs_a_lower_figure_above_zero():
@@ -216,6 +219,8 @@ def test_only_complete_rounds_in_turn_are_blocks():
     assert not are_blocks([in_rounds(five), in_rounds([*five, 6.0])])
     assert not are_blocks([in_rounds(five[:4]), in_rounds(five[:4], 50.0)])
     assert not are_blocks([summarize(five), summarize(five)])
+    assert not are_blocks([in_rounds(five), in_rounds([*five, 6.0], 50.0)])
+    assert are_blocks([in_rounds(five[::-1]), in_rounds(five, 50.0)])
 
 
 def test_two_independent_samples_are_welchs():

@@ -60,6 +60,7 @@ def test_no_options_reduce_gradients_in_several_parts(given: dict[str, Any]) -> 
 
 
 def test_zero_3_names_what_it_cannot_shard() -> None:
+    assert not [*options({"name": "deepspeed", "zero_stage": 3}).network_refusals(Network())]
     for network, what in ((Network(empty=("a.b",)), "a.b"), (Network(scripted=True), "a Script")):
         [(key, message)] = options({"name": "deepspeed", "zero_stage": 3}).network_refusals(network)
         assert (key, what in message) == ("strategy.zero_stage", True)
