@@ -389,12 +389,15 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant's name without its loader: random samples need no loader."""
+    """The variant's name without its loader, as random samples need none, and without a batch that
+    the search replaces."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")
-    batch_keys = ("training.global_batch", "training.batch_per_worker")
-    data["label"] = {key: each for key, each in data["label"].items() if key not in batch_keys}
+    for key in (
+        () if plan.batch_is_given else ("training.global_batch", "training.batch_per_worker")
+    ):
+        data["label"].pop(key, None)
     parts = (strategy_name(data), workers_name(plan.workers), *extras(data))
     return " · ".join([plan.spec.model.name, *parts])
 

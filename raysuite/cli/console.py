@@ -42,7 +42,6 @@ def _console(stderr: bool) -> Console:
         highlight=False,
         markup=False,
         emoji=False,
-        soft_wrap=False,
     )
 
 
@@ -75,9 +74,7 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) or None, title_justify="left"
-    )
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title), title_justify="left")
     for heading in headings:
         if heading in numbers:
             shown.add_column(heading, justify="right", no_wrap=True)

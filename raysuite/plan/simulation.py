@@ -139,7 +139,7 @@ def step_of(
             "fabric and accelerate without powersgd, horovod, deepspeed and fsdp without offload "
             "and with one copy, and pipeline"
         )
-    if calibration is not None and plan.device == "cpu" and network.source == "calibration":
+    if plan.device == "cpu" and network.source == "calibration":
         # the measured costs do not include the part that overlapped with the passes
         reductions = replace(reductions, overlap=False)
     read = plan.units(plan.global_batch) / storage if storage else 0.0

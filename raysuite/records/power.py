@@ -61,7 +61,7 @@ def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
 
 def _sum(values: Iterable[float | None]) -> float | None:
     known = list(values)
-    return None if None in known else math.fsum(each or 0.0 for each in known)
+    return None if None in known else math.fsum(filter(None, known))
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:

@@ -246,12 +246,9 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
     for stat in stats:
         for key, began in stat.rounds:
             rounds.setdefault(key, []).append(began)
-    if len(rounds) < PAIRED_FROM or any(stat.n != len(rounds) for stat in stats):
+    if len(rounds) < PAIRED_FROM or any(len(began) != len(stats) for began in rounds.values()):
         return False
-    if any(len(began) != len(stats) for began in rounds.values()):
-        return False
-    ordered = sorted(rounds.values(), key=min)
-    return all(max(a) < min(b) for a, b in itertools.pairwise(ordered))
+    return all(max(a) < min(b) for a, b in itertools.pairwise(sorted(rounds.values())))
 
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:

@@ -48,11 +48,17 @@ def tried(*arguments: str) -> dict[str, list[int]]:
 def test_repeats_and_loaders_share_a_search(spec: str) -> None:
     names = ["resnet20 · ddp · 2 workers", "resnet20 · deepspeed(zero_stage=2) · 2 workers"]
     assert tried(spec) == {name: [1, 2, 3, 4, 6, 12] for name in names}
+    shown = invoke("bench", "batch", spec, "strategy=ddp", "--dry-run").stdout
+    assert shown == f"{names[0]}: micro-batches of 1, 2, 3, 4, 6, 12, as far as they fit\n"
 
 
 def test_a_batch_that_is_given_as_it_is_gives_way_to_doubling(spec: str) -> None:
-    found = tried(spec, "training.accumulate=1", "strategy=ddp", "--at-most", "20")
+    words = ("strategy=ddp", "matrix.training.global_batch=[24, 32]", "--at-most", "20")
+    found = tried(spec, "training.accumulate=1", *words)
     assert found == {"resnet20 · ddp · 2 workers": [1, 2, 4, 8, 16]}
+    cut = {24: [1, 2, 3, 4, 6, 12], 32: [1, 2, 4, 8, 16]}
+    names = {size: f"resnet20 · ddp · 2 workers · global_batch={size}" for size in cut}
+    assert tried(spec, *words) == {names[size]: tries for size, tries in cut.items()}
 
 
 def test_the_plan_shows_what_is_open(spec: str) -> None:

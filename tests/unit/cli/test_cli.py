@@ -72,7 +72,10 @@ def test_plan_as_json_is_the_plans() -> None:
 
 
 def test_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(run("schema")))
+    found = json.loads(run("schema"))
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert "matrix" in found["properties"]
+    assert "RunStarted" in json.loads(run("schema", "--records"))["$defs"]
 
 
 def test_version() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import patch
@@ -15,10 +16,18 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.cluster import _how_to_go_on, _mlflow_page, _wait, _working_folder, exports
+from raysuite.cli.cluster import (
+    _how_to_go_on,
+    _mlflow_page,
+    _printer,
+    _requested,
+    _wait,
+    _working_folder,
+    exports,
+)
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
-from raysuite.cluster.state_files import Head
+from raysuite.cluster.state_files import Head, Node, Timings
 from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
@@ -38,8 +47,10 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
     done = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("#!/bin/bash")
-    assert "#SBATCH --nodes=3" in done.output
+    assert "#SBATCH --nodes=3" in done.output.splitlines()
     assert f"{own_home}/clusters/far" in done.output
+    some = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--nodes", "2-4", "--dry-run"])
+    assert "#SBATCH --nodes=2-4" in some.output.splitlines()
     done = CLI.invoke(app, ["cluster", "up", "--dry-run"])
     assert done.output.rstrip().endswith(f" -P -m raysuite.cluster.agent {own_home}/clusters/local")
     assert not own_home.exists()
@@ -58,6 +69,69 @@ def test_ray_clients_address_is_told(own_home: Path) -> None:
     folder.write(head.model_copy(update={"client": ""}))  # of an older version
     done = CLI.invoke(app, ["cluster", "env", "--json"])
     assert "RAYSUITE_RAY_CLIENT" not in json.loads(done.stdout)
+
+
+def test_the_status_as_text(own_home: Path) -> None:
+    def rows() -> list[str]:
+        shown = CLI.invoke(app, ["cluster", "status"]).stdout
+        return [" ".join(line.split()) for line in shown.splitlines()]
+
+    cluster = living("one").model_copy(update={"created": time.time() - 7260})
+    folder = prepare(cluster)
+    first = [
+        "one",
+        "state starting",
+        f"site local (local, job {cluster.job})",
+        "age 2 h 01 min",
+        "nodes 0 of 1 alive",
+        f"folder {folder.path}",
+        "jobs start in /",
+    ]
+    assert rows() == first
+    head = Head(host="a", gcs="a:1", client="ray://a:3", dashboard="http://127.0.0.1:2", mlflow="")
+    folder.write(head)
+    addresses = ["ray a:1", "ray client ray://a:3", "dashboard http://127.0.0.1:2"]
+    assert rows() == [*first, *addresses, "mlflow none"]
+    folder.write(head.model_copy(update={"mlflow": "http://m:3"}))
+    folder.write(Timings(seconds={"submit": 1.25, "ray": 0.5}))
+    folder.write(Node(host="n1", state="failed", address="10.0.0.1", message="no space"))
+    *lines, heading, _, node = rows()
+    took = "start took submit 1.2 s, ray 0.5 s"
+    assert lines == [*first, *addresses, "mlflow http://m:3 (starting)", took]
+    assert (heading, node) == ("node address state", "n1 10.0.0.1 failed (no space)")
+    folder.write(head.model_copy(update={"mlflow": "http://m:3/", "mlflow_answers": True}))
+    assert "mlflow http://m:3/#/experiments?workflowType=machine_learning" in rows()
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "said"),
+    [
+        ("local", "--nodes 2", "has only this machine"),
+        ("local", "--hosts a,b", "leave --hosts out"),
+        ("./hosts.yaml", "--hosts a,b --nodes 3", "there are 2: a, b"),
+        ("./hosts.yaml", "--hosts a,b --nodes 4-2", "--nodes: "),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(site: str, words: str, said: str) -> None:
+    Path("hosts.yaml").write_text("kind: hosts\n")
+    done = CLI.invoke(app, ["cluster", "up", "--site", site, *words.split(), "--dry-run"])
+    assert (done.exit_code, said in done.stderr) == (2, True)
+
+
+def test_of_more_hosts_the_first_are_taken() -> None:
+    Path("hosts.yaml").write_text("kind: hosts\n")
+    for nodes, hosts in (("2", ("a", "b")), ("2-3", ("a", "b")), (None, ("a", "b", "c"))):
+        found = _requested("./hosts.yaml", nodes, "mine", "a,b,c")
+        assert (found.name, found.hosts, found.nodes) == ("mine", hosts, len(hosts))
+        assert (found.host_indices, found.most_nodes) == (tuple(range(len(hosts))), 0)
+    assert _requested("local", None, "", None).name == "local"
+
+
+def test_what_a_cluster_does_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = _printer("one")
+    for text in ("waits", "waits", "ends"):
+        tell(text)
+    assert capsys.readouterr() == ("", "one: waits\none: ends\n")
 
 
 def test_jobs_start_where_runs_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

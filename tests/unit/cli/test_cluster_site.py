@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.cluster import ask_all
+from raysuite.cli.cluster import ask_all, new
 from raysuite.cluster.sites import find_site
 from raysuite.spec.site import SlurmSite
 
@@ -44,6 +45,16 @@ def test_it_begins_with_another_site() -> None:
     site = find_site("mine")
     assert isinstance(site, SlurmSite)
     assert (site.nodes, site.gpus_per_node, site.partition) == (8, 4, "booster")
+
+
+def test_with_yes_nothing_is_asked_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("raysuite.cli.cluster.ask_all", lambda *_: {"partition": "asked"})
+    for yes, partition in ((True, None), (False, "asked")):
+        new("mine", yes=yes, force=True)
+        site = find_site("mine")
+        assert isinstance(site, SlurmSite)
+        assert site.partition == partition
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:

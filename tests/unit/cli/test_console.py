@@ -11,7 +11,15 @@ import sys
 
 import pytest
 
-from raysuite.cli.console import PLAIN_WIDTH, print_json, print_line, print_table, stdout, table
+from raysuite.cli.console import (
+    PLAIN_WIDTH,
+    print_json,
+    print_line,
+    print_table,
+    stderr,
+    stdout,
+    table,
+)
 
 TABLES = [
     (["run", "workers"], [["ddp · native", "2 x 1 CPU"], ["single", "1"]], {"workers"}),
@@ -42,6 +50,15 @@ def test_a_line_is_that_of_rich(text: str, capsys: pytest.CaptureFixture[str]) -
     written = capsys.readouterr().out
     stdout().print(text)
     assert written == capsys.readouterr().out
+
+
+def test_texts_are_neither_coloured_nor_replaced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stdout().print("12.5 s [red] :smile: /a/b")
+    stderr().print("12.5 s [red] :smile: /a/b")
+    assert capsys.readouterr() == ("12.5 s [red] :smile: /a/b\n",) * 2
 
 
 @pytest.mark.integration

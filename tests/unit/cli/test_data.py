@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.data import _as_data, _summary, data
+from raysuite.cli.console import print_text
+from raysuite.cli.data import _as_data, _sizes, _span, _summary, data
 from raysuite.data.synthesis import plan_synthetic_set
-from raysuite.data.synthesis.making import Made
+from raysuite.data.synthesis.making import Made, locked
+from raysuite.orchestrate.synthetic_data import NodeEnd
 from raysuite.spec import parse_document
 from raysuite.spec.data_set import DataOptions
 from tests import small_sets
@@ -63,6 +69,13 @@ def test_what_is_wrong_is_told_with_its_place(shards: Path) -> None:
     (finding,) = (each for each in told["findings"] if not each["note"])
     assert (finding["place"], finding["offset"], finding["kind"]) == (str(path), 0, "record")
     assert told["splits"]["val"]["images"] == 9
+
+
+def test_counts_and_sizes_are_one_or_a_range() -> None:
+    assert [_span(counts) for counts in ([], [7, 7], [1000, 30])] == ["0", "7", "30 to 1,000"]
+    assert (_sizes({}), _sizes({(32, 24): 9})) == ("", "32 x 24")
+    several = {(30, 40): 1, (20, 50): 2, (25, 45): 1}
+    assert _sizes(several) == "20 to 30 x 40 to 50, most often 20 x 50"
 
 
 def test_long_lists_are_cut(shards: Path) -> None:
@@ -300,6 +313,50 @@ def test_json_tells_what_lies_there(tmp_path: Path) -> None:
     assert again["images_per_s"] is None
     assert again["digest"] == first["digest"]
     assert first["synthetic"]["seed"] == 0
+
+
+def test_a_wait_for_another_writer_is_told_beside_the_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ExitStack()
+    other.enter_context(locked(tmp_path / "c", lambda: None))
+
+    def told(text: str, error: bool) -> None:
+        other.close()
+        print_text(text, error=error)
+
+    monkeypatch.setattr("raysuite.cli.data.print_text", told)
+    words = ("make", "cifar10", "--images", "20", "--out", tmp_path / "c", "--workers", "1")
+    made = done(*words, "--json")
+    assert "another process" in made.stderr
+    assert json.loads(made.stdout)["images"] == 30
+
+
+MADE = Made("/set", 100, 9, 4, 4, 100, 5.0, "a")
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "words"),
+    [
+        (MADE, 0, ""),
+        (replace(MADE, digest="b"), 1, "the nodes' sets differ"),
+        (None, 1, "1 of 2 nodes hold no complete set"),
+    ],
+)
+def test_nodes_without_the_same_set_exit_with_1(
+    second: Made | None, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [NodeEnd("n1", MADE, ""), NodeEnd("n2", second, "" if second else "no space")]
+    there = nullcontext(SimpleNamespace(nodes=2))
+    monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", lambda _: there)
+    monkeypatch.setattr("raysuite.orchestrate.synthetic_data.make_on_nodes", lambda *_: ends)
+    made = done("make", "mnist", "--address", "a:1", "--json", code=code)
+    nodes: list[dict[str, Any]] = json.loads(made.stdout)["nodes"]
+    assert [(each["node"], each["error"], each.get("images")) for each in nodes] == [
+        ("n1", "", 100),
+        ("n2", "" if second else "no space", 100 if second else None),
+    ]
+    assert words in made.stderr
 
 
 @pytest.mark.parametrize("form", ["folder", "tfrecord"])

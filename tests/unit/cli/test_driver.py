@@ -288,6 +288,7 @@ def test_a_sweep_is_resumed_on_ray_only_where_a_trial_is_left(
 ) -> None:
     write_sweep(tmp_path, trials=3, missing=missing)
     monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", Broken(UserError("Ray"), 0))
+    monkeypatch.setattr("raysuite.orchestrate.sweep.run", Broken(UserError("a trial"), 0))
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     done = CliRunner().invoke(app, ["sweep", "--resume-from", str(tmp_path), "--no-mlflow"])
     wanted = (2, "error: Ray\n") if missing else (0, "")
@@ -447,6 +448,19 @@ def test_the_start_of_the_workers_is_no_part_of_the_runs(tmp_path: Path) -> None
     table = list(timing_lines(results, timings))
     assert [line.split()[0] for line in table if line][:4] == ["phase", "driver", "workers", "runs"]
     assert table[-1].split()[1:] == ["5.00", "1.50", "3.00"]
+
+
+def test_a_command_stores_the_start_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "budget" not in resumed(tmp_path, monkeypatch, {}, "--no-mlflow").output
+    results = Results(tmp_path)
+    assert "workers" not in results.timings()[-1]["seconds"]  # all runs were before it
+    later = time.time() + 60
+    for plan in results.plans():
+        Journal(results.journal_file(plan["run_id"])).write(finished(plan["run_id"], later))
+    CliRunner().invoke(app, ["run", "--resume-from", str(tmp_path), "--no-mlflow"])
+    assert results.timings()[-1]["seconds"]["workers"] == pytest.approx(60.0, abs=10)
 
 
 def test_a_phase_counts_also_where_it_fails_and_commands_are_kept_apart(tmp_path: Path) -> None:

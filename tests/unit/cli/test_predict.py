@@ -31,7 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(made / "seen", SEEN)
     write(made / "held-out", HELD_OUT)
     (made / "spec.yaml").write_text(SPEC.replace("BATCHES", HELD_OUT), "utf-8")
-    run("calibrate", str(made / "seen"), "--out", str(made / "c.yaml"))
+    told = run("calibrate", str(made / "seen"), "--out", str(made / "c.yaml"))
+    (made / "told.txt").write_text(told, "utf-8")
     return made
 
 
@@ -51,6 +52,10 @@ def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
     assert found.runs == 20
     assert found.seconds.fit.largest < 0.01
     assert len(found.seconds.residuals) == 20
+    count = sum(cost != 0 for cost in found.seconds.costs.values())
+    told = (folder / "told.txt").read_text("utf-8")
+    assert f"{count} costs; error in the fit 0." in told
+    assert told.splitlines()[-1] == str(folder / "c.yaml")
 
 
 def test_calibrate_leaves_out_epochs_of_pipelines_beside_other_programs(
@@ -111,6 +116,7 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     ranked = json.loads(run("recommend", "spec.yaml", *BY_C, *asked))
     assert len(ranked) == 2 * 5  # DeepSpeed was not calibrated
     assert ranked[0]["tied"]
+    assert ranked[0]["label"] == "ddp · 2 workers · batch 192"
     plans = make_plans(read_document(Path("best.yaml")), gpus=0)
     assert len(plans) == 1
     assert plans[0].spec.strategy.name == "ddp"
@@ -122,6 +128,13 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
 
 
+def test_recommend_takes_the_first_value_of_each_line_of_a_matrix(folder: Path) -> None:
+    swept = "matrix={seed: [3, 4], 'training.epochs, model': [[7, resnet20], [8, resnet32]]}"
+    run("recommend", "spec.yaml", swept, *BY_C, "--batches", "64", "--out", "best.yaml")
+    (plan,) = make_plans(read_document(Path("best.yaml")), gpus=0)
+    assert (plan.seed, plan.spec.training.epochs, plan.spec.model.name) == (3, 7, "resnet20")
+
+
 def test_recommend_prints_the_top_candidates_and_how_many_there_are(folder: Path) -> None:
     printed = run("recommend", "spec.yaml", *BY_C, "--out", "best.yaml", "--top", "1")
     count = len(json.loads(run("recommend", "spec.yaml", *BY_C, "--out", "best.yaml", "--json")))
@@ -129,6 +142,19 @@ def test_recommend_prints_the_top_candidates_and_how_many_there_are(folder: Path
     assert f"{count} candidates" in printed
     lines = [line for line in printed.splitlines() if "batch" in line and "worker" in line]
     assert len(lines) == 1
+
+
+def test_recommend_marks_those_that_are_tied_if_there_are_several(folder: Path) -> None:
+    found = Calibration.read(folder / "c.yaml")
+    for sigma, several in ((found.seconds.sigma, False), (0.1, True)):
+        seconds = found.seconds.model_copy(update={"sigma": sigma})
+        found.model_copy(update={"seconds": seconds}).write(folder / "near.yaml")
+        asked = ("recommend", "spec.yaml", "--calibration", "near.yaml", "--batches", "64,192")
+        ranked = json.loads(run(*asked, "--out", "best.yaml", "--json"))
+        tied = sum(each["tied"] for each in ranked)
+        assert (1 < tied < len(ranked)) == several
+        printed = run(*asked, "--out", "best.yaml")
+        assert printed.count("tied with the best") == (tied if several else 0)
 
 
 def test_recommend_probes_all_that_are_tied_and_not_only_those_it_prints(folder: Path) -> None:
@@ -158,8 +184,9 @@ def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) 
     ranked = json.loads(run(*asked, "--calibration", "piped.yaml"))
     added = [each for each in ranked if each["label"].startswith("pipeline")]
     assert len(ranked) == len(without) + 2
-    assert sum("gpipe" in each["label"] for each in added) == 1  # the other is 1f1b, by default
-    assert all("2 workers" in each["label"] for each in added)
+    piped = ("pipeline(schedule=gpipe)", "pipeline")  # the other is 1f1b, by default
+    wanted = {f"{each} · 2 workers · batch 64 in 4" for each in piped}
+    assert {each["label"] for each in added} == wanted
     assert all(low < value < high for value, low, high in (each["epoch_s"] for each in added))
     assert all(each["memory_bytes"] is None for each in added)
 
@@ -205,7 +232,12 @@ def test_no_step_is_larger_than_the_training_set(folder: Path) -> None:
 def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
     run("simulate", "spec.yaml", code=2)
     run("simulate", "spec.yaml", "--workers", "1024", *BY_C, code=2)
-    run("simulate", *ONE, "resources.workers=2", *RATE[:2], "--jitter", "0.1", code=2)
+    alone = ("simulate", *ONE, "strategy=ddp", "--workers", "2", *RATE[:2])
+    run(*alone)  # the range of published systems
+    for words in ("--gantt", "--jitter 0.1", "--straggler 2", "--storage-per-second 9"):
+        run(*alone, *words.split(), code=2)
+    for words in ("--trace t.json", "--mtbf-hours 9"):
+        run(*alone, *words.split(), code=2)
     run("simulate", "spec.yaml", "--images-per-second", "1", "--network", "none.yaml", code=2)
 
 
@@ -262,6 +294,8 @@ def refused(*arguments: str) -> str:
             "cannot be simulated",
         ),
         (("recommend", "spec.yaml", *BY_C, "model=resnet20x"), "resnet20x"),
+        (("recommend", "spec.yaml", *BY_C, "matrix=null", "training=null"), "--batches"),
+        (("recommend", "spec.yaml", *BY_C, "--batches", "64", "--memory-gib", "1e-6"), "limits"),
         (
             ("recommend", "spec.yaml", *BY_C, "--workers", "2", "--least-efficiency", "0.5"),
             "--workers 1,2",
@@ -385,6 +419,8 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert "--network NAME" in run(*alone, "--workers", "1,512").replace("\n", " ")
     told = run(*asked, "--workers", "512")
     assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
+    cells = f" {line['images_per_s']:,.0f} 51,200 9,176 to 35,161 computation "
+    assert cells in " ".join(told.split())
     (near,) = json.loads(run(*asked, "--workers", "2", "--json"))
     assert near["published_images_per_s"][1] == pytest.approx(200)
 

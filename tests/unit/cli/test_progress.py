@@ -305,6 +305,18 @@ def test_after_the_last_run_no_workers_are_started(tmp_path: Path) -> None:
         assert "starting" not in stage.view()
 
 
+def test_a_run_whose_plan_changed_takes_its_place_and_others_keep_their_state(
+    tmp_path: Path,
+) -> None:
+    progress = Stage(tmp_path).progress
+    first, second = progress.runs
+    progress.add(first.plan)
+    changed = second.plan.model_copy(update={"run_id": "found"})
+    progress.add(changed)
+    assert progress.runs[0] is first
+    assert [run.plan for run in progress.runs] == [first.plan, changed]
+
+
 def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
     plan = make_plans(parse_document(SPEC, "x"), gpus=0)[0]
     file, tail = tmp_path / "journal.jsonl", Tail()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.orchestrate.registration import best_run, chosen_run, only_run
 from raysuite.records import Results, results_figures
-from raysuite.track.model_registry import weights_of
+from raysuite.track.model_registry import Registration, weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
 
@@ -35,6 +38,22 @@ def test_the_best_of_a_study_is_marked_and_taken(tmp_path: Path) -> None:
     assert wanted in marked
     with pytest.raises(UserError, match="give one of them"):
         chosen_run(results, other, best=True)
+
+
+@pytest.mark.parametrize(("error", "code"), [("", 0), ("refused", 1)])
+def test_a_model_that_was_not_registered_has_no_uri(
+    error: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(write_results(tmp_path))
+    end = Registration("sqlite:///x.db", "a run", "net", "3", error=error)
+    monkeypatch.setattr("raysuite.orchestrate.registration.register_run", lambda *_: end)
+    told, shown = (
+        CliRunner().invoke(app, ["register", str(tmp_path), "--best", *words])
+        for words in (["--json"], [])
+    )
+    assert told.exit_code == shown.exit_code == code
+    assert json.loads(told.stdout)["uri"] == (None if error else "models:/net/3")
+    assert (shown.stderr if error else shown.stdout) == f"{end}\n"
 
 
 def test_accuracies_on_different_data_have_no_best(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.data import synthetic_sets_of
-from raysuite.cli.sweep_progress import SweepProgress
+from raysuite.cli.sweep_progress import SweepProgress, _head
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
 from raysuite.plan.trials import create_sweep, trial_plan
@@ -23,6 +23,7 @@ from raysuite.records import Journal, Record, RunFailed, RunJudged, RunPruned, R
 from raysuite.records.names import key_names
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search
+from raysuite.spec.tasks import CLASSIFICATION
 from tests.fake_results import epoch, run_records, verdict
 
 SPEC = """\
@@ -231,6 +232,11 @@ class Stage:
         with console.capture() as capture:
             console.print(self.progress.view())
         return capture.get()
+
+
+def test_a_goals_column_is_headed_by_its_figure() -> None:
+    heads = {"accuracy": "Accuracy", "time_to_accuracy": "To target", "throughput": "Images/s"}
+    assert {goal: _head(goal, CLASSIFICATION) for goal in heads} == heads  # type: ignore[arg-type]
 
 
 def test_a_log_has_a_line_for_each_trial_that_ended(tmp_path: Path) -> None:

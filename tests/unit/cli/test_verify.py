@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.cli.verify import _validated
 from raysuite.orchestrate import torchrun as launcher
 from raysuite.orchestrate.torchrun import Request
 from raysuite.plan import RunPlan
@@ -81,6 +82,9 @@ def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.Monkey
 def test_one_for_cpus_alone_is_checked_there(asked: list[Request]) -> None:
     assert invoke("--strategy", "tensorflow").exit_code == 0
     assert asked[0].device == "cpu"
+    for given, device in ((["ddp"], "auto"), (["ddp", "{name: jax}"], "cpu")):
+        plans = _validated(given, 2, {"accumulate": 1}, None, None)
+        assert {plan.spec.resources.device for plan in plans} == {device}
 
 
 def test_a_failure(asked: list[Request]) -> None:

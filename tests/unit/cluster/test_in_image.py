@@ -132,6 +132,8 @@ def test_keys_that_do_not_belong_together_are_refused(keys: dict[str, Any], word
 
 
 def test_only_slurm_has_options_of_srun() -> None:
+    mine = ["run", "{image}", "{command}"]
+    assert LocalSite(engine="pyxis", image="x", launch=mine).launch == tuple(mine)
     with pytest.raises(ValidationError, match="only a site of kind slurm"):
         LocalSite(engine="pyxis", image="x")
 

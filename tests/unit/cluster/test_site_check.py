@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from raysuite.cli import app
+from raysuite.cli import app, cluster
 from raysuite.cluster.backend import Finding, State
 from raysuite.cluster.sites import check_site, file_system
 from raysuite.cluster.slurm import COMMANDS, megabytes, node_groups
@@ -124,6 +124,13 @@ def test_a_site_without_books(login: Login) -> None:
     found = look(account="physics")
     assert found["account"].state is State.UNSURE
     assert "qos" not in found
+
+
+def test_a_new_site_is_offered_the_partitions_and_the_users_accounts(login: Login) -> None:
+    login.command("sacctmgr", "printf 'b|x\\nc|x\\na|x\\nd|x\\n'")
+    hints = cluster._hints()
+    assert hints["partition"].startswith("gpu (default): ")
+    assert hints["account"] == "a, b, c, d"
 
 
 def test_rows_of_sinfo(login: Login) -> None:

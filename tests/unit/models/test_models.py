@@ -181,6 +181,13 @@ def test_what_is_said_of_sizes_is_so(
     assert not _takes(name, below)
 
 
+@pytest.mark.parametrize(("size", "near"), [(1, 16), (23, 16), (25, 32), (223, 224)])
+def test_the_nearest_multiple_is_recommended(size: int, near: int) -> None:
+    said = misfit("vit_b_16", {}, 3, size)
+    assert said is not None
+    assert said[1].endswith(f"give {near}")
+
+
 @pytest.mark.parametrize("name", [*ADAPTING, "densenet121"])
 def test_stems_that_are_none(name: str) -> None:
     said = misfit(name, {"stem": "smal"}, 3, 32)

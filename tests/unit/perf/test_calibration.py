@@ -15,6 +15,7 @@ from raysuite.perf.calibration import (
     Model,
     Range,
     Simulated,
+    _separable,
     calibrate,
     fit,
     neighbours,
@@ -511,6 +512,15 @@ def test_what_cannot_be_separated_is_computation() -> None:
     assert found.seconds.costs["epoch/all"] == 0
     for each in predict(alone, found, "x.yaml"):
         assert each.shares["loader"] == 0 < each.shares["computation"]
+
+
+def test_only_what_all_rows_have_alike_cannot_be_separated() -> None:
+    rows = [
+        {"load/native": 2.0, "image/a": 2.0, "epoch/all": 1.0},
+        {"load/dali": 3.0, "image/a": 3.0, "epoch/all": 1.0},
+    ]
+    assert _separable(rows) == (rows, {})
+    assert _separable(rows[:1]) == ([{"image/a": 2.0}], {"epoch/all": 0.0, "load/native": 0.0})
 
 
 def test_neighbours_of_a_network_that_was_measured_alone_are_those_of_others() -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raysuite.perf.calibration import Calibration
 from raysuite.perf.explanation import Explained, explain
-from raysuite.records import Record, RunFigures, RunStarted, TimeShares, make_rows, run_figures
+from raysuite.records import (
+    Record,
+    RunFigures,
+    RunStarted,
+    ScriptMeasured,
+    TimeShares,
+    make_rows,
+    run_figures,
+)
 from raysuite.records.names import Plan
 from tests.fake_calibration import TRUTH, calibration_of, plans, records, seconds
 
@@ -86,6 +95,42 @@ def test_communication_for_which_both_wait() -> None:
     found = explained(of("ddp", 2), shares([0.3, 0.35], [0.68, 0.63]))
     assert found.binding == "exposed communication"
     assert found.shares["straggler"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]])
+def test_what_a_script_can_change(hosts: list[str]) -> None:
+    script = ScriptMeasured(
+        run_id="",
+        steps=9,
+        left_out=0,
+        samples_per_step=8,
+        steps_per_second=1,
+        parameters=1,
+        hosts=hosts,
+        start_seconds={},
+    )
+    plan = of("ddp", 2)
+    assert explained(plan, script).first == "--profile, which separates the two"
+    computes = explained(plan, script, shares([0.9, 0.9], [0.1, 0.1])).first
+    assert computes == "more workers, or a smaller network: nothing else takes as long"
+    sends = explained(plan, script, shares([0.3, 0.3], [0.7, 0.7])).first
+    assert sends.startswith("a larger batch per worker, gradients in 16 bits")
+    assert ("fewer nodes (--placement pack)" in sends) == (len({*hosts}) > 1)
+    waits = explained(plan, script, shares([0.3, 0.95], [0.68, 0.03])).first
+    assert waits.startswith(f"rank 1 on {hosts[1]}, for which others wait: ")
+
+
+def test_smaller_buckets_are_advised_where_one_holds_all_gradients_of_gpus() -> None:
+    plan = of("ddp", 2)
+    own = [records(plan, 0.0)[0], shares([0.3, 0.3], [0.7, 0.7]), *records(plan, 0.0)[1:]]
+    for device, known, words in (
+        ("gpu", True, "smaller buckets (strategy.bucket_mb)"),
+        ("gpu", False, "a larger batch per worker, 16-bit gradients"),
+        ("cpu", True, "a larger batch per worker, 16-bit gradients"),
+    ):
+        run = run_figures({**plan, "device": device}, own)
+        run = run if known else replace(run, costs=None)
+        assert explain(make_rows([run]))[0].first.startswith(words)
 
 
 def test_communication_that_nothing_tells_apart_is_not_called_computation() -> None:

@@ -45,6 +45,7 @@ def test_a_law_is_extrapolated_with_intervals_that_grow_with_the_distance(by_tre
         assert made.value == pytest.approx(truth, rel=0.08)
         widths.append(math.log(made.high / made.low))
     assert widths[0] < widths[1] < widths[2]
+    assert fit(points[::-1]).predict(workers, workers // 4) == made
     assert "shared" in found.untold
     assert not {"computation", "beside"} & set(found.untold)
 

@@ -52,6 +52,7 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("resources: {workers: 3}\nstrategy: ddp", "", "training.global_batch", "give 9"),
         ("loader: synthetic", "sampler: balanced", "loader.name", "training.sampler"),
         ("", "class_weights: [1, 2]", "training.class_weights", "has 10 classes"),
+        ("", f"class_weights: {[0] * 10}", "training", "every weight is 0"),
         ("", "class_weights: auto, sampler: balanced", "training.class_weights", "leave one"),
         ("", "global_batch: 1438", "training.global_batch", "1,438 samples"),
         (f"{TWO}strategy: ddp", "batch_per_worker: 719", "training.batch_per_worker", "2 workers"),

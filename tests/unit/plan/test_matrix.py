@@ -98,6 +98,8 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
         ("3", "matrix", 5, "keys to lists"),
         ("{strategyy: [ddp]}", "matrix.strategyy", 5, "'strategy'"),
         ("{workers: [1]}", "matrix.workers", 5, "did you mean 'resources.workers'?"),
+        ("{seed.x: [1]}", "matrix.seed.x", 5, "valid: data, "),
+        ("{training.y: [1]}", "matrix.training.y", 5, "valid: training.accumulate, "),
         ("{training.epoch: [1]}", "matrix.training.epoch", 5, "did you mean 'training.epochs'?"),
         (
             "{strategy: [horovod], strategy.bucket_mb: [1]}",
@@ -125,6 +127,11 @@ TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
             *("matrix.seed, training.epochs", 8, "got [2]; it should be a list of 2 values"),
         ),
         ("\n  seed, training.epochs:\n    - - 0\n      - x", *("training.epochs", 8, "got 'x'")),
+        (
+            "\n  strategy:\n    - name: ddp\n      bucket_mb: 0",
+            *("strategy.bucket_mb", 8, "should be greater than 0"),
+        ),
+        ("{seed: [0, 1]}\nrepeats: many", "repeats", 6, "got 'many'"),
         ("\nsearch: {trials: 2}", "search", 6, "use `raysuite sweep SPEC`"),
     ],
 )

@@ -185,6 +185,8 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
         assert trial_plan(again, left, number, gpus=0) == trial_plan(began, left, number, gpus=0)
     with_more = sweep_document(results)
     set_more_trials(with_more, Document({"search": {**began.data["search"], "trials": 9}}, "y"))
+    with pytest.raises(UserError, match="give more"):
+        set_more_trials(again, began)
     results.write_decided(Decided([3], is_all=True))
     write_more_trials(with_more, results)
     assert results.decided() == Decided([3], is_all=False)

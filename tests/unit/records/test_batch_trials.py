@@ -66,6 +66,11 @@ def test_a_choice_that_noise_forbids_is_told() -> None:
     noisy = batch_found("a", goal="fastest", micro_batch=16, tried=sizes)
     assert noisy.not_told_apart == (32,)
     assert "within 5% of the highest mean; the timings vary so much that 32 may be" in noisy.words
+    assert noisy.model_copy(update={"goal": "largest"}).not_told_apart == ()
+    for once in ([sizes[0], *sizes[3:]], sizes[:4]):  # of a size with one round no spread is known
+        assert noisy.model_copy(update={"tried": once}).not_told_apart == ()
+    pair = [*sizes[:2], *sizes[3:5]]  # two rounds of two sizes
+    assert noisy.model_copy(update={"tried": pair}).not_told_apart == (32,)
     clear = noisy.model_copy(update={"tried": [each for each in sizes if each.micro_batch != 32]})
     assert clear.words.endswith("(fastest: the smallest within 5% of the highest mean)")
 

@@ -71,7 +71,9 @@ def test_two_folders_are_compared_by_their_runs() -> None:
     assert _changes(points([100, 80], 0.01, 1), 0.95, by_runs=False)[1].change is None
 
 
-def write(folder: Path, name: str, factor: float, cpu: str = "A") -> Results:
+def write(
+    folder: Path, name: str, factor: float, cpu: str = "A", when: float = 0.0, commit: str = ""
+) -> Results:
     results = write_results(folder, SPEC.replace("NAME", name))
     for plan in results.plans():
         file = results.journal_file(plan["run_id"])
@@ -81,6 +83,8 @@ def write(folder: Path, name: str, factor: float, cpu: str = "A") -> Results:
                 line["steady_seconds"] /= factor
             if line["kind"] == "run_started":
                 line["environment"]["cpu"]["model"] = cpu
+                line["time"] += when
+                line["environment"]["source"] = {"commit": commit} if commit else None
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return results
 
@@ -94,15 +98,29 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
     assert seen.exit_code == 0, seen.output
     (only,) = json.loads(seen.stdout)
     assert only["by_runs"]
+    assert (only["name"], only["hardware"]) == ("ddp · native · 1 worker", "2 x A")
     assert [bool(point["change"]) for point in only["points"]] == [False, True]
     assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
     page = tmp_path / "history.html"
     shown = CliRunner().invoke(app, ["history", str(tmp_path), "--html", str(page)])
     assert "regression: 0.7" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == str(page)
     assert '<li class="problem">' in page.read_text("utf-8")
     plot = history_plot(histories(Results(tmp_path / f) for f in ("a/0", "b/1"))[0])
     assert [len(trace["x"]) for trace in plot.traces] == [2, 1]
     vl_convert.vegalite_to_vega(plot.spec(600))
+
+
+def test_points_are_in_the_order_of_time_with_version_and_commit(tmp_path: Path) -> None:
+    newer = write(tmp_path / "new", "b", 1.0, when=9.0, commit="0123456789abcdef")
+    older = write(tmp_path / "old", "a", 1.0)
+    (found,) = histories([newer, older])
+    old, new = found.points
+    assert (Path(old.folder).name, old.version, old.commit) == ("old", "0.1.0", "0123abc")
+    assert (Path(new.folder).name, new.version, new.commit) == ("new", "0.1.0", "0123456789")
+    assert (new.time - old.time, new.unit) == (9.0, "images")
+    assert histories([older] * 3)[0].by_runs
+    assert not histories([older] * 4)[0].by_runs
 
 
 def test_a_variant_that_diverged_is_no_point(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def test_what_was_asked_of_the_search_tells_series_apart():
         for plan in make_plans(parse_document(spec, "spec.yaml"), gpus=0)
     ]
     assert len({series_key(plan) for plan in plans}) == 3
+    other_seed = {**plans[0], "spec": {**plans[0]["spec"], "seed": 7}}
+    assert series_key(other_seed) == series_key(plans[0])
     assert len({series_key(plan, "training.accumulate") for plan in plans}) == 2
 
 
@@ -169,6 +171,8 @@ def test_a_baseline_without_a_speed_is_not_replaced_in_silence(tmp_path):
     assert two.baseline == "ddp · native · 1 worker"
     assert two.speed_up is None
     assert two.throughput is not None
+    one = rows["ddp · native · 1 worker"]
+    assert one.throughput is two.over(one) is one.over(two) is None
 
 
 def test_baseline_by_part_of_a_name_takes_the_match_that_is_most_alike(tmp_path):

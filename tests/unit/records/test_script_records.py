@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from raysuite.records import EpochFinished, RunFinished, ScriptMeasured
+from raysuite.records import EpochFinished, RunCosts, RunFinished, ScriptMeasured
 from raysuite.records.power import once
-from raysuite.records.script_records import RankLog, script_records, steps_of, too_few, verdict
+from raysuite.records.script_records import (
+    RankLog,
+    script_records,
+    steps_of,
+    time_shares,
+    too_few,
+    verdict,
+)
 
 
 def rank(
@@ -47,6 +54,117 @@ def test_throughput_is_over_all_ranks_at_the_pace_of_the_slowest_of_each_step() 
     assert epoch.data_wait_seconds == pytest.approx([0.2, 0.2])
 
 
+def test_all_figures_of_a_script_by_hand() -> None:
+    """Of five steps the first two are the warm-up, and the third follows an evaluation."""
+    logs = [rank([1.0] * 5, evaluates={2: True}), rank([1.0] * 4 + [1.125], start=10.5)]
+    for log, host, loss in zip(logs, "ab", (1.0, 2.0), strict=True):
+        log.begin["host"] = host
+        log.model |= {"pass_samples": 35, "rates": [0.1]}
+        log.checks = [{"loss": loss, "samples": 10 * loss}]
+        log.rows = [[*row[:4], 40, *row[5:]] for row in log.rows]
+    logs[0].end["device_memory"] = 7
+    logs[1].end["marks"]["ended"] = 16.625
+    unknown = {"train_loss", "val_loss", "val_accuracy"}
+    found = script_records("id", logs, steps_of(logs, 2), None, ["said"])
+    assert [
+        each.model_dump(exclude={"time", "run_id", *unknown}, exclude_defaults=True)
+        for each in found
+    ] == [
+        {
+            "steps": 5,
+            "left_out": 1,
+            "samples_per_step": 16,
+            "samples_source": "loader",
+            "tokens_per_step": 80,
+            "pass_samples": 70,
+            "steps_per_second": 2 / 2.125,
+            "parameters": 10,
+            "optimizer": "SGD",
+            "hosts": ["a", "b"],
+            "start_seconds": {
+                "launcher": [2, 2],
+                "imports": [7, 7],
+                "process group": [0, 0],
+                "model and first batch": [0, 0],
+                "first step": [2, 2.5],
+            },
+            "first_samples": [30],
+            "first_rates": [0.1],
+            "first_losses": [1.5],
+            "notes": ["said"],
+        },
+        {
+            "epoch": 0,
+            "first_step": 0,
+            "losses": [],
+            "learning_rates": [],
+            "images": 32,
+            "seconds": 2.125,
+            "steady_images": 32,
+            "steady_seconds": 2.125,
+            "step_seconds": [1, 1.125],
+            "data_wait_seconds": [0.2, 0.2],
+            "validation_seconds": 0,
+            "elapsed_seconds": 15.625,
+        },
+        {"parameters": 10, "forward_flops": None, "gradient_bytes": 40},
+        {
+            "peak_process_bytes": [5, 5],
+            "start_process_bytes": [1, 1],
+            "peak_device_bytes": [7, 0],
+            "time_to_accuracy": None,
+            "seconds": 16.625,
+            "first_step_seconds": 11.5,
+            "parts_seconds": {
+                "launcher": 2,
+                "imports": 7,
+                "process group": 0,
+                "model and first batch": 0,
+                "first step": 2,
+                "steps": 4.125,
+                "the end": 1,
+            },
+        },
+    ]
+
+
+def test_time_shares_of_a_script_by_hand() -> None:
+    parts = ("window", "computation", "communication", "communication_exposed", "data")
+    logs = [rank([1.0]), rank([1.0])]
+    for place, log in enumerate(logs):
+        log.model["device"] = "gpu"
+        log.profile = {name: n + place for n, name in enumerate((*parts, "data_exposed"))}
+        log.profile |= {"kernels": {"copy": 1.0}, "sources": [str(place)], "seconds": 8.0 + place}
+    logs[0].profile["kernels"] = {"attention": 0.5}
+    assert time_shares("id", logs, 10, 2, "trace").model_dump(exclude={"time", "kind"}) == {
+        "run_id": "id",
+        "steps": 10,
+        "warmup_steps": 2,
+        "window_seconds": [0, 1],
+        "computation_seconds": [1, 2],
+        "communication_seconds": [2, 3],
+        "communication_exposed_seconds": [3, 4],
+        "data_seconds": [4, 5],
+        "data_exposed_seconds": [5, 6],
+        "kernel_seconds": {"attention": [0.5, 0.0]},
+        "sources": ["0"],
+        "trace": "trace",
+        "seconds": 9,
+        "message": "",
+    }
+    logs[1].profile["kernels"] = {}
+    logs[1].model["device"] = "cpu"
+    assert time_shares("id", logs, 10, 2, "trace").message == ""
+    logs[1].model["device"] = "gpu"
+    unseen = time_shares("id", logs, 10, 2, "trace")
+    assert (unseen.window_seconds, unseen.kernel_seconds, unseen.trace) == ([], {}, "")
+    assert "no kernel on a GPU" in unseen.message
+    logs[1].profile = {}
+    unended = time_shares("id", logs, 10, 2, "trace")
+    assert (unended.window_seconds, unended.sources, unended.seconds) == ([], [], 8)
+    assert "takes 12 steps" in unended.message
+
+
 def test_evaluations_and_pauses_are_left_out() -> None:
     seconds = [1.0] * 10
     seconds[4], seconds[6], seconds[8] = 3.0, 9.0, 9.0
@@ -68,12 +186,26 @@ def test_the_devices_clock_counts_where_there_is_one() -> None:
 def test_given_samples_have_priority_and_unknown_ones_leave_steps_per_second() -> None:
     logs = [rank([1.0] * 6, samples=None)]
     found = measured(logs)
-    assert found[ScriptMeasured].samples_per_step is None
+    assert found[ScriptMeasured].samples_per_step is found[ScriptMeasured].tokens_per_step is None
+    assert found[ScriptMeasured].samples_source == ""
     assert found[ScriptMeasured].steps_per_second == pytest.approx(1.0)
-    assert found[EpochFinished].steady_images == 0
+    assert (found[EpochFinished].images, found[EpochFinished].steady_images) == (0, 0)
     found = measured(logs, given=64)
     assert found[ScriptMeasured].samples_per_step == 64
+    assert found[ScriptMeasured].samples_source == "given"
     assert found[EpochFinished].steady_images == 256
+
+
+def test_a_script_with_marks_has_their_samples_and_may_have_no_parameters() -> None:
+    log = rank([1.0] * 6)
+    log.model = {"optimizer": ""}
+    found = measured([log])
+    assert (found[ScriptMeasured].samples_source, found[ScriptMeasured].parameters) == (
+        "mark",
+        None,
+    )
+    assert found[RunCosts].gradient_bytes is None
+    assert found[RunCosts].message
 
 
 def test_phases_of_the_start_add_up_also_without_a_process_group() -> None:
@@ -237,6 +369,22 @@ def test_seeded_defects_are_refused(second: Any, references: Any, words: str) ->
 
 
 @pytest.mark.parametrize(
+    ("second", "of_one", "error"),
+    [
+        (0.9, [1.0, 0.5], 0.4),  # means of two ranks of 0.95 and 0.7
+        (0.1, [1.0, 0.5], 0.45),  # 0.55 and 0.3
+        (-3.0, [-2.0, -1.0], 0.5),  # -1 and -1.25
+    ],
+)
+def test_an_error_is_the_largest_relative_difference_of_a_mean_loss(
+    second: float, of_one: list[float], error: float
+) -> None:
+    references = (alone(first_losses=[]), alone(first_losses=of_one))
+    found, _ = judged(checked({}, {"loss": second}), *references)
+    assert found.error == pytest.approx(error)
+
+
+@pytest.mark.parametrize(
     ("both", "references", "words"),
     [
         ({"loss": None}, [alone()], "no backward"),
@@ -256,6 +404,15 @@ def test_losses_that_cannot_be_compared_are_not_decidable(
     assert found.passed
     assert words in notes[-1]
     assert math.isnan(found.error)
+
+
+def test_losses_on_an_unknown_number_of_samples_are_not_decidable() -> None:
+    logs = checked({}, {})
+    for row in logs[0].rows:
+        row[3] = None
+    found, notes = judged(logs, alone())
+    assert found.passed
+    assert "another global batch" in notes[-1]
 
 
 def test_shards_without_losses_are_not_decidable_at_all() -> None:

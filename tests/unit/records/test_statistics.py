@@ -43,6 +43,8 @@ def test_ratio_with_one_repeat_shows_no_difference():
     assert ratio.value == 10.0
     assert ratio.low is None
     assert not ratio.differs_from_one
+    ratio = ratio_of_means(three, one)
+    assert (ratio.value, ratio.low) == (0.1, None)
 
 
 @pytest.mark.parametrize("below", [[3.0, 4.0, 5.0, 3.5], [-1.0, 2.0, 3.0, 1.0]])
@@ -55,6 +57,9 @@ def test_fiellers_ends_are_t_standard_errors_from_zero(below):
         assert stats.ttest_1samp(apart, 0.0).pvalue == pytest.approx(0.05)
     assert ratio.low < ratio.value < ratio.high
     assert math.isinf(ratio.high) == (stats.ttest_1samp(below, 0.0).pvalue > 0.05)
+    thousandths = [[each / 1000 for each in values] for values in (above, below)]
+    tiny = fieller(*map(summarize, thousandths))  # the same in another unit
+    assert (tiny.low, tiny.high) == (pytest.approx(ratio.low), pytest.approx(ratio.high))
 
 
 def test_fieller_needs_a_lower_figure_above_zero():
@@ -214,6 +219,8 @@ def test_only_complete_rounds_in_turn_are_blocks():
     assert not are_blocks([in_rounds(five), in_rounds([*five, 6.0])])
     assert not are_blocks([in_rounds(five[:4]), in_rounds(five[:4], 50.0)])
     assert not are_blocks([summarize(five), summarize(five)])
+    assert not are_blocks([in_rounds(five), in_rounds([*five, 6.0], 50.0)])
+    assert are_blocks([in_rounds(five[::-1]), in_rounds(five, 50.0)])
 
 
 def test_two_independent_samples_are_welchs():
@@ -276,11 +283,15 @@ def test_an_outlier_is_grubbs():
     few = outlying(np.array([1.0, 1.0, 900.0]), 0.95)
     assert (few.dtype, few.any()) == (bool, False)
     assert not outlying(np.full(5, 7.0), 0.95).any()
-    for last in (6.0, 7.0, 8.0, 20.0):
-        values = np.array([1.0, 2.0, 3.0, 4.0, last])
-        g = (last - values.mean()) / values.std(ddof=1)
-        # the printed critical value of 5 %, two-sided, of five (Grubbs and Beck 1972, table I)
-        assert outlying(values, 0.95).any() == (g > 1.715)
+    # the printed critical values of 5 %, two-sided, of five and ten (Grubbs and Beck 1972, table I)
+    for rest, critical, near in (
+        ([1.0, 2.0, 3.0, 4.0], 1.715, (10.5, 11.0)),
+        ([-1.0, 1.0] * 4 + [0.0], 2.290, (4.0, 4.1)),
+    ):
+        for last, apart in zip(near, (False, True), strict=True):
+            values = np.array([*rest, last])
+            assert (last - values.mean() > critical * values.std(ddof=1)) == apart
+            assert outlying(values, 0.95).any() == apart
 
 
 @pytest.mark.parametrize("runs", [1, 2])

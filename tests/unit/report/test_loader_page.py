@@ -101,6 +101,11 @@ def test_what_has_no_figures_says_why_in_its_row():
     bench = fake_bench(DECODING, failures={"dali cpu · 2 threads": "DALI is | not here"})
     (line,) = (line for line in markdown(bench).splitlines() if line.startswith("| dali cpu · 2"))
     assert line.endswith("| DALI is \\| not here |")
+    first, *others = bench.candidates
+    left_out = first.model_copy(update={"excuse": "left out"})
+    rows = loading_rows(bench.model_copy(update={"candidates": (left_out, *others)}))
+    failures = {each.candidate.name: each.failure for each in rows if each.failure}
+    assert failures == {first.name: "left out", "dali cpu · 2 threads": "DALI is | not here"}
 
 
 def test_notes_tell_of_interruption_disk_and_company():

@@ -156,7 +156,9 @@ def test_a_model_of_your_own_is_an_import_path() -> None:
 
 
 def test_dotted_keys() -> None:
-    assert {"strategy", "strategy.zero_stage", "resources.workers"} <= set(dotted_keys())
+    found = dotted_keys()
+    assert {"strategy", "strategy.zero_stage", "resources.workers"} <= set(found)
+    assert found == sorted(set(found), key=lambda key: ("." in key, key))
 
 
 def test_suggest_prefers_what_looks_alike() -> None:

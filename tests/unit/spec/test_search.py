@@ -233,6 +233,9 @@ def test_what_does_not_go_together(text: str, key: str, words: str) -> None:
 def test_a_billion_trials() -> None:
     (found,) = mistakes(SPACE.replace("trials: 4\n", "trials: 1000000000\n"))
     assert (found.key, "1,000,000,000 trials" in found.message) == ("search.space", True)
+    lists = f"seed: {{choice: {[*range(101)]}}}, training.epochs: {{grid: {[*range(1, 101)]}}}"
+    (found,) = mistakes(f"search: {{searcher: grid, space: {{{lists}}}}}\n")
+    assert (found.key, "10,100 trials" in found.message) == ("search.space", True)
 
 
 def test_a_grid_needs_lists_and_others_need_a_number() -> None:
