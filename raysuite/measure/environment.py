@@ -5,6 +5,7 @@ Nothing heavy is imported: versions come from the installed packages' metadata.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -265,10 +266,8 @@ def _offered_cuda() -> int | None:
 def _versions() -> dict[str, str]:
     found = {"raysuite": raysuite.__version__}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

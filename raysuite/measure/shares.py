@@ -29,8 +29,7 @@ def union(*sets: Iterable[Interval]) -> Intervals:
         if end <= begin:
             continue
         if merged and begin <= merged[-1][1]:
-            if end > merged[-1][1]:
-                merged[-1] = (merged[-1][0], end)
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((begin, end))
     return merged

@@ -6,7 +6,7 @@ The item is in the group, because Horovod makes its own optimiser from the group
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ class MuonWithAdamW(Optimizer):
 
     def __init__(
         self,
-        groups: Iterable[dict[str, Any]],
+        groups: list[dict[str, Any]],
         lr: float = 1e-3,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
@@ -28,7 +28,6 @@ class MuonWithAdamW(Optimizer):
         eps: float = 1e-8,
     ) -> None:
         """A setting in a group takes precedence over the argument."""
-        groups = list(groups)
         rules: dict[bool, Callable[..., Optimizer]] = {
             True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
             False: partial(AdamW, betas=betas, eps=eps),

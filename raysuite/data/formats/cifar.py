@@ -166,7 +166,7 @@ class Source(base.Source):
         return self._files[batch], (sample - self._starts[batch]) * RECORD
 
 
-def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     def each() -> Iterator[tuple[str, tuple[Path]]]:
         for split, paths in find(target.data).items():
             yield from ((split, (path,)) for path in paths)

@@ -180,7 +180,7 @@ class Source(base.Source):
         return head_size(3) + sample * self._rows * self._columns
 
 
-def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     return files_to_check(target, lambda: find(target.data).items(), _check_files, CLASSES)
 
 

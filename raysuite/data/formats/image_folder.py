@@ -387,7 +387,7 @@ _Images = list[tuple[bytes, int]]
 """(path relative to the set's folder, label) of each image; label -1: unknown."""
 
 
-def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     """The images of both splits; also works with an incomplete folder."""
     root = target.root
     images = look(root, val_may_lack=target.data.name in NAMED)

@@ -175,7 +175,7 @@ _CHUNK = 500
 """Samples per task; each task makes two instances of the data set."""
 
 
-def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     """The samples of both splits, as counted by the data set."""
     data = target.data
     try:

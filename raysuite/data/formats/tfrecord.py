@@ -541,8 +541,7 @@ def check_shard(
                         part.wrong("label", str(path), message, offset)
                     check_image(part, image, str(path), decode, offset)
                 count(size)
-            digest = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else None
-            if sha256 and digest and digest != sha256:
+            if sha256 and (digest := hashlib.file_digest(file, "sha256").hexdigest()) != sha256:
                 message = (
                     f"not the converted shard: its SHA-256 is {digest[:12]}..., and manifest.json "
                     f"has {sha256[:12]}..."

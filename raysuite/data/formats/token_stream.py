@@ -229,6 +229,6 @@ class Source(TensorSource):
         return self._tokens.file(sample * self._sequence)
 
 
-def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     """Raises DataError: tokens are not checked before a run."""
     raise DataError(f"{target.data.name}: `raysuite data check` can only check images")

@@ -190,6 +190,18 @@ def test_one_rank_of_a_node_looks_in_each_run(
     assert len(looked) == 2
 
 
+@pytest.mark.parametrize("kind", ["image_folder-folder", "tfrecord-tfrecord"])
+def test_a_damaged_listing_is_not_used(kind, tmp_path):
+    small = small_sets.write(kind, tmp_path / "set")
+    listing = prepare(small.data, small.facts, tmp_path).listing
+    for path in listing.glob("val-*.npy"):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b"x")
+        with pytest.raises(DataError, match=rf"{path.name} is damaged"):
+            prepare(small.data, small.facts, tmp_path)
+        path.write_bytes(content)
+
+
 def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="set RAYSUITE_CACHE"):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from raysuite.data import Split, prepare
 from raysuite.data import convert as converting
-from raysuite.data.convert import plan_conversion
+from raysuite.data.convert import Bad, _listed, plan_conversion
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import IMAGE, LABEL, read_index
 from raysuite.data.order import permutation
@@ -170,6 +170,15 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
 
     (source / "train" / SYNSETS[0] / f"{SYNSETS[0]}_1.JPEG").write_bytes(image(9))
     assert run(source, tmp_path / "target", shards=9, bad="skip").train == 25
+
+
+@pytest.mark.parametrize(("bad", "lines", "more"), [(1, 3, 0), (20, 22, 0), (22, 23, 2)])
+def test_of_many_bad_images_20_are_listed_and_the_others_counted(bad: int, lines: int, more: int):
+    listed = _listed([Bad(f"{number}.jpg", "damaged") for number in range(bad)]).splitlines()
+    assert len(listed) == lines
+    assert listed[0].startswith(f"{bad} image")
+    assert listed[1] == "  0.jpg: damaged"
+    assert (listed[-2] == f"  and {more} more") == bool(more)
 
 
 def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path) -> None:

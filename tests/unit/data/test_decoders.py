@@ -201,3 +201,13 @@ def test_an_image_that_is_shown_large_is_not_scaled():
     exact, _ = cut_from(data, 3, view, "here")
     kept = exact.copy()
     assert np.array_equal(shrunk_from(data, 3, view, 64, "here")[0], kept)
+
+
+@pytest.mark.parametrize("sample", [IMAGES["png"], IMAGES["cmyk"], np.asarray(picture())])
+def test_what_is_no_simple_jpeg_is_not_scaled(sample):
+    view = np.array([10, 10, 100, 90], np.float64)
+    exact, part = cut_from(sample, 3, view, "here")
+    kept = exact.copy()
+    found, found_part = shrunk_from(sample, 3, view, 32, "here")
+    assert np.array_equal(found, kept)
+    assert found_part == part

@@ -38,6 +38,8 @@ WHOLE = {
     "jpeg": encoded("JPEG"),
     "progressive": encoded("JPEG", progressive=True),
     "thumbnail": thumbnailed(),
+    "filled": encoded("JPEG").replace(b"\xff\xdb", b"\xff\xff\xff\xdb"),
+    "marker alone": encoded("JPEG").replace(b"\xff\xdb", b"\xff\xd0\xff\xdb"),
     "grey": encoded("JPEG", "L"),
     "cmyk": encoded("JPEG", "CMYK"),
     "png": encoded("PNG"),

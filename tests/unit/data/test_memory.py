@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from raysuite.data.formats.image_folder import Source
 from raysuite.data.loaders.memory import key_of
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared
-from raysuite.spec.loaders import MemoryOptions
+from raysuite.spec.loaders import MemoryOptions, NativeOptions
 from tests import small_sets
 
 
@@ -109,3 +110,18 @@ def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
     keys.append(key())
     assert len(set(keys)) == 7
     source.close()
+
+
+@pytest.mark.parametrize("kind", ["imagenet-folder", "cifar10-folder"])
+def test_images_are_read_from_memory_alone(kind: str, tmp_path: Path) -> None:
+    small = small_sets.write(kind, tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    slices = [Slice(np.array([0, 5, 22]), 3, 3)]
+    with closing(make_loader(prepared, "train", NativeOptions(), torch.device("cpu"))) as loader:
+        [expected] = loader.batches(slices)
+    with closing(make_loader(prepared, "train", MemoryOptions(), torch.device("cpu"))) as loader:
+        for path in (tmp_path / "set").rglob("*.*"):
+            path.unlink()
+        [found] = loader.batches(slices)
+    assert torch.equal(found.images, expected.images)
+    assert torch.equal(found.labels, expected.labels)

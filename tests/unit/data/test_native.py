@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ import torch
 from pydantic import ValidationError
 
 from raysuite.data import Slice, make_loader
+from raysuite.data.loaders.native import InThreads, _transport
 from raysuite.data.normalise import Buffers
+from raysuite.data.rendering import Rendering
 from raysuite.errors import RunError
 from raysuite.spec.loaders import DaliOptions, NativeOptions
 from tests.require import require
@@ -84,6 +87,39 @@ def test_neither_threads_nor_transport_change_a_value(digits, options):
         assert right.images.is_contiguous()
     plain.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("transport", "threads", "on_gpu", "dtype"),
+    [
+        ("auto", 2, False, torch.float32),
+        ("auto", 2, True, torch.uint8),
+        ("auto", 0, False, torch.uint8),
+        ("uint8", 2, False, torch.uint8),
+        ("float32", 0, True, torch.float32),
+    ],
+)
+def test_images_are_loaded_ahead_in_the_type_that_is_asked_for(transport, threads, on_gpu, dtype):
+    assert _transport(NativeOptions(transport=transport, threads=threads), on_gpu) == dtype
+
+
+@pytest.mark.parametrize(("size", "begun"), [(4, 1 + 2 + 3), (16, 6), (17, 5), (40, 4)])
+def test_threads_load_the_asked_batches_ahead_and_one_task_for_each_thread(digits, size, begun):
+    """A task has up to 16 images: of batches of 40, which are three tasks, one more is begun."""
+    slices = [Slice(np.arange(size), size, size)] * 20
+    room: list[int] = []
+
+    def taken(count: int) -> torch.Tensor:
+        room.append(count)
+        return torch.empty(count, 8, 8, 1, dtype=torch.uint8)
+
+    rendering, options = Rendering(digits, "exact"), NativeOptions(threads=3, prefetch=2)
+    with closing(InThreads(rendering, "train", options, taken)) as ahead:
+        batches = ahead.load(slices)
+        next(batches)
+        assert room == [size] * begun
+        next(batches)
+        assert room == [size] * (begun + 1)
 
 
 def test_values_are_pixels_less_the_mean_over_the_deviation(digits):

@@ -35,8 +35,10 @@ def test_plain_data_comes_back(value, protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("keys", [str, str.encode])
-def test_batches_of_every_protocol(protocol, keys, tmp_path):
-    batch = {keys("data"): PLANES, keys("labels"): [1, 9, 0], keys("filenames"): [b"a", b"b", b"c"]}
+@pytest.mark.parametrize("shape", [(3, 3072), (3, 3, 32, 32)])
+def test_batches_of_every_protocol(protocol, keys, shape, tmp_path):
+    data = PLANES.reshape(shape)
+    batch = {keys("data"): data, keys("labels"): [1, 9, 0], keys("filenames"): [b"a", b"b", b"c"]}
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps(batch, protocol))
     found = cifar.read_batch(path)
@@ -140,6 +142,7 @@ def test_a_far_place_in_the_memo_costs_no_memory():
         {"labels": None},
         {"data": PLANES.astype(np.int16)},
         {"data": PLANES[:, :-1]},
+        {"data": PLANES.reshape(3, 32, 32, 3)},
         {"data": np.asfortranarray(PLANES)},
         {"data": PLANES.tobytes()},
         {"data": PLANES.astype(object)},

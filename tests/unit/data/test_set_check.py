@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.data.findings import Part
 from raysuite.data.formats import idx, image_folder
+from raysuite.data.formats.base import _check
 from raysuite.data.set_check import check, detect, target_of
 from raysuite.errors import DataError
 from tests import small_sets
@@ -75,6 +77,22 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     reports = [check(detect(tmp_path), workers=workers) for workers in (1, 2)]
     assert reports[0] == reports[1]
     assert not reports[0].ok
+
+
+@pytest.mark.parametrize("named", ["other", None])
+def test_a_file_whose_reading_fails_is_named(named: str | None, tmp_path: Path) -> None:
+    """Opening a file names it; reading an open one does not."""
+    file, counted = tmp_path / "file", list[int]()
+    file.write_bytes(b"12345")
+
+    def fails(part: Part, path: Path) -> None:
+        part.images += 1
+        raise OSError(5, "Input/output error", named)
+
+    part = _check(fails, "val", (file,), counted.append)
+    assert (part.split, part.images, counted) == ("val", 1, [5])
+    [found] = part.findings
+    assert (found.place, found.kind) == (named or str(file), "file")
 
 
 PROGRESS = [("imagenet-tfrecord", "bytes"), ("cifar10-binary", "bytes")]

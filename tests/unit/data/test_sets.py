@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import pytest
 
 from raysuite.data import Prepared, formats, prepare
 from raysuite.data.formats import open_source
+from raysuite.data.formats.idx import unpack
 from raysuite.data.pixels import decode
-from raysuite.data.reading import check_label
+from raysuite.data.reading import check_label, label_of
 from raysuite.errors import DataError
 from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
@@ -90,6 +91,7 @@ def test_what_becomes_of_the_pixels(kind, augment, fit, exact, folder):
         ("own-own", "resized_crop_flip", "center"),
         ("highres-folder", "pad_crop_flip", "stretch"),
         ("cifar10-binary", "none", "stretch"),
+        ("imagenet-tfrecord", "none", "center"),
     ],
 )
 def test_a_given_augmentation_replaces_that_of_the_set(kind, augment, fit, folder):
@@ -118,6 +120,16 @@ def test_class_names(folder):
 def test_labels_count_from_0_to_the_last_class(label, known):
     with nullcontext() if known else pytest.raises(DataError, match="the set has 10 classes"):
         check_label(label, 10, "a.png")
+
+
+def test_a_label_alone_is_checked_too(folder):
+    small = small_sets.write("mnist-idx", folder)
+    last = max(small.labels["val"])
+    sample = small.labels["val"].index(last)
+    with closing(open_source(prepared(small, folder), "val")) as source:
+        assert label_of(source, sample, last + 1) == last
+        with pytest.raises(DataError, match=f"is number {last}, .* has {last} classes"):
+            label_of(source, sample, last)
 
 
 # ImageNet's layouts
@@ -211,6 +223,19 @@ def test_a_damaged_idx_file_is_named(content, said, packed, folder):
     with pytest.raises(DataError, match=said) as raised:
         prepared(small, folder)
     assert str(path) in str(raised.value)
+
+
+def test_of_a_gz_no_more_is_unpacked_than_its_header_states(tmp_path):
+    path, target = tmp_path / "labels.gz", tmp_path / "labels"
+    head = b"\0\0\x08\x01\0\0\0\x02"
+    path.write_bytes(gzip.compress(head + b"ab"))
+    unpack(path, 1, target)
+    assert target.read_bytes() == head + b"ab"
+    ends = (10).to_bytes(4, "little")  # a lie: gzip's last four bytes are the unpacked size
+    path.write_bytes(gzip.compress(head + bytes(3 << 20))[:-4] + ends)
+    with pytest.raises(DataError, match="its unpacked size"):
+        unpack(path, 1, target)
+    assert target.stat().st_size <= 10
 
 
 def test_a_damaged_gz_is_named(folder):

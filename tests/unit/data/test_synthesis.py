@@ -42,6 +42,21 @@ def test_whole_ones_have_the_papers_counts(name: str) -> None:
     assert len(synthetic.class_names) == facts.classes
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "jpeg"),
+    [
+        ("mnist", "folder", False),
+        ("cifar10", "folder", False),
+        ("cifar10", "tfrecord", False),
+        ("cifar10", "binary", False),
+        ("imagenet", "folder", True),
+        ("highres", "tfrecord", True),
+    ],
+)
+def test_only_images_of_more_than_32_pixels_are_jpegs(name: str, form: str, jpeg: bool) -> None:
+    assert (plan_synthetic_set(name, form).quality is not None) == jpeg
+
+
 def test_imagenets_shards_are_those_of_tensorflow() -> None:
     assert plan_synthetic_set("imagenet", "tfrecord").shards == (1024, 128)
 

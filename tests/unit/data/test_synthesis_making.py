@@ -67,6 +67,7 @@ def test_cifar_batches_as_their_page_describes_them(tmp_path: Path, form: str) -
                 labels += rows[:, 0].tolist()
                 planes.append(rows[:, 1:])
             else:
+                assert content[:2] == b"\x80\x02"  # of the official files, for Python 2 as well
                 batch = pickle.loads(content)
                 assert len(batch[b"filenames"]) == len(batch[b"labels"])
                 labels += batch[b"labels"]

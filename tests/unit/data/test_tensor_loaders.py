@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def test_memory_delivers_the_batches_of_native(case: str, tmp_path: Path) -> Non
     prepared = prepared_of(case, tmp_path)
     expected = delivered(prepared, LOADER_OPTIONS["native"]())
     assert alike(tuple(delivered(prepared, LOADER_OPTIONS["memory"]())), tuple(expected))
+
+
+def test_threads_end_with_their_loader(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    options, slices = LOADER_OPTIONS["native"](threads=2), [Slice(np.array([0]), 1, 1)] * 9
+    loader = make_loader(prepared_of("own", tmp_path), "val", options, torch.device("cpu"))
+    next(iter(loader.batches(slices)))
+    assert len(set(threading.enumerate()) - before) == 2
+    loader.close()
+    assert set(threading.enumerate()) == before
 
 
 @pytest.mark.parametrize("case", ["own", "mixed"])

@@ -44,11 +44,15 @@ def test_no_secret_of_the_environment_is_written(monkeypatch):
 def test_the_fingerprint_follows_hardware_and_versions_alone():
     base = environment()
     same = {**base, "hostname": "other", "time": 0, "git": None, "slurm_job_id": "7"}
+    same |= {"memory_bytes": 1, "cpu": {**base["cpu"], "logical_cores": 1, "usable_cores": 1}}
+    same["versions"] = dict(reversed(base["versions"].items()))
     assert fingerprint(same) == base["fingerprint"]
     for change in (
         {"gpus": [{"name": "other"}]},
         {"versions": {"torch": "0"}},
-        {"cpu": {"model": "other"}},
+        {"python": "0"},
+        {"cpu": {**base["cpu"], "model": "other"}},
+        {"cpu": {**base["cpu"], "architecture": "other"}},
     ):
         assert fingerprint({**base, **change}) != base["fingerprint"]
 

@@ -175,6 +175,45 @@ def test_marked_steps_replace_those_of_optimisers(log: Any) -> None:
     mark.step(samples=1)  # without a launcher: nothing
 
 
+def test_marked_steps_need_no_optimiser(log: Any) -> None:
+    found = log(lambda: mark.step(samples=5))
+    assert [row[3:] for row in found.rows] == [[5, None, False, 0.0]]
+    assert found.model == {
+        "rates": [],
+        "pass_samples": None,
+        "parameters": None,
+        "optimizer": "",
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "counters": {},
+        "layers": [],
+        "names": [],
+    }
+    assert found.end.pop("memory") > 2**20
+    assert found.end.pop("marks").keys() == {"first_step", "ended"}
+    assert found.end == {"error": "", "peer_lost": False, "device_memory": 0}
+
+
+@pytest.mark.parametrize(
+    ("error", "described"),
+    [
+        (None, ""),
+        (SystemExit(), ""),
+        (SystemExit(0), ""),
+        (SystemExit(3), "SystemExit: 3"),
+        (SystemExit("no"), "SystemExit: no"),
+        (ValueError("no"), "ValueError: no"),
+    ],
+)
+def test_an_end_with_an_error_is_described(
+    error: BaseException | None, described: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rank-0.jsonl"
+    Recorder(file).end(error, peer_lost=error is not None)
+    end = RankLog.read(file).end
+    assert (end["error"], end["peer_lost"]) == (described, error is not None)
+
+
 def test_only_the_first_steps_parameters_are_digested(log: Any) -> None:
     torch.manual_seed(0)
     found = log(lambda: Loop().epoch(), check=2)

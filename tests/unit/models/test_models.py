@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.nn import functional
 
 import raysuite.models
 from raysuite.errors import UserError
 from raysuite.models import build
 from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
+from raysuite.models.gpt import Block
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.stems import ADAPTING, CIFAR_RESNETS, TORCHVISION_CLASSIFIERS, misfit
@@ -280,3 +283,33 @@ def test_gpt_drops_nothing_in_evaluation() -> None:
     assert torch.equal(dropping.eval()(tokens), plain.eval()(tokens))
     first, second = dropping.train()(tokens), dropping(tokens)
     assert not torch.equal(first, second)
+
+
+def test_a_block_of_gpt_is_torchs_with_a_causal_mask() -> None:
+    """And GPT-2's GELU. A token is predicted from those before it alone."""
+    block = Block(width=12, heads=3, dropout=0.0)
+    gelu = partial(functional.gelu, approximate="tanh")
+    theirs = nn.TransformerEncoderLayer(
+        12, 3, 48, dropout=0.0, activation=gelu, batch_first=True, norm_first=True
+    )
+    names = {"self_attn.in_proj_": "queries_keys_values.", "self_attn.out_proj.": "joined."}
+    names |= {"linear1.": "wide.", "linear2.": "narrow.", "norm1.": "norm1.", "norm2.": "norm2."}
+    ours = block.state_dict()
+    for their, our in names.items():
+        for kind in ("weight", "bias"):
+            nn.init.normal_(ours[our + kind])
+            theirs.get_parameter(their + kind).data.copy_(ours[our + kind])
+    x = torch.randn(2, 7, 12)
+    mask = nn.Transformer.generate_square_subsequent_mask(7)
+    torch.testing.assert_close(block(x), theirs(x, src_mask=mask), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("stem", "side"), [("small", 8), ("large", 2)])
+def test_a_mobilenet_halves_images_twice_more_with_the_large_stem(
+    channels: int, stem: str, side: int
+) -> None:
+    options = ModelOptions(name="mobilenet_v2", options={"stem": stem})
+    with torch.device("meta"):
+        model = build(options, facts(channels, 64))
+        assert model.features(torch.zeros(2, channels, 64, 64)).shape == (2, 1280, side, side)  # type: ignore[operator]

@@ -106,3 +106,38 @@ def test_language_model(draw: torch.Generator) -> None:
     loss = sklearn.log_loss(t, y, labels=range(7))
     assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-6)
     assert found["next_token"] == pytest.approx(sklearn.accuracy_score(t, y.argmax(1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "targets"),
+    [
+        (Classification, torch.zeros(2, 7), torch.zeros(2, dtype=torch.long)),
+        (Regression, torch.zeros(2, 3), torch.zeros(2, 3)),
+        (MultiLabel, torch.zeros(2, 5), torch.zeros(2, 5)),
+        (LanguageModel, torch.zeros(2, 4, 7), torch.zeros(2, 4, dtype=torch.long)),
+    ],
+)
+def test_sums_are_on_the_device_of_the_output(
+    kind: type[Task], output: Tensor, targets: Tensor
+) -> None:
+    """On a GPU without a copy to the host; here, on torch's meta device."""
+    output, targets = output.to("meta"), targets.to("meta")
+    task = kind(FACTS)
+    sums = [each.sums(output, targets) for each in task.metrics if each.sums is not None]
+    assert {each.device.type for each in [task.loss(output, targets), *sums]} == {"meta"}
+
+
+@pytest.mark.parametrize(("sequence", "kept"), [(1, {1}), (2, {1, 2}), (5, {3, 4, 5})])
+def test_up_to_half_of_drawn_targets_are_ignored(
+    draw: torch.Generator, sequence: int, kept: set[int]
+) -> None:
+    facts = DatasetFacts(1, 1, 7, 0, 0, sequence=sequence)
+    drawn = LanguageModel(facts).draw(200, draw)
+    assert drawn is not None
+    tokens, targets = drawn
+    assert {*tokens.flatten().tolist()} == {*range(7)}
+    known = targets != -100
+    assert {*known.sum(1).tolist()} == kept
+    assert known[:, 0].all()
+    assert {*targets[known].tolist()} == {*range(7)}
+    assert not (known[:, 1:] & ~known[:, :-1]).any()  # ignored at the end
