@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
 
-from raysuite.data import prepare
+from raysuite.data import Prepared, prepare
 from raysuite.orchestrate import loader_timings
 from raysuite.orchestrate.loader_timings import (
     Trial,
@@ -24,6 +23,13 @@ from raysuite.records.loader_rates import Material
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
 
+DATA = DataOptions(name="digits", format="tfrecord")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare(DATA, DIGITS, tmp_path_factory.mktemp("digits"))
+
 
 def test_no_subject_always_follows_the_same_other():
     orders = [turn("abc", repeat) for repeat in range(6)]
@@ -33,8 +39,7 @@ def test_no_subject_always_follows_the_same_other():
     assert len(followed) == 6
 
 
-def test_the_limits_deliver_what_they_are_asked_for(tmp_path):
-    digits = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
+def test_the_limits_deliver_what_they_are_asked_for(digits: Prepared) -> None:
     subjects = {
         "decoding": decoding_limit(digits, 2, 40, "train"),
         "reading": reading_limit(digits, 2, "train"),
@@ -87,13 +92,12 @@ def test_a_timing_ends_after_its_images_or_else_after_its_seconds(
 
 @pytest.mark.parametrize("kind", ["loader", "decoding", "reading"])
 def test_a_timing_counts_whole_batches_until_it_has_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    digits: Prepared, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(loader_timings, "_WARM_S", 0.0)
-    data = DataOptions(name="digits", format="tfrecord")
     found = {each.kind: each for each in candidates([{"name": "native"}], [1], [])}
     plan = LoadingPlan(
-        data=data,
+        data=DATA,
         facts=DIGITS,
         split="train",
         batch=32,
@@ -104,7 +108,7 @@ def test_a_timing_counts_whole_batches_until_it_has_its_images(
         candidates=tuple(found.values()),
     )
     threads = torch.get_num_threads()
-    trial = Trial(plan, prepare(data, DIGITS, tmp_path), found[kind], repeat=3, seed=1)
+    trial = Trial(plan, digits, found[kind], repeat=3, seed=1)
     try:
         timing = timed(trial)
     finally:
