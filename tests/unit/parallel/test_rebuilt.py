@@ -122,6 +122,30 @@ def test_training_is_torchs_also_where_it_is_resumed(optimizer: Any, tmp_path: P
         torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-6)
 
 
+def test_axes_of_weights_are_in_the_frameworks_order() -> None:
+    class Swapped(NumpyEngine):
+        depthwise = (2, 3, 0, 1)
+
+    layers = nn.Conv2d(3, 6, (1, 2)), nn.Conv2d(6, 6, (1, 3), groups=6), nn.Linear(4, 5)
+    model = nn.Sequential(*layers)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = Swapped(model, partial(torch.optim.SGD, lr=0.1))
+    shapes = {name: engine.read(name).shape for name in before}
+    assert shapes == {
+        "0.weight": (1, 2, 3, 6),
+        "0.bias": (6,),
+        "1.weight": (1, 3, 6, 1),
+        "1.bias": (6,),
+        "2.weight": (4, 5),
+        "2.bias": (5,),
+    }
+    for value in model.state_dict().values():
+        value.zero_()
+    engine._stale = True
+    for name, value in engine.weights().items():
+        assert torch.equal(value, before[name]), name
+
+
 class OtherRank(NoComm):
     """The other of two ranks holds zeros."""
 
