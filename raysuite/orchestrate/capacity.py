@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from raysuite.plan.resolve import local_gpus
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """The nodes that Ray counts as alive, as `ray.nodes` describes them."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,7 @@ class Capacity:
     @classmethod
     def now(cls) -> Capacity:
         """The nodes that Ray counts as alive."""
-        import ray
-
-        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        alive = (node["Resources"] for node in alive_nodes())
         return cls(
             tuple(
                 Node(has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", math.inf))

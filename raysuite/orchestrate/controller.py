@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import ray
-
 from raysuite.errors import RunError, StorageError
-from raysuite.orchestrate.capacity import Capacity
+from raysuite.orchestrate.capacity import Capacity, alive_nodes
 from raysuite.orchestrate.failures import record_failure
 from raysuite.orchestrate.leaving_nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, requested_stop
@@ -222,7 +220,7 @@ class NodeKeeper:
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            alive = {node["NodeID"] for node in alive_nodes()}
             lost = sorted({host for node, host in hosts.items() if node not in alive})
             if lost or time.monotonic() >= deadline:
                 return lost

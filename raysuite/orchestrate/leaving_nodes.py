@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from raysuite.errors import RunError
-from raysuite.orchestrate.capacity import Capacity
+from raysuite.orchestrate.capacity import Capacity, alive_nodes
 from raysuite.plan import RunPlan
 from raysuite.plan.resolve import smaller
 
@@ -68,12 +68,10 @@ def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        import ray
-
         known: dict[str, str] = {}
         while not ended.wait(_WATCH_S):
             with suppress(Exception):  # any error that Ray raises while it shuts down
-                alive = [node for node in ray.nodes() if node["Alive"]]
+                alive = alive_nodes()
                 now = {node["NodeID"]: node["NodeManagerHostname"] for node in alive}
                 for line in changes(known or now, now):
                     say(line)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from raysuite.cluster.ports import free_port
 from raysuite.measure.node_speed import node_figures
 from raysuite.measure.transport import Transport, fast_networks
+from raysuite.orchestrate.capacity import alive_nodes
 from raysuite.orchestrate.groups import INTERFACE
 from raysuite.parallel.comm import join_torch_group, leave_torch_group
 from raysuite.records.node_checks import NodeFigures, lasting
@@ -36,7 +37,7 @@ def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigur
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    alive = [node for node in alive_nodes() if node["Resources"].get("CPU")]
     size = len(alive)
     actor: Any = ray.remote(Probe)  # Ray adds the actor's methods at run time
     probes = [

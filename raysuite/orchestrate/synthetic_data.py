@@ -9,6 +9,7 @@ from pathlib import Path
 
 from raysuite.data.synthesis import Made, SyntheticSet, make
 from raysuite.errors import RaysuiteError
+from raysuite.orchestrate.capacity import alive_nodes
 from raysuite.spec.datasets import default_path
 
 
@@ -41,12 +42,11 @@ def make_on_nodes(
 
     task = ray.remote(num_cpus=0, max_retries=0)(_make_here)
     pending = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-            started = task.options(scheduling_strategy=there)
-            pending[started.remote(synthetic, folder, workers, force)] = name
+    for node in alive_nodes():
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        started = task.options(scheduling_strategy=there)
+        pending[started.remote(synthetic, folder, workers, force)] = name
     ends = []
     while pending:
         [ended], _ = ray.wait(list(pending), num_returns=1)

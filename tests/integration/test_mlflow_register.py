@@ -205,7 +205,7 @@ def test_version_model_and_run_know_of_each_other(place: Path) -> None:
     assert version.tags["raysuite.accuracy"] == f"{run.final_primary:.4f}"
     assert version.tags["raysuite.gate"] == "passed"
     model = store.get_logged_model(version.source.removeprefix("models:/"))
-    assert model.source_run_id == version.run_id
+    assert (model.status, model.source_run_id) == ("READY", version.run_id)
     assert model.params["model.options.width"] == "12"
     [metric] = model.metrics
     assert (metric.key, metric.value) == ("validation_accuracy", run.final_primary)

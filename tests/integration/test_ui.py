@@ -125,6 +125,7 @@ def cookie(ui: Ui) -> str:
     answer = ui.ask("GET", f"{parts.path}?{parts.query}")
     assert answer.status == 200  # after a redirect, a browser that came from a file has no cookie
     assert parts.query.partition("=")[2] not in answer.content.decode()
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
     kept, *rules = answer.headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict"} <= set(rules)
     return kept

@@ -200,7 +200,6 @@ class PipelineEngine(TorchEngine):
         self._own_order = _names(self.optimizer, model)
         self._under_way: dict[tuple[int, int], _Pass] = {}
         self._counted: dict[tuple[int, int], int] = {}
-        self._total = torch.zeros((), device=world.device)
         self._sends: deque[tuple[Any, Tensor]] = deque()
         self._incoming: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
         self._asked: dict[Operation, tuple[Any, Tensor]] = {}

@@ -26,14 +26,16 @@ children.start("shell", ["bash", "-c", shell], os.environ, folder / "log")
 while not (folder / "end").exists():
     time.sleep(0.05)
     children.reap()
-children.end_all(2.0)
+exec(sys.argv[3])
 (folder / "ended").touch()
 time.sleep(600)
 """
 
 
-def begin(tmp_path: Path, shell: str) -> subprocess.Popen[bytes]:
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), shell])
+def begin(
+    tmp_path: Path, shell: str, end: str = "children.end_all(2.0)"
+) -> subprocess.Popen[bytes]:
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), shell, end])
     until((tmp_path / "started").exists)
     return program
 
@@ -71,6 +73,22 @@ def test_orphans_and_processes_that_ignore_sigterm_are_ended(tmp_path: Path) -> 
         for process in (program, stranger):
             process.kill()
             process.wait()
+
+
+def test_a_child_ends_with_its_descendants_and_the_orphans_of_its_session(tmp_path: Path) -> None:
+    shell = (
+        "(sleep 600 & echo $! >>pids) & (trap '' TERM; echo $BASHPID >>pids; "
+        "while :; do sleep 1; done) & echo $$ >>pids; wait; sleep 600"
+    )
+    program = begin(tmp_path, shell, "children.end('shell', 0.1)")
+    try:
+        started = pids(tmp_path, 3)
+        (tmp_path / "end").touch()
+        until((tmp_path / "ended").exists)
+        assert all(map(gone, started))
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_children_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_one_that_has_said_its_end_is_in_nobodys_way(folder: ClusterFolder, by: 
     assert not status_of(folder).lives
     folder = start(living(), ("sleep", "600"))
     assert folder.cluster().host == this_host()
+    assert 0 <= folder.timings()["submit"] < 60
 
 
 def test_one_that_was_taken_down_there_has_ended_for_all(folder: ClusterFolder) -> None:

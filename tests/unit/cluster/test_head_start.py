@@ -16,7 +16,7 @@ from raysuite.cluster.agent import node as module
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.node import NodeFailedError, Signals, ThisNode
 from raysuite.cluster.agent.place import Place
-from raysuite.cluster.dashboard import RayNode
+from raysuite.cluster.dashboard import NoAnswerError, RayNode
 from raysuite.cluster.folder import ClusterFolder
 from tests.living import living
 
@@ -98,7 +98,63 @@ def test_which_nodes_are_alive_is_written_again_once_the_disk_has_space(
     found = folder.alive()
     assert found is not None
     assert (found.addresses, found.cpus, found.gpus) == (("1.0", "1.1"), 8.0, 1.0)
+    assert time.time() - 9 < found.when <= time.time()
+    head._count()
+    assert folder.alive() == found, "written once, with the time of the change"
     dashboard.nodes = lambda: two[:1]
     head._count()
     assert (found := folder.alive()) is not None
     assert (found.addresses, found.incarnation) == (("1.0",), "now")
+
+
+def test_a_warning_of_the_scheduler_is_written_once_with_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, said = ClusterFolder(tmp_path), list[str]()
+    node = SimpleNamespace(
+        folder=folder,
+        cluster=SimpleNamespace(site=SimpleNamespace(warn_seconds=100), nodes=0),
+        signals=SimpleNamespace(take_warning=lambda: True),
+        check_step=lambda: None,
+        ray_ended=lambda: False,
+        ports=SimpleNamespace(dashboard=1),
+        address="127.0.0.1",
+        children=SimpleNamespace(reap=lambda: None),
+        say=said.append,
+        took=lambda part, began: said.append(part),
+    )
+    head = HeadNode(cast(ThisNode, node))
+    for name in ("_count", "_tell_where"):
+        monkeypatch.setattr(head, name, lambda name=name: said.append(name))
+    monkeypatch.setattr(head, "_resuming", SimpleNamespace(look=lambda url: None))
+    head._watch()
+    stop = folder.stop()
+    assert stop is not None
+    assert stop.reason == "time_limit"
+    assert 90 < stop.deadline - time.time() <= 100
+    monkeypatch.setattr(head, "_mlflow", SimpleNamespace(look=lambda: True, answers=True, began=0))
+    head._watch()
+    assert folder.stop() == stop
+    assert said == ["mlflow", "_tell_where", "joined"]
+
+
+def test_ray_is_there_once_its_dashboard_counts_a_node_as_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = RayNode("1.0", False, 4.0, 1.0)
+    answers: list[list[RayNode] | None] = [None, [], [dead], [dead, RayNode("1.1", True, 4.0, 0.0)]]
+    signals = SimpleNamespace(ended=False, wait=lambda seconds: None)
+    node = SimpleNamespace(
+        folder=ClusterFolder(tmp_path), signals=signals, ray_ended=lambda: not answers
+    )
+    head = HeadNode(cast(ThisNode, node))
+
+    def nodes() -> list[RayNode]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise NoAnswerError("not yet")
+        return answer
+
+    monkeypatch.setattr(head, "_dashboard", lambda: SimpleNamespace(nodes=nodes))
+    assert (head._wait_for_ray(), answers) == (True, [])
+    assert not head._wait_for_ray(), "Ray has ended"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -43,6 +44,12 @@ def test_a_folder_is_closed_whatever_the_umask_and_goes_with_the_context(scratch
             assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     finally:
         os.umask(before)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_folder_that_another_removed_ends_no_program(scratch: Path) -> None:
+    with private.temporary_folder("rs-") as folder:
+        shutil.rmtree(folder)
     assert list(scratch.iterdir()) == []
 
 

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,6 +149,36 @@ def test_the_raylet_has_its_ports_at_once_where_its_last_agent_is_up(
     threading.Timer(0.2, (session / "runtime_env_agent_port_e5").write_text, ["8"]).start()
     with patience(tmp_path):
         assert ask()
+
+
+@pytest.mark.parametrize(
+    ("agents", "fails"),
+    [
+        ([True] * 3, False),
+        ([False] * 3, False),
+        ([False, True, True], False),
+        ([True, False], True),
+    ],
+    ids=["alive", "not begun", "begun late", "ended"],
+)
+def test_agents_that_have_ended_are_not_waited_for_and_slow_ones_are(
+    session: Path, monkeypatch: pytest.MonkeyPatch, agents: list[bool], fails: bool
+) -> None:
+    """`agents`: whether one lives, at each look."""
+    looks = iter(agents)
+
+    def children() -> list[bool]:
+        found = next(looks, None)
+        if found is None:
+            (session / "runtime_env_agent_port_e5").touch()
+        return [found is not False]
+
+    monkeypatch.setattr(ray_start, "_raylet", lambda: SimpleNamespace(children=children))
+    monkeypatch.setattr(ray_start, "_lives", bool)
+    monkeypatch.setattr(ray_start, "_STEP_S", 0.0)
+    with pytest.raises(RayStartError, match="ended") if fails else nullcontext():
+        ray_start._write_ports(session, "e5", {"metrics_agent_port": 7}, 60.0)
+    assert (session / "metrics_agent_port_e5").exists() != fails
 
 
 def test_a_raylet_that_ends_is_a_failed_start_with_its_reason(

@@ -82,7 +82,7 @@ def test_a_sound_site(login: Login) -> None:
         ({"partition": "gpus"}, "partition", "no partition is called 'gpus'"),
         ({"time": "1-00:00:01"}, "time", "at most 24 h"),
         ({"partition": "debug", "time": "31"}, "time", "at most 0.5 h"),
-        ({"nodes": 105}, "nodes", "104 fit"),
+        ({"nodes": 105}, "nodes", "asked for 105 nodes; 104 fit"),
         ({"nodes": 5, "gpus_per_node": 8}, "nodes", "4 fit"),
         ({"nodes": 5, "memory_per_node": "600G"}, "nodes", "4 fit"),
         ({"cpus_per_node": 97}, "nodes", "0 fit"),

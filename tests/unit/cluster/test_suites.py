@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shlex
 import signal
 import stat
@@ -19,6 +20,7 @@ from raysuite.cluster.suites import (
     LOCK,
     Resume,
     Suite,
+    _is_writable,
     is_to_be_resumed,
     register,
     resume_commands,
@@ -260,3 +262,17 @@ def test_without_locks_the_holders_process_counts(
         process.communicate()
     with sole_driver(results):
         pass
+
+
+def test_a_folder_on_a_full_disk_is_not_writable(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    assert _is_writable(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        found = _is_writable(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not found
+    assert not _is_writable(tmp_path / "removed")
+    assert list(tmp_path.iterdir()) == []

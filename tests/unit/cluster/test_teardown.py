@@ -79,7 +79,9 @@ def test_a_busy_head_is_asked_again(
     folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float
 ) -> None:
     run = RayJob("digits", "RUNNING", "raysuite run x.yaml", "")
-    left = answers(monkeypatch, [run], NoAnswerError("slow"), NoAnswerError("slow"), [run], [])
+    done = RayJob("done", "SUCCEEDED", "raysuite run y.yaml", "")
+    slow = NoAnswerError("slow")
+    left = answers(monkeypatch, [done, run], slow, slow, [run, done], [done])
     says(tmp_path, "COMPLETING")
     told: list[str] = []
     down(folder, grace_s, told.append)

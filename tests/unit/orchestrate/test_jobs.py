@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,3 +92,42 @@ def test_a_job_has_seconds_and_its_own_exit_code() -> None:
     assert (found.started, found.ended, found.exit_code) == (1.0, 2.5, 0)
     with pytest.raises(UserError, match="no job 'two' on this cluster; there are one"):
         Server(()).job("two")
+
+
+def test_a_job_is_submitted_once_the_head_has_an_agent_and_other_errors_are_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "_PAUSE_S", 0)
+    server, errors = Server(()), [RuntimeError(f"500: {jobs._NO_AGENT}")] * 2
+
+    def submit_job(*, entrypoint: str, submission_id: str) -> str:
+        if errors:
+            raise errors.pop()
+        return f"{submission_id}: {entrypoint}"
+
+    vars(server)["submit_job"] = submit_job
+    assert re.fullmatch(r"job-\d{4}-\d{6}-[0-9a-f]{6}: python x.py", server.submit("python x.py"))
+    errors.append(RuntimeError("500: no disk"))
+    with pytest.raises(UserError, match="no disk"):
+        server.submit("python x.py")
+
+
+@pytest.mark.parametrize(
+    ("asks", "patience_s", "ended"), [(0, 9, True), (2, 9, True), (2, 0, False)]
+)
+def test_a_job_is_cancelled_and_waited_for_until_the_patience_is_over(
+    monkeypatch: pytest.MonkeyPatch, asks: int, patience_s: float, ended: bool
+) -> None:
+    """It runs for so many queries after the request, or has ended before."""
+    monkeypatch.setattr(jobs, "_PAUSE_S", 0)
+    server, stopped = Server(*[()] * (asks + 2 if asks else 1)), list[str]()
+    one = server.list_jobs
+
+    def list_jobs() -> list[Any]:
+        if stopped:
+            server._left.pop()
+        return one()
+
+    vars(server).update(list_jobs=list_jobs, stop_job=stopped.append)
+    assert server.cancel("one", patience_s).ended_already == ended
+    assert stopped == ["one"] * (asks > 0)

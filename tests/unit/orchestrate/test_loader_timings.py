@@ -5,14 +5,30 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
-from raysuite.data import prepare
+from raysuite.data import Prepared, prepare
 from raysuite.orchestrate import loader_timings
-from raysuite.orchestrate.loader_timings import _excused, decoding_limit, reading_limit, turn
-from raysuite.plan.loading import candidates
+from raysuite.orchestrate.loader_timings import (
+    Trial,
+    _enough,
+    _excused,
+    decoding_limit,
+    reading_limit,
+    timed,
+    turn,
+)
+from raysuite.plan.loading import LoadingPlan, candidates
 from raysuite.records.loader_rates import Material
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
+
+DATA = DataOptions(name="digits", format="tfrecord")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare(DATA, DIGITS, tmp_path_factory.mktemp("digits"))
 
 
 def test_no_subject_always_follows_the_same_other():
@@ -23,8 +39,7 @@ def test_no_subject_always_follows_the_same_other():
     assert len(followed) == 6
 
 
-def test_the_limits_deliver_what_they_are_asked_for(tmp_path):
-    digits = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
+def test_the_limits_deliver_what_they_are_asked_for(digits: Prepared) -> None:
     subjects = {
         "decoding": decoding_limit(digits, 2, 40, "train"),
         "reading": reading_limit(digits, 2, "train"),
@@ -62,3 +77,41 @@ def test_what_holds_all_pixels_is_tried_where_they_fit_or_where_it_is_named(
     assert name.startswith("memory")
     assert "about 1000 B" in excuse
     assert [*excuses(1000, encoded=False).values()] == ["the files hold bare pixels"]
+
+
+@pytest.mark.parametrize(
+    ("most", "enough"),
+    [(None, [(1, 2.9, False), (0, 3.0, True)]), (500, [(499, 9.0, False), (500, 0.1, True)])],
+)
+def test_a_timing_ends_after_its_images_or_else_after_its_seconds(
+    most: int | None, enough: list[tuple[int, float, bool]]
+) -> None:
+    plan = LoadingPlan.model_construct(images=most, seconds=3.0)
+    assert [_enough(plan, *each[:2]) for each in enough] == [each[2] for each in enough]
+
+
+@pytest.mark.parametrize("kind", ["loader", "decoding", "reading"])
+def test_a_timing_counts_whole_batches_until_it_has_its_images(
+    digits: Prepared, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(loader_timings, "_WARM_S", 0.0)
+    found = {each.kind: each for each in candidates([{"name": "native"}], [1], [])}
+    plan = LoadingPlan(
+        data=DATA,
+        facts=DIGITS,
+        split="train",
+        batch=32,
+        seconds=0.0,
+        images=100,
+        repeats=1,
+        device="cpu",
+        candidates=tuple(found.values()),
+    )
+    threads = torch.get_num_threads()
+    trial = Trial(plan, digits, found[kind], repeat=3, seed=1)
+    try:
+        timing = timed(trial)
+    finally:
+        torch.set_num_threads(threads)
+    assert (timing.candidate, timing.repeat, timing.images) == (found[kind].name, 3, 4 * 32)
+    assert timing.seconds > 0

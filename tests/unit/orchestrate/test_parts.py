@@ -4,12 +4,24 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from raysuite.errors import RayStartError
 from raysuite.orchestrate import part_trials as parts
-from raysuite.orchestrate.part_trials import Part, State, try_part
+from raysuite.orchestrate.part_trials import (
+    Finding,
+    Part,
+    PartMissingError,
+    State,
+    try_part,
+)
+from raysuite.orchestrate.torchrun import Request
+from raysuite.spec.strategies import DdpOptions
 
 PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
@@ -81,9 +93,78 @@ def test_a_trial_that_ended_for_want_of_time_is_slow_on_a_busy_machine_alone(
     assert (finding.fix == "make setup") == (late is State.BROKEN)
 
 
-def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_is_found_with_its_version_or_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert parts.find_compiler().state is State.MISSING
+    (compiler := tmp_path / "c++").write_text("#!/bin/sh\necho 13.2 $*\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert parts.find_compiler() == Finding(
+        "C++ compiler",
+        "13.2 -dumpfullversion",
+        State.WORKS,
+        str(compiler),
+        "",
+        required=False,
+        seconds=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "note"),
+    [
+        (None, 0, "2 processes"),
+        (PartMissingError("no module x"), parts.MISSING, "no module x"),
+        (ModuleNotFoundError("no module x"), parts.MISSING, "no module x"),
+        (RayStartError("late"), parts.SLOW, "late"),
+        (TimeoutError("late"), parts.SLOW, "late"),
+        (ValueError("a\nb"), 1, "ValueError: a b"),
+    ],
+    ids=str,
+)
+def test_a_trial_ends_with_the_code_of_its_finding(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+    code: int,
+    note: str,
+) -> None:
+    def trial() -> str:
+        if error is not None:
+            raise error
+        return note
+
+    monkeypatch.setitem(parts.TRIALS, "pretend", trial)
+    assert parts.main(["pretend"]) == code
+    printed = capsys.readouterr()
+    assert (printed.err if code else printed.out) == f"{parts.MARK}{note}\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(None, "2 processes"), (1.0, RuntimeError), (99.0, TimeoutError)]
+)
+def test_a_strategy_is_tried_by_the_gate_with_two_workers(
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None, expected: Any
+) -> None:
+    """A verdict after that many seconds of 60 is a failure."""
+    clock, options = iter([0.0, seconds]), DdpOptions()
+    verdict = SimpleNamespace(passed=seconds is None, message="differs")
+
+    def verify(request: Request) -> Iterator[tuple[int, Any]]:
+        assert request == Request([options], workers=2, settings={}, timeout_s=60.0)
+        yield 0, verdict
+
+    monkeypatch.setattr(parts, "_GATE_S", 60.0)
+    monkeypatch.setattr(parts, "verify", verify)
+    monkeypatch.setattr(parts, "installed", lambda name: True)
+    monkeypatch.setattr(parts, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    if isinstance(expected, str):
+        assert parts.by_gate("ddp", options) == expected
+    else:
+        with pytest.raises(expected, match="differs"):
+            parts.by_gate("ddp", options)
 
 
 def test_every_tried_part_has_a_trial() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistStoreError,
+    HashStore,
+    TCPStore,
+)
 
 from raysuite.orchestrate import rendezvous
 
@@ -42,3 +47,25 @@ def test_a_rank_waits_longer_than_the_store_does(store: TCPStore) -> None:
             waiting.result(2.5)
         TCPStore("127.0.0.1", store.port).set("job/0", "null")
         assert waiting.result(30) is None
+
+
+def test_a_rank_whose_store_is_gone_waits_no_longer() -> None:
+    class Gone(HashStore):
+        def get(self, key: str) -> bytes:
+            raise DistStoreError("Connection reset by peer")
+
+    with pytest.raises(DistStoreError, match="reset"):
+        rendezvous.awaited(Gone(), "job/0")
+
+
+def test_a_runs_groups_meet_in_the_store_at_the_address_that_is_in_the_environment(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[TCPStore] = []
+    monkeypatch.setattr(rendezvous, "use_store", used.append)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "before")
+    rendezvous.join_store("127.0.0.1", store.port)
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("127.0.0.1", str(store.port))
+    used[0].set("key", "value")
+    assert store.get("key") == b"value"

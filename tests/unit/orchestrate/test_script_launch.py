@@ -9,7 +9,7 @@ import pytest
 
 from raysuite.orchestrate.script_launch import Ended, variables, write_end
 from raysuite.plan import make_plans
-from raysuite.records import EpochFinished, Journal, Results, RunStarted
+from raysuite.records import EpochFinished, Journal, Results, RunStarted, ScriptMeasured
 from raysuite.records.script_records import RankLog
 from raysuite.spec.document import Document
 
@@ -23,7 +23,7 @@ def test_no_step_counts_until_the_one_after_a_profile_has_ended(
     (script := tmp_path / "train.py").touch()
     data = {
         "name": "own",
-        "script": {"command": [str(script)]},
+        "script": {"command": [str(script)], "check": 3},
         "resources": {"workers": 1, "device": "cpu"},
         "measure": {"warmup_steps": 2, "profile": profile, "profile_steps": 3},
     }
@@ -42,6 +42,8 @@ def test_no_step_counts_until_the_one_after_a_profile_has_ended(
     records = results.records(plan.run_id)
     [epoch] = [each for each in records if isinstance(each, EpochFinished)]
     assert epoch.step_seconds == pytest.approx(counted or seconds[2:])
+    [measured] = [each for each in records if isinstance(each, ScriptMeasured)]
+    assert not any("losses" in note for note in measured.notes), "of one worker"
     assert epoch.steady_seconds == pytest.approx(sum(epoch.step_seconds))
 
 

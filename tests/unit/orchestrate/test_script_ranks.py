@@ -8,13 +8,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    PrefixStore,
+    TCPStore,
+)
 
 from raysuite.cluster.guard import FOLDER
-from raysuite.orchestrate.script_ranks import _ended, run_rank
+from raysuite.orchestrate import script_ranks
+from raysuite.orchestrate.script_ranks import _ended, _Watch, run_rank
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import make_plans
 from raysuite.records import (
@@ -157,3 +163,34 @@ def test_a_run_that_is_stopped_has_no_end_and_no_orphan(tmp_path: Path) -> None:
 
     _, found = ran(tmp_path, "time.sleep(600)", stop)
     assert set(found) == {RunStarted}
+
+
+def test_steps_are_reported_while_the_file_of_a_rank_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six looks: before there is a file, then at 0, 1, 1, 2 and 2 bytes."""
+    monkeypatch.setattr(script_ranks, "_LOOK_S", 0.0)
+    monkeypatch.setattr(script_ranks, "_POLL_S", 0.0)
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)]},
+        "resources": {"workers": 2, "device": "cpu"},
+    }
+    [plan] = make_plans(Document(data, "spec.yaml"), 0)
+    request_stop(tmp_path, None)
+    store, file, sizes = HashStore(), tmp_path / "rank", iter([None, 0, 1, 1, 2, 2])
+    watch, grown = _Watch(plan, Results(tmp_path), store, 0), []
+
+    def poll() -> int | None:
+        grown.append(store.add("grown", 0))
+        if (size := next(sizes, -1)) is not None and size >= 0:
+            file.write_bytes(bytes(size))
+        return 0 if size == -1 else None
+
+    process: Any = SimpleNamespace(poll=poll)
+    assert watch.until_ended(process, file)
+    assert grown == [0, 1, 1, 2, 2, 3, 3]
+    watch.end("failed")
+    watch.end("later")
+    assert watch.why() == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,12 +11,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Head
 from raysuite.cluster.state_files import Stop as ClustersStop
+from raysuite.cluster.suites import Suite, resume_commands
+from raysuite.errors import UserError
 from raysuite.orchestrate.ray_cluster import interrupted_afterwards
 from raysuite.orchestrate.stopping import (
     FILE,
@@ -133,6 +137,41 @@ def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
         assert not watch.is_final()
         told.join()
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("how", "resumed"),
+    [
+        ("end", False),
+        (UserError("a mistake"), False),
+        (KeyboardInterrupt(), False),
+        (OSError("no disk"), True),
+        ("SIGTERM", False),
+        ("preempted", True),
+        ("preempted after SIGTERM", True),
+    ],
+    ids=str,
+)
+def test_a_suite_is_resumed_by_its_cluster_unless_it_ended_or_a_person_ended_it(
+    cluster: ClusterFolder, gcs: socket.socket, tmp_path: Path, how: Any, resumed: bool
+) -> None:
+    (results := tmp_path / "results").mkdir()
+    (results / "plan.json").touch()
+    raises = isinstance(how, BaseException)
+    with (
+        StopWatch(cluster, 30.0) as watch,
+        pytest.raises(type(how)) if raises else contextlib.nullcontext(),
+        watch.registered(Suite(results=results, folder=tmp_path)),
+    ):
+        assert len(resume_commands(cluster)) == 1
+        if raises:
+            raise how
+        if "SIGTERM" in how:
+            os.kill(os.getpid(), signal.SIGTERM)
+            watch.request()
+        if "preempted" in how:
+            cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
+    assert len(resume_commands(cluster)) == resumed
 
 
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:

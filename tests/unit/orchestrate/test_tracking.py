@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from raysuite import track
 from raysuite.cluster.state_files import Head
+from raysuite.orchestrate import registration
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Results
+from raysuite.track.sync import SyncSummary
 
 
 def test_a_server_that_starts_slowly_is_waited_for_beside_the_runs(
@@ -36,3 +41,81 @@ def test_a_server_that_starts_slowly_is_waited_for_beside_the_runs(
     (tmp_path / "head.json").unlink()
     patient = Tracking(uri, show)
     assert patient.ready()
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What a `Tracking` whose store is ready at once shows: (text, whether it is an error)."""
+    monkeypatch.setattr(track, "prepare", lambda uri: None)
+    return []
+
+
+def tracking_of(shown: list[tuple[str, bool]], clock: Callable[[], float]) -> Tracking:
+    def show(text: str, *, error: bool = False) -> None:
+        shown.append((text, error))
+
+    made = Tracking(None, show, clock=clock)
+    assert made.ready()
+    return made
+
+
+def test_records_are_sent_when_they_grew_and_not_before_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: list[tuple[str, bool]]
+) -> None:
+    now, results, sent = 0.0, Results(tmp_path), list[str | None]()
+
+    def sync(given: Results, uri: str | None, status: str | None) -> SyncSummary:
+        assert given is results
+        sent.append(status)
+        return SyncSummary("a", "b", error="down" if len(sent) == 1 else "")
+
+    monkeypatch.setattr(track, "sync", sync)
+    tracking = tracking_of(shown, lambda: now)
+    journal = tmp_path / "runs" / "1" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    counts = []
+    for size, rest in [(1, 0.0), (1, 1e6), (2, 0.0), (2, 1e6), (2, 1e6)]:
+        journal.write_bytes(bytes(size))
+        now += rest
+        tracking.follow(results)
+        if tracking._beside is not None:
+            tracking._beside.join()
+        counts.append(len(sent))
+    assert (counts, sent) == ([0, 1, 1, 2, 2], ["RUNNING", "RUNNING"])
+    assert [(error, "down" in text) for text, error in shown] == [(True, True)]
+
+
+@pytest.mark.parametrize(
+    ("note", "error", "silent", "expected"),
+    [
+        ("", "", False, [("registered", False)]),
+        ("the best has none", "", False, [("the best has none", True), ("registered", False)]),
+        ("the best has none", "", True, [("the best has none", True)]),
+        ("", "down", True, [("down", True)]),
+    ],
+)
+def test_a_sweeps_best_network_is_shown_with_the_note_on_it_and_errors_always(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: list[tuple[str, bool]],
+    note: str,
+    error: str,
+    silent: bool,
+    expected: list[tuple[str, bool]],
+) -> None:
+    class Done(NamedTuple):
+        ok: bool
+
+        def __str__(self) -> str:
+            return error or "registered"
+
+    asked: list[tuple[str, str | None]] = []
+
+    def register(results: Results, run_id: str, *, tracking_uri: str | None) -> Done:
+        asked.append((run_id, tracking_uri))
+        return Done(not error)
+
+    monkeypatch.setattr(registration, "best_run", lambda results: ("7", note))
+    monkeypatch.setattr(registration, "register_run", register)
+    tracking_of(shown, lambda: 0.0).register(Results(tmp_path), silent)
+    assert (shown, asked) == (expected, [("7", None)])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
+from raysuite.cluster import ray_shortcuts
 from raysuite.orchestrate.controller import LateError, NodeKeeper, NothingLeftError
-from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.groups import RUNS, make_trainer
 from raysuite.orchestrate.leaving_nodes import NodesGoneError
 from raysuite.orchestrate.trainer import Workers
 from raysuite.plan import make_plans
@@ -41,14 +43,15 @@ def workers(
         if waits and (error := waits.pop(0)):
             raise error
 
-    def attempt(made: Workers) -> TrainingFailedError | None:
+    def attempt(work: object, settings: dict[str, Any], poll: object) -> Exception | None:
+        assert settings["train_loop_config"]["work"] == RUNS
         error = ends.pop(0)
         if error is not None and not isinstance(error, TrainingFailedError):
             raise error
-        return error  # type: ignore[return-value]
+        return error
 
     monkeypatch.setattr(NodeKeeper, "wait", wait)
-    monkeypatch.setattr(Workers, "_attempt", attempt)
+    monkeypatch.setattr(ray_shortcuts, "fit_in_driver", attempt)
     return made
 
 
@@ -85,6 +88,21 @@ def test_what_ends_a_group(
         workers(tmp_path, monkeypatch, ends, waits).fit()
     assert raised.value is last
     assert not ends
+
+
+def test_workers_that_are_halted_call_ray_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[int] = []
+    monkeypatch.setattr(NodeKeeper, "check", lambda keeper: checks.append(1))
+    halted = workers(tmp_path, monkeypatch, [], [])
+    halted._poll()
+    halted._halted.set()
+    polling = threading.Thread(target=halted._poll, daemon=True)
+    polling.start()
+    halted.halt()  # returns once the thread rests
+    polling.join(0.05)
+    assert (polling.is_alive(), len(checks)) == (True, 1)
 
 
 def test_the_driver_does_without_torch() -> None:

@@ -53,6 +53,22 @@ def one_block_twice(net: nn.Sequential) -> None:
     net[2] = net[1]
 
 
+class Stage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+
+def test_blocks_are_the_largest_modules_whose_class_occurs_several_times() -> None:
+    one, two = nn.Sequential(Stage()), nn.Sequential(Stage(), Stage(), nn.Linear(16, 16))
+    assert units(one, "blocks") == [one[0].first, one[0].second]
+    assert units(two, "blocks") == [two[0], two[1]]
+    assert units(nn.Sequential(Block(), nn.Linear(16, 16), nn.Linear(16, 16)), "blocks") == []
+    assert units(one, "layers") == [
+        layer for block in (one[0].first, one[0].second) for layer in (block.inner, block.more)
+    ]
+
+
 TIES = {two_blocks: 1, block_and_root: 2, within_a_block: 3, one_block_twice: 2}
 """-> blocks that share no weight with another part."""
 

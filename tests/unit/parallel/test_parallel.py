@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from raysuite.errors import UserError
 from raysuite.parallel import comm, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, World, seed_draws
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
+from raysuite.parallel.compiling import Compiler
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
 from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.precision import DTYPES
@@ -221,11 +223,36 @@ def test_buffers_of_a_stage_are_averaged_over_its_workers_and_gradients_summed(
     )
     [norm] = [each for each in own.model.modules() if isinstance(each, nn.BatchNorm1d)]
     norm.running_mean.fill_(4.0)
+    norm.num_batches_tracked.fill_(7)
     norm.weight.grad = torch.full((2,), 4.0)
     own.average_buffers()
     own.average_gradients()
     assert norm.running_mean.tolist() == pytest.approx([mean] * 2)
+    assert norm.num_batches_tracked.item() == 7
     assert norm.weight.grad.tolist() == [4.0, 4.0]
+
+
+def test_a_pipeline_holds_a_bounded_number_of_sent_tensors(
+    silent_ranks: Callable[[PipelineOptions], PipelineEngine],
+) -> None:
+    """The sends of two micro-batches in a step, and four for each of two workers."""
+    own = silent_ranks(PipelineOptions(schedule="pipedream_2bw", stages=2, micro_batches=2))
+    batch, held = Batch(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 4, 4), list[int]()
+    for _ in range(9):
+        own.step([batch] * 2, 0.1)
+        held.append(len(own._sends))
+    assert held[-3:] == [12, 12, 12]
+    own.drain()
+    assert not own._sends
+
+
+def test_compilations_by_other_frameworks_are_timed_and_counted() -> None:
+    compiler = Compiler(enabled=True)
+    for _ in range(2):
+        with compiler.timed():
+            time.sleep(0.01)
+    assert 0.02 <= compiler.seconds < 10
+    assert compiler.graphs == 2
 
 
 def test_each_join_has_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,9 +222,10 @@ def test_whole_gradients_are_unscaled_in_one_pass() -> None:
     counts = []
     for layers in (2, 20):
         model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
+        model.register_parameter("unused", nn.Parameter(torch.zeros(2)))
         scale = LossScale(model, NoComm(), True, True)
         scale.carry(1)
-        for each in model.parameters():
+        for each in model[:].parameters():
             assert not each._backward_hooks
             each.grad = torch.ones_like(each)
         with Counted() as counted:

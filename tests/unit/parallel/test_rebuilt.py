@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
 
 from raysuite.data.base import Batch
+from raysuite.errors import UserError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
 from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.jax import Jax
-from raysuite.parallel.rebuilt import Array, RebuiltEngine, updated
+from raysuite.parallel.rebuilt import Array, RebuiltEngine, operations_of, updated
 from raysuite.parallel.single import Single
 from tests.require import require
 
@@ -120,6 +122,30 @@ def test_training_is_torchs_also_where_it_is_resumed(optimizer: Any, tmp_path: P
         torch.testing.assert_close(value, weights[name], rtol=1e-5, atol=1e-6)
 
 
+def test_axes_of_weights_are_in_the_frameworks_order() -> None:
+    class Swapped(NumpyEngine):
+        depthwise = (2, 3, 0, 1)
+
+    layers = nn.Conv2d(3, 6, (1, 2)), nn.Conv2d(6, 6, (1, 3), groups=6), nn.Linear(4, 5)
+    model = nn.Sequential(*layers)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    engine = Swapped(model, partial(torch.optim.SGD, lr=0.1))
+    shapes = {name: engine.read(name).shape for name in before}
+    assert shapes == {
+        "0.weight": (1, 2, 3, 6),
+        "0.bias": (6,),
+        "1.weight": (1, 3, 6, 1),
+        "1.bias": (6,),
+        "2.weight": (4, 5),
+        "2.bias": (5,),
+    }
+    for value in model.state_dict().values():
+        value.zero_()
+    engine._stale = True
+    for name, value in engine.weights().items():
+        assert torch.equal(value, before[name]), name
+
+
 class OtherRank(NoComm):
     """The other of two ranks holds zeros."""
 
@@ -141,6 +167,77 @@ def test_the_framework_validates_with_the_mean_of_the_ranks_statistics() -> None
     assert engine.read("2.running_mean").tolist() == [1.0, 2.0, 3.0]
     assert engine.read("2.running_var").tolist() == [4.0, 4.0, 0.5]
     assert model[2].running_mean.tolist() == [1.0, 2.0, 3.0]
+
+
+COMPUTED = [
+    nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2),
+    nn.Conv2d(4, 4, 3, groups=4),
+    nn.BatchNorm2d(4),
+    nn.MaxPool2d(3, 2, padding=1),
+    nn.AvgPool2d(2, padding=1),
+    nn.AvgPool2d(2, count_include_pad=False),
+    nn.AdaptiveAvgPool2d(1),
+]
+NOT_COMPUTED = [
+    nn.Conv2d(4, 4, 3, groups=2),
+    nn.Conv2d(4, 8, 3, groups=4),
+    nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+    nn.Conv2d(4, 4, 3, padding="same"),
+    nn.BatchNorm2d(4, affine=False),
+    nn.BatchNorm2d(4, track_running_stats=False),
+    nn.BatchNorm2d(4, momentum=None),
+    nn.MaxPool2d(3, ceil_mode=True),
+    nn.MaxPool2d(3, dilation=2),
+    nn.AvgPool2d(2, ceil_mode=True),
+    nn.AvgPool2d(2, padding=1, count_include_pad=False),
+    nn.AvgPool2d(2, divisor_override=3),
+    nn.AdaptiveAvgPool2d(2),
+    nn.GELU(),
+]
+
+
+def test_layers_whose_options_the_frameworks_do_not_compute_are_refused() -> None:
+    for layer in COMPUTED:
+        assert len(operations_of(nn.Sequential(layer))) == 3, layer
+    for layer in NOT_COMPUTED:
+        with pytest.raises(UserError, match="its layer 0: "):
+            operations_of(nn.Sequential(layer))
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: torch.cat([x, x.relu()], 1), ""),
+        (lambda x: torch.cat([x, torch.relu(x)], 1), "cat"),
+        (lambda x: torch.cat([x, torch.relu(x)], 2), ""),
+        (lambda x: x + torch.relu(x), "add"),
+        (lambda x: x + 1, ""),
+        (lambda x: torch.flatten(x, 1), "flatten"),
+        (lambda x: torch.flatten(x), ""),
+        (lambda x: functional.adaptive_avg_pool2d(x, 1), "mean"),
+        (lambda x: functional.adaptive_avg_pool2d(x, 2), ""),
+        (lambda x: functional.pad(x, (0, 0, 0, 0, 0, 4)), "widen"),
+        (lambda x: functional.pad(x, (0, 0, 0, 0, 2, 4)), ""),
+        (lambda x: functional.pad(x, (1, 1)), ""),
+        (lambda x: x[:, :, ::2, ::2], "subsample"),
+        (lambda x: x[:, :, ::2, ::3], ""),
+        (lambda x: x[:, 1:, ::2, ::2], ""),
+        (lambda x: x[:, :, 1::2, 1::2], ""),
+    ],
+)
+def test_function_calls_that_the_frameworks_do_not_compute_are_refused(
+    function: Callable[[Tensor], Tensor], kind: str
+) -> None:
+    class Calls(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x)
+
+    if kind:
+        *_, last, output = operations_of(Calls())
+        assert (last.kind, output.kind) == (kind, "output")
+    else:
+        with pytest.raises(UserError, match="cannot be built in another"):
+            operations_of(Calls())
 
 
 def test_jax_counts_each_micro_batch_in_the_running_statistics(

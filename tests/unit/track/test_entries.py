@@ -388,6 +388,8 @@ def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
     )
     [point] = [p for p in row_points(make_rows(runs)) if p.key == "speed_up/ddp native 2 workers"]
     assert (point.timestamp, point.step) == (round(1000 * last), 0)
+    row = dataclasses.replace(make_rows(runs)[0], speed_up=None, efficiency=None)
+    assert [point.key for point in row_points([row])] == ["throughput/ddp native 1 worker"]
     assert shared_params([]) == {}
     assert list(row_points(make_rows([dataclasses.replace(runs[0], end=None)]))) == []
     shared = shared_params([run.plan for run in runs])

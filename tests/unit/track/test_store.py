@@ -86,6 +86,12 @@ def test_a_store_is_in_the_working_folder_whatever_its_name(
         assert place.resolve().parent == folder / "mlartifacts"
 
 
+@pytest.mark.parametrize("uri", ["postgresql://me@host/mlflow", "http://host:5000", "file:///a"])
+def test_a_store_that_is_no_file_of_sqlite_chooses_its_own_place_of_artifacts(uri: str) -> None:
+    assert _artifacts(uri, "x") is None
+    refuse_unwritable(uri)
+
+
 class Picky(MlflowClient):
     """Refuses requests with certain keys, as a server of another version may."""
 

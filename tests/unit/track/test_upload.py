@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Record, RunStopped, results_figures
+from raysuite.records import Journal, Record, RunStopped, make_rows, results_figures
+from raysuite.records.statistics import Ratio
+from raysuite.records.sweep import trials
 from raysuite.records.system import SystemSample, system_file
 from raysuite.track.store import Store
-from raysuite.track.upload import Upload, _overall
+from raysuite.track.upload import BEST, TRIAL, Upload, _overall, ended_by
 from tests.fake_results import TWELVE_ROWS, run_records, write_results
+from tests.fake_sweeps import write_sweep
 
 ONE_RUN = TWELVE_ROWS.partition("matrix:")[0] + "strategy: single\n"
 
@@ -30,10 +33,16 @@ class SlowStore(Store):
         self._meanwhile()
 
 
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of files: a database needs seconds."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (tmp_path / "mlruns").as_uri()
+
+
 def test_records_that_are_appended_during_a_sync_are_written_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uri: str
 ) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs seconds
     results = write_results(tmp_path / "results", spec=ONE_RUN, missing=[0])
     plan = RunPlan.model_validate(results.plans()[0])
     journal = Journal(results.journal_file(plan.run_id))
@@ -44,7 +53,6 @@ def test_records_that_are_appended_during_a_sync_are_written_by_the_next(
             journal.write(record)
 
     write(first)
-    uri = (tmp_path / "mlruns").as_uri()
     assert Upload(results, SlowStore(uri, lambda: write(later))).write_run(plan.run_id)
     store = Store(uri, "experiment")
     assert Upload(results, store).write_run(plan.run_id)
@@ -98,3 +106,52 @@ def test_the_status_of_a_folder_is_that_of_its_runs_together(
         for state in states
     ]
     assert _overall(runs, whole) == wanted
+
+
+def test_a_sweeps_own_run_has_its_goals_its_best_and_its_data_set(tmp_path: Path, uri: str) -> None:
+    results = write_sweep(tmp_path / "sweep", trials=2, scheduler="none")
+    other, top = sorted(trials(results), key=lambda each: each.goals["accuracy"] or 0)
+    for _ in range(2):  # the second one changes nothing
+        store = Store(uri, "experiment")
+        upload = Upload(results, store)
+        for each in (top, other):
+            upload.child(each.figures)
+        upload.write_parent()
+        [run] = [each for each in store.runs_of(upload.id) if each.data.tags.get(TRIAL) is None]
+        best = [
+            each.data.tags[TRIAL] for each in store.runs_of(upload.id) if BEST in each.data.tags
+        ]
+        assert best == [str(top.number)]
+        tags = {key: value for key, value in run.data.tags.items() if "sweep." in key}
+        assert tags == {
+            "raysuite.sweep.goals": "accuracy",
+            "raysuite.sweep.ended": "2",
+            "raysuite.sweep.best": str(top.number),
+        }
+        assert run.data.metrics["best/accuracy"] == top.goals["accuracy"]
+        assert run.data.params["search.trials"] == "2"
+        sets = {each.dataset.name for each in run.inputs.dataset_inputs}
+        assert sets == {"digits-train", "digits-val"}
+
+
+def test_a_ratio_is_written_again_if_it_has_changed_alone(tmp_path: Path, uri: str) -> None:
+    results, store = write_results(tmp_path / "suite", spec=ONE_RUN), Store(uri, "experiment")
+    [row] = make_rows(results_figures(results))
+    [run] = row.runs
+    for ratio in (0.5, 0.5, 0.75):
+        upload = Upload(results, store)
+        upload.child(run)
+        upload._write_ratios([replace(row, to_best=Ratio(ratio, None, None))])
+    child = upload.known[run.run_id].info.run_id
+    history = store.client.get_metric_history(child, "run/against_best")
+    assert [each.value for each in history] == [0.5, 0.75]
+
+
+def test_trials_that_ended_while_the_journals_are_read_are_left_to_the_next_sync(
+    tmp_path: Path,
+) -> None:
+    found = trials(write_sweep(tmp_path, trials=3, scheduler="none", missing=[2]))
+    first, second = (each.figures.end.time for each in found[:2] if each.figures.end)
+    assert first < second
+    assert ended_by(first, found) == [found[0], found[2]]
+    assert ended_by(second, found) == found

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysuite.errors import RunError
 from raysuite.measure.peak_memory import available_bytes
@@ -22,6 +22,7 @@ from raysuite.records.batch_trials import BatchTried, TriedFile
 from raysuite.spec import Document
 from raysuite.train import batch_search
 from raysuite.train.batch_search import search_batch, too_much
+from raysuite.train.building import build_model
 from raysuite.train.run import execute
 from tests.digit_arrays import DATA
 
@@ -157,3 +158,17 @@ def test_ranks_of_one_host_divide_what_is_left_of_it(monkeypatch: pytest.MonkeyP
 def test_what_is_left_of_a_host() -> None:
     left = available_bytes(torch.device("cpu"))
     assert 0 < left <= psutil.virtual_memory().total
+
+
+def test_a_size_is_tried_alone_with_its_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[nn.Module] = []
+
+    def build(plan: RunPlan, world: World) -> nn.Module:
+        made.append(build_model(plan, world))
+        return made[0]
+
+    monkeypatch.setattr(batch_search, "build_model", build)
+    plan = wish({"batch_per_worker": "auto"})
+    found = batch_search._Ranks(plan, ALONE, Single(), NoComm()).alone(3)
+    assert (found.stage, found.micro_batch, found.fits) == ("alone", 3, True)
+    assert all(each.grad is not None and each.grad.any() for each in made[0].parameters())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,6 +88,19 @@ def test_graph_breaks_are_told_and_nothing_is_left() -> None:
     other = Compiler()
     assert (other.seconds, other.graphs, other.graph_breaks) == (0.0, 0, {})
     assert compiler.seconds == seconds
+
+
+def test_a_cold_compiler_has_a_cache_of_its_own_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/shared")
+    compiler = TorchCompiler(nn.Linear(4, 4), "default", CPU)
+    compiler.cold()
+    own = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert own.is_dir()
+    compiler.close()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/shared"
+    assert not own.exists()
 
 
 def test_compiling_in_the_warm_up_is_not_taken_off_the_steps_after_it(

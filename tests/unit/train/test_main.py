@@ -8,12 +8,17 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from raysuite.errors import UserError
+from raysuite.parallel.base import World
+from raysuite.plan import make_plans
 from raysuite.records import (
     EpochFinished,
     Record,
@@ -25,9 +30,10 @@ from raysuite.records import (
     results_figures,
 )
 from raysuite.report.build import collect
+from raysuite.spec import parse_document
 from raysuite.track.model_registry import weights_of
 from raysuite.train import stop_together
-from raysuite.train.__main__ import main
+from raysuite.train.__main__ import _end, main
 from raysuite.train.run import execute
 from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
@@ -171,6 +177,37 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
 
 class DistError(RuntimeError):
     """Named as torch's error of a collective whose other end is gone."""
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        (1, ValueError("no"), "ValueError: no"),
+        (1, UserError("no"), "no"),
+        (3, UserError("no"), "rank 2: no"),
+    ],
+)
+def test_the_first_error_of_a_run_is_its_record_and_the_message_of_ranks_that_it_ended(
+    tmp_path: Path, size: int, error: Exception, message: str
+) -> None:
+    [plan] = make_plans(parse_document(SPEC, "x.yaml"))
+    results, world = Results(tmp_path), World(size - 1, size, 0, torch.device("cpu"))
+    began = time.time()
+    try:
+        raise error
+    except Exception as raised:
+        first = _end(plan, results, world, raised, began)
+    assert first == message
+    for each in (DistError("closed"), KeyError("later")):
+        found = _end(plan, results, World(0, size, 0, torch.device("cpu")), each, began)
+        assert (found == message) == isinstance(each, DistError)
+    [failed] = results.records(plan.run_id)
+    assert isinstance(failed, RunFailed)
+    assert (failed.reason, failed.message) == ("error", message)
+    assert failed.detail.startswith("Traceback")
+    assert f"{type(error).__name__}: no" in failed.detail
+    assert _end(plan, results, world, error, time.time()) == message, "of a later attempt"
+    assert len(results.records(plan.run_id)) == 2
 
 
 @pytest.mark.integration

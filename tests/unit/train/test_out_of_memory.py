@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,11 @@ def test_the_figures_name_the_keys_that_ask_for_less() -> None:
     assert "rank 1 held" in told
     for key in ("training.global_batch", "training.accumulate", "data.image_size"):
         assert key in told
+    dataset = replace(plan.dataset, sequence=64)
+    told = figures(
+        plan.model_copy(update={"dataset": dataset}), World(0, 1, 0, torch.device("cpu"))
+    )
+    assert told.endswith("or lower data.sequence")
 
 
 RAYS = """\

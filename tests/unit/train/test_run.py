@@ -45,9 +45,18 @@ from raysuite.tasks.classification import Classification
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState, SoFar
-from raysuite.train.loop import TrainingLoop, train_rest, validate
+from raysuite.train.loop import (
+    TrainingLoop,
+    Validated,
+    balancing_weights,
+    train_labels,
+    train_rest,
+    validate,
+    validation_fields,
+)
 from raysuite.train.run import execute
 from raysuite.train.stop_together import Watch, never
+from tests.digit_arrays import Digits
 from tests.unit.train.conftest import keep, plan_of, run
 
 
@@ -96,6 +105,32 @@ def test_class_weights_and_a_balanced_order_are_those_of_a_plain_loop() -> None:
             optimizer.step()
             losses.append(loss.item())
     assert epochs_of(records)[0].losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_weights_that_balance_count_labels_alone_and_are_1_for_a_class_without_samples() -> None:
+    """Three labels of four classes: 3 / (4 * 2) for a class of two, 3 / (4 * 1) for one of one."""
+    found = balancing_weights(np.array([-1, 0, 2, -1, 0]), 4)
+    assert (found.tolist(), found.dtype) == ([0.375, 1.0, 0.75, 1.0], np.float32)
+
+
+def test_ranks_read_shares_of_the_labels_that_add_up_to_all(plan: RunPlan) -> None:
+    prepared = prepare(plan.spec.data, plan.dataset)
+    skipped = np.zeros(1437, bool)
+    skipped[[0, 1436]] = True
+    parts = [
+        train_labels(prepared, World(rank, 3, rank, torch.device("cpu")), NoComm(), skipped)
+        for rank in range(3)
+    ]
+    split = Digits("train")
+    expected = [-1, *(split[sample][1] for sample in range(1, 1436)), -1]
+    assert np.sum(parts, 0).tolist() == expected
+    assert [np.count_nonzero(part[:479]) for part in parts[1:]] == [0, 0]
+
+
+def test_a_metric_is_in_one_field_of_an_epoch() -> None:
+    found = validation_fields({"rmse": 2.0, "accuracy": 0.5, "top5": 0.75})
+    assert found == {"val_accuracy": 0.5, "val_top5": 0.75, "val_metrics": {"rmse": 2.0}}
+    assert validation_fields({"rmse": 2.0}) == {"val_metrics": {"rmse": 2.0}}
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +194,9 @@ class TestRecords:
         assert end.peak_process_bytes[0] > 50e6
         assert end.peak_device_bytes == [0]
         assert 0 < end.first_step_seconds < end.seconds
+        parts = {"join", "gate", "data", "training", "validation", "rest"}
+        assert parts <= {name for name, seconds in end.parts_seconds.items() if seconds > 0}
+        assert sum(end.parts_seconds.values()) == pytest.approx(end.seconds, abs=0.1)
 
     def test_the_norm_of_gradients_is_measured_on_request_and_changes_no_loss(
         self, plan: RunPlan, records: list[Record]
@@ -294,6 +332,25 @@ class TestEarlyStopping:
         assert len(reached) == 3
         assert reached == sorted(reached)
         assert not end_of(records).stopped_early
+
+    @pytest.mark.parametrize(
+        ("metric", "value", "better"),
+        [
+            ("val_loss", 0.25, True),
+            ("val_loss", 0.375, False),
+            ("val_accuracy", 0.75, True),
+            ("val_accuracy", 0.625, False),
+        ],
+    )
+    def test_a_change_of_less_than_min_delta_is_no_improvement(
+        self, metric: str, value: float, better: bool
+    ) -> None:
+        """From 0.5, by more than 0.2."""
+        early = {"metric": metric, "patience": 2, "min_delta": 0.2}
+        plan = plan_of(training_early_stopping=early)
+        loop: Any = SimpleNamespace(plan=plan, best=0.5, best_epoch=1, epoch=4)
+        TrainingLoop._compare(loop, Validated(value, {"accuracy": value}, None))
+        assert (loop.best, loop.best_epoch) == ((value, 4) if better else (0.5, 1))
 
 
 class TestTimeToAccuracy:

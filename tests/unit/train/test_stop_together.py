@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -282,6 +287,23 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+LEAVE = """
+import os, sys
+from raysuite.train.stop_together import _leave_terminal
+_leave_terminal()
+print([os.readlink(f"/proc/self/fd/{number}") for number in range(3)], file=sys.stderr)
+"""
+
+
+def test_the_streams_of_a_terminal_lead_nowhere_after_it_has_closed_and_others_stay() -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-c", LEAVE]
+    done = subprocess.run(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, check=True)
+    for each in (ours, theirs):
+        os.close(each)
+    assert re.match(rb"\['/dev/null', '/dev/null', 'pipe:", done.stderr)
 
 
 def test_a_run_that_is_pruned_ends_between_steps_without_a_checkpoint(tmp_path: Path) -> None:

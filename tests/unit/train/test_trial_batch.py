@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from raysuite.train.trial_batch import mistakes
+from raysuite.errors import UserError
+from raysuite.spec.strategies import Network
+from raysuite.tasks import make_task
+from raysuite.train.trial_batch import _loss, examine, mistakes
 from tests.networks import Net
 from tests.unit.train.conftest import plan_of
 
@@ -51,3 +56,54 @@ def test_layers_that_are_chosen_at_random_are_refused(by: str) -> None:
 def test_dropout_alone_is_not() -> None:
     model = {"name": "tests.networks:made", "options": {"which": "dropout"}}
     assert mistakes(plan_of(model=model, strategy={"name": "fsdp"})) == []
+
+
+def test_what_a_network_consists_of_is_listed_by_kind() -> None:
+    model, plan = Net(), plan_of()
+    model.body.bias.requires_grad_(False)
+    model.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+    model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 12)))
+    model.norm = nn.SyncBatchNorm(12, affine=False)
+    model.plain = nn.BatchNorm1d(12, affine=False, track_running_stats=False)
+    layers = ("body.weight", "body.bias", "head.weight", "head.bias")
+    assert examine(model, make_task(plan.spec.task, plan.dataset)) == Network(
+        parameters=("scale", "nothing", *layers),
+        frozen=("body.bias",),
+        unused=("scale", "nothing"),
+        scalar=("scale",),
+        empty=("nothing",),
+        synced=("norm",),
+        running=("norm",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, ""),
+        ({"weight": 0}, ""),
+        ({"weight": -1}, "weight of .* is -1"),
+        ({"weight": math.nan}, "weight of .* is nan"),
+        ({"loss": torch.zeros(1)}, "loss of .* is of shape"),
+        ({"loss": torch.tensor(1)}, "loss of .* is of shape"),
+        ({"loss": 1.0}, "loss of .* is of float"),
+        ({"sums": torch.tensor(1.0)}, "sums of .* metric m are"),
+        ({"targets": torch.tensor([1.0, math.inf])}, "NaN or infinity"),
+    ],
+    ids=str,
+)
+def test_a_task_that_computes_no_sums_is_refused(given: dict[str, Any], refused: str) -> None:
+    def sums(output: Any, targets: Any) -> Any:
+        return given.get("sums", torch.zeros(2))
+
+    task: Any = SimpleNamespace(
+        loss=lambda output, targets: given.get("loss", torch.tensor(2.0)),
+        weight=lambda targets: given.get("weight", 1),
+        metrics=[SimpleNamespace(name="m", sums=sums), SimpleNamespace(name="n", sums=None)],
+    )
+    targets = given.get("targets", torch.ones(2))
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            _loss(task, torch.ones(2), targets)
+    else:
+        assert _loss(task, torch.ones(2), targets) == 2.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
+from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm, internal_value
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
@@ -196,3 +196,46 @@ def test_infeasible_values_are_not_suggested_again():
     first = OptunaAlgorithm(options).next([], [])
     assert first is not None
     assert OptunaAlgorithm(options).next([], [first]) != first
+
+
+@pytest.mark.parametrize(
+    ("distribution", "value", "expected"),
+    [
+        ({"normal": [2.0, 0.5]}, 2.0, 0.5),
+        ({"normal": [2.0, 0.5]}, 2.5, 0.841345),  # one standard deviation above the mean
+        ({"normal": [2.0, 0.5]}, -99.0, 1e-6),
+        ({"qrandn": [2.0, 0.5, 1.0]}, 99.0, 1 - 1e-6),
+        ({"quniform": [0.0, 2.0, 0.5]}, 1.49, 3),
+        ({"qrandint": [8, 64, 8]}, 24, 2),
+        ({"choice": ["a", "b", "c"]}, "c", 2),
+        ({"grid": ["a", "b", "c"]}, "b", 1),
+        ({"uniform": [0.0, 1.0]}, 0.25, 0.25),
+    ],
+    ids=str,
+)
+def test_a_known_value_has_its_place_in_optunas_range(
+    distribution: dict[str, Any], value: Any, expected: float
+) -> None:
+    found = internal_value(search(space={"x": distribution}).space["x"], value)
+    assert found == pytest.approx(expected, rel=0, abs=1e-7 if found > 0.99 else 1e-6)
+    assert 0 < found < 1 or "normal" not in distribution
+
+
+def test_optuna_knows_each_trial_by_its_state_and_objective():
+    options = search(space={"x": {"uniform": [0.0, 1.0]}})
+    values = {"x": 0.5}
+    trials = [
+        trial(0, values, accuracy=0.3),
+        trial(1, values, "pruned", accuracy=0.2),
+        trial(2, values, "missing"),
+        trial(3, values, "stopped", accuracy=0.4),
+        trial(4, values, "failed", accuracy=0.4),
+        trial(5, values),
+        trial(6, values, accuracy=math.nan),
+    ]
+    known = list(OptunaAlgorithm(options)._known(trials, [{"x": 0.25}]))
+    names = [each.state.name for each in known]
+    assert names == ["COMPLETE", "PRUNED", "RUNNING", "RUNNING", "FAIL", "FAIL", "FAIL", "FAIL"]
+    assert known[0].values == [0.3]
+    assert known[1].intermediate_values == {1: 0.2}
+    assert [each.params["x"] for each in known] == [0.5] * 7 + [0.25]

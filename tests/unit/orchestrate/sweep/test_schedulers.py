@@ -99,6 +99,16 @@ def test_asha_ends_all_but_the_best_third_at_each_rung(tmp_path):
     request = requested_end(tmp_path, sweep.plans[1].run_id)
     assert isinstance(request, Prune)
     assert (request.by, request.value) == ("asha", 0.4)
+    assert "validation accuracy after epoch 1" in request.message
+
+
+def test_a_sweep_for_throughput_compares_throughputs(tmp_path):
+    sweep = Sweep(tmp_path, ASHA, goal="throughput")
+    assert [sweep.epoch(sweep.begin(), 0, 0.5, speed) for speed in (9.0, 8.0)] == [False, True]
+    request = requested_end(tmp_path, sweep.plans[1].run_id)
+    assert isinstance(request, Prune)
+    assert (request.by, request.value) == ("asha", 8.0)
+    assert "images/s after epoch 1" in request.message
 
 
 def test_no_run_is_ended_after_its_last_epoch(tmp_path):

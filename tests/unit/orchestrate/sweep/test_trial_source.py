@@ -121,10 +121,13 @@ def test_no_more_than_are_wanted_side_by_side(tmp_path):
 def test_a_trial_of_two_workers_waits_for_both(tmp_path):
     sweep = Sweep(tmp_path, {"resources.workers": {"grid": [1, 2]}})
     assert sweep.begin("a") == {"resources.workers": 1}
-    assert sweep.begin("b") is None
+    assert [sweep.begin("b"), sweep.begin("b")] == [None, None]
     sweep.end("a")
     assert sweep.begin("b") == {"resources.workers": 2}
     assert sweep.begin("c") is None
+    sweep.end("b")
+    assert sweep.source.suggest("c") == Searcher.FINISHED, "each began once"
+    assert sweep.source.is_done
 
 
 def test_trials_that_the_cluster_never_holds_are_infeasible(tmp_path):

@@ -1,0 +1,50 @@
+"""What a sweep's driver passes on from Ray Tune's thread, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from raysuite.orchestrate.capacity import Capacity
+from raysuite.orchestrate.suite import Listener
+from raysuite.orchestrate.sweep import sweep_driver
+from raysuite.plan import RunPlan
+from raysuite.records import Results
+from raysuite.train.stop_together import Stop
+from tests.fake_sweeps import write_sweep
+from tests.unit.orchestrate.sweep.test_schedulers import Sweep
+
+
+def test_new_trials_and_lines_are_handled_in_the_listeners_thread_in_their_order(
+    tmp_path: Path,
+) -> None:
+    plan, seen = Sweep(tmp_path, {"name": "none"}).begin(), list[Any]()
+    events: SimpleQueue[RunPlan | str] = SimpleQueue()
+    listener = sweep_driver._with_events(
+        Listener(lambda: None, lambda: seen.append("poll"), seen.append, seen.append), events
+    )
+    for each in ("a line", plan, "another"):
+        events.put(each)
+    listener.poll()
+    listener.poll()
+    assert seen == ["a line", plan, "another", "poll", "poll"]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("Ray Tune failed")])
+def test_the_error_that_ended_ray_tune_is_raised_and_otherwise_its_stop_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    stop = Stop("preempted")
+    monkeypatch.setattr(sweep_driver, "_tuner", lambda *_: None)
+    monkeypatch.setattr(sweep_driver, "fit", lambda *_: (error, stop))
+    sweep = Sweep(tmp_path, {"name": "none"})
+    write_sweep(results := tmp_path / "sweep", missing=range(12))
+    given = (sweep.document, Results(results), Capacity.here(), Listener(lambda: None))
+    if error is None:
+        assert sweep_driver.run(*given) == stop
+    else:
+        with pytest.raises(ValueError, match="Ray Tune failed"):
+            sweep_driver.run(*given)
