@@ -74,7 +74,9 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title), title_justify="left")
+    shown = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) or None, title_justify="left"
+    )
     for heading in headings:
         if heading in numbers:
             shown.add_column(heading, justify="right", no_wrap=True)
