@@ -74,7 +74,7 @@ def test_ray_clients_address_is_told(own_home: Path) -> None:
 def test_the_status_as_text(own_home: Path) -> None:
     def rows() -> list[str]:
         shown = CLI.invoke(app, ["cluster", "status"]).stdout
-        return [" ".join(line.split()) for line in shown.splitlines()]
+        return [" ".join(line.split()) for line in shown.splitlines() if line.strip()]
 
     cluster = living("one").model_copy(update={"created": time.time() - 7260})
     folder = prepare(cluster)

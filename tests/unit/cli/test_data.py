@@ -350,7 +350,11 @@ def test_nodes_without_the_same_set_exit_with_1(
     there = nullcontext(SimpleNamespace(nodes=2))
     monkeypatch.setattr("raysuite.orchestrate.ray_cluster.connect", lambda _: there)
     monkeypatch.setattr("raysuite.orchestrate.synthetic_data.make_on_nodes", lambda *_: ends)
-    made = done("make", "mnist", "--address", "a:1", "--json", code=code)
+    asked = ("make", "mnist", "--address", "a:1")
+    lines = done(*asked, code=code).stdout.splitlines()
+    begins = ("n1  /set: ", "n2  /set: " if second else "n2  no space")
+    assert [line.startswith(begin) for line, begin in zip(lines, begins, strict=True)] == [True] * 2
+    made = done(*asked, "--json", code=code)
     nodes: list[dict[str, Any]] = json.loads(made.stdout)["nodes"]
     assert [(each["node"], each["error"], each.get("images")) for each in nodes] == [
         ("n1", "", 100),

@@ -368,6 +368,7 @@ def test_a_run_that_never_ends(folder: Path) -> None:
     asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
     asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")
     assert "never ends" in run("simulate", *asked, "--mtbf-hours", "1e-8")
+    assert "never ends" not in run("simulate", *asked, "--mtbf-hours", "1e8")
 
 
 def test_calibrate_extrapolates_the_variants_of_results_and_the_series_of_a_file(
@@ -419,6 +420,7 @@ def test_simulate_from_a_rate_gives_the_range_that_published_systems_have(folder
     assert "--network NAME" in run(*alone, "--workers", "1,512").replace("\n", " ")
     told = run(*asked, "--workers", "512")
     assert "resnet50 · native · Aach et al. 2023, 512 workers" in told.replace("\n", " ")
+    assert "Run Step Images/s Ideal, images/s Published systems Where" in " ".join(told.split())
     cells = f" {line['images_per_s']:,.0f} 51,200 9,176 to 35,161 computation "
     assert cells in " ".join(told.split())
     (near,) = json.loads(run(*asked, "--workers", "2", "--json"))

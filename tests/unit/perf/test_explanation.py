@@ -123,12 +123,15 @@ def test_what_a_script_can_change(hosts: list[str]) -> None:
 def test_smaller_buckets_are_advised_where_one_holds_all_gradients_of_gpus() -> None:
     plan = of("ddp", 2)
     own = [records(plan, 0.0)[0], shares([0.3, 0.3], [0.7, 0.7]), *records(plan, 0.0)[1:]]
-    for device, known, words in (
-        ("gpu", True, "smaller buckets (strategy.bucket_mb)"),
-        ("gpu", False, "a larger batch per worker, 16-bit gradients"),
-        ("cpu", True, "a larger batch per worker, 16-bit gradients"),
+    for device, bucket_mb, known, words in (
+        ("gpu", 25, True, "smaller buckets (strategy.bucket_mb)"),
+        ("gpu", 1, True, "a larger batch per worker, 16-bit gradients"),  # of 1.03 MiB
+        ("gpu", 25, False, "a larger batch per worker, 16-bit gradients"),
+        ("cpu", 25, True, "a larger batch per worker, 16-bit gradients"),
     ):
-        run = run_figures({**plan, "device": device}, own)
+        strategy = {**plan["spec"]["strategy"], "bucket_mb": bucket_mb}
+        spec = {**plan["spec"], "strategy": strategy}
+        run = run_figures({**plan, "device": device, "spec": spec}, own)
         run = run if known else replace(run, costs=None)
         assert explain(make_rows([run]))[0].first.startswith(words)
 

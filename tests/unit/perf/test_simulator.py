@@ -117,10 +117,10 @@ def test_another_topology_takes_another_time() -> None:
     tapered = network.model_copy(update={"taper": 0.1})
     assert step(4 * 48, network) == step(4 * 48, one_group)
     assert step(4 * 49, tapered) > step(4 * 49, network) > step(4 * 49, one_group)
-    for far, longer in ((4 * 47, False), (4 * 48, True)):  # in another group of 48 nodes
-        there, back = network.send(1e6, 0, far), network.send(1e6, far, 0)
+    for rank, longer in ((8 + 4 * 48 - 1, False), (8 + 4 * 48, True)):  # a group has 48 nodes
+        there, back = network.send(1e6, 8, rank), network.send(1e6, rank, 8)
         assert there == back
-        assert (there > one_group.send(1e6, 0, far)) == longer
+        assert (there > one_group.send(1e6, 8, rank)) == longer
 
 
 SLOW = Network(

@@ -260,7 +260,7 @@ def test_nothing_overlaps_on_processors_whose_link_was_measured_beside_passes() 
 
 def test_transfers_of_a_pipeline_cost_what_gradients_of_any_strategy_do_best_of_ddp() -> None:
     plan = plan_of(GPIPE)
-    costs = {**costs_of(plan), "byte/horovod": 1e-3, "message/horovod": 0.5}
+    costs = {"byte/horovod": 1e-3, "message/horovod": 0.5, **costs_of(plan)}
     known = calibration_of(costs)
     assert measured_network(plan, known).inside.seconds(10) == pytest.approx(0.05 + 1e-3)
     others = calibration_of({key: value for key, value in costs.items() if key[-3:] != "ddp"})
@@ -273,6 +273,7 @@ def test_transfers_of_a_pipeline_cost_what_gradients_of_any_strategy_do_best_of_
         (2, True, "no run with horovod on several workers; measure one, or give --network"),
         (4, True, "between 4 workers is not known: the calibration measured up to 2 on one node;"),
         (4, False, "between 4 workers is not known: give --network NAME"),
+        (2, False, "between 2 workers is not known: give --network NAME"),
     ],
 )
 def test_a_link_that_was_not_measured_is_refused(workers: int, known: bool, words: str) -> None:
@@ -280,6 +281,9 @@ def test_a_link_that_was_not_measured_is_refused(workers: int, known: bool, word
     calibration = calibration_of(costs_of(plan)) if known else None
     with pytest.raises(UserError, match=re.escape(words)):
         measured_network(plan, calibration)
+    four = plan_of(workers=4)  # by ddp, which was measured on two
+    with pytest.raises(UserError, match="between 4 workers"):
+        measured_network(four, calibration_of(costs_of(four)))
     alone = measured_network(plan_of("horovod", 1), calibration)
     assert (alone.source, alone.inside.latency_us) == ("calibration", 0)
 
