@@ -194,6 +194,14 @@ def test_a_change_of_any_ingredient_changes_the_digest(copy: Path, path: Path) -
     assert digest(Choice(), copy) != before
 
 
+def test_patches_are_listed_by_name_whatever_the_order_of_the_file_system(tmp_path: Path) -> None:
+    (tmp_path / "containers").mkdir()
+    for number in (3, 0, 7, 1, 9, 4, 8, 2, 6, 5):
+        (tmp_path / "containers" / f"{number}.patch").touch()
+    found = [each.name for each in ingredients(Choice(), tmp_path) if each.suffix == ".patch"]
+    assert found == [f"{number}.patch" for number in range(10)]
+
+
 def test_each_choice_has_a_digest_of_its_own() -> None:
     choices = [Choice(variant, arch=arch) for variant in Variant for arch in ARCHITECTURES.values()]
     choices += [Choice(extras=EXTRAS[:count]) for count in range(len(EXTRAS))]

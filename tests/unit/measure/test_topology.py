@@ -83,6 +83,7 @@ def test_without_gpus_cores_are_shared_evenly_and_their_threads_stay_together(
     topology = read_topology(host(tmp_path, 2, 1, 4, 2), tmp_path)
     assert shares(topology, 4) == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
     assert shares(topology, 9) == [[]] * 9
+    assert topology.cpus_of(1) == [4, 12, 5, 13, 6, 14, 7, 15]
     assert topology.nodes_of([0, 9]) == [0]
     assert topology.nodes_of([0, 4]) == [0, 1]
 

@@ -114,6 +114,16 @@ def test_a_vocabulary_of_another_size_leaves_the_positions(tmp_path: Path, class
     assert torch.equal(begun.state_dict()[place], saved[place])
 
 
+def test_the_last_layer_is_found_by_its_place_and_not_by_its_name(tmp_path: Path) -> None:
+    """Of a model with as many positions as classes."""
+
+    def built(classes: int) -> nn.Module:
+        return nn.ModuleDict({"z": nn.Embedding(16, 2), "a": nn.Linear(2, classes)})
+
+    torch.save(built(10).state_dict(), tmp_path / "w.pt")
+    assert load_weights(built(16), tmp_path / "w.pt", facts_of(16)) == ["a.bias", "a.weight"]
+
+
 def test_a_hidden_layer_of_another_width_is_no_layer_of_classes(tmp_path: Path) -> None:
     torch.save(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)).state_dict(), tmp_path / "w.pt")
     with pytest.raises(UserError, match=r"shape: 0\.bias .*, 0\.weight .*, 1\.weight "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from raysuite.tasks.regression import Regression
 from raysuite.tasks.segmentation import Segmentation
 
 FACTS = DatasetFacts(100, 97, 7, 1, 4)
+TOKENS = DatasetFacts(1, 1, 7, 0, 0, sequence=8)
 CUTS = [40, 7, 1, 49]
 
 
@@ -127,12 +129,21 @@ def test_sums_are_on_the_device_of_the_output(
     assert {each.device.type for each in [task.loss(output, targets), *sums]} == {"meta"}
 
 
+@pytest.mark.parametrize("task", [Classification(FACTS), LanguageModel(TOKENS)])
+def test_samples_are_drawn_on_the_device_of_the_generator(
+    task: Task, draw: torch.Generator
+) -> None:
+    with torch.device("meta"):  # the default of tensors that are made without a device
+        drawn = task.draw(2, draw)
+    assert drawn is not None
+    assert {each.device.type for each in drawn} == {"cpu"}
+
+
 @pytest.mark.parametrize(("sequence", "kept"), [(1, {1}), (2, {1, 2}), (5, {3, 4, 5})])
 def test_up_to_half_of_drawn_targets_are_ignored(
     draw: torch.Generator, sequence: int, kept: set[int]
 ) -> None:
-    facts = DatasetFacts(1, 1, 7, 0, 0, sequence=sequence)
-    drawn = LanguageModel(facts).draw(200, draw)
+    drawn = LanguageModel(replace(TOKENS, sequence=sequence)).draw(200, draw)
     assert drawn is not None
     tokens, targets = drawn
     assert {*tokens.flatten().tolist()} == {*range(7)}

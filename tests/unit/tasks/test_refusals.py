@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysuite.errors import SpecError
+from raysuite.errors import SpecError, UserError
 from raysuite.plan.dry_batch import unproven
 from raysuite.tasks import Metric, Task
 from raysuite.train.trial_batch import mistakes
@@ -143,6 +144,25 @@ def test_one_batch_names_what_is_wrong(
     assert found.key == key
 
     assert re.search(message, found.message), found.message
+
+
+@pytest.mark.parametrize(
+    ("names", "primary", "chosen"),
+    [
+        (("one", "two"), "", "one"),
+        (("one", "two"), "two", "two"),
+        (("one", "two"), "three", None),
+        (("one", "one"), "one", None),
+    ],
+)
+def test_a_task_has_metrics_of_different_names_one_of_them_primary(
+    names: tuple[str, ...], primary: str, chosen: str | None
+) -> None:
+    metrics = tuple(Metric(name, name, name, lambda sums, total: total.loss) for name in names)
+    kind: type[Task] = type("Odd", (Unsummed,), {"metrics": metrics, "primary": primary})
+    with nullcontext() if chosen else pytest.raises(UserError, match=r"task .*:Odd'"):
+        facts = kind.facts()
+        assert ([each.name for each in facts.metrics], facts.primary) == ([*names], chosen)
 
 
 def uneven(split: str) -> Samples:
