@@ -357,7 +357,8 @@ def check(
 
     Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
-    no sample may be missing, and no sample may change. A spec gives the data set's options.
+    no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
+    their options are those of its runs.
 
     \b
     Examples:

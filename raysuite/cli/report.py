@@ -137,8 +137,8 @@ def history(
     """Show each variant's throughput by date, version and commit, and mark changes.
 
     Runs are compared only on the same hardware. A change is reported if the confidence interval of
-    the throughput ratio, after to before, excludes 1. The level of the interval is corrected for
-    the number of places in a series.
+    the throughput ratio, after to before, excludes 1. The confidence level is corrected
+    (Bonferroni) for the number of places in a series that are tested.
 
     \b
     Examples:

@@ -348,7 +348,7 @@ def convert(
     """Write every shard that is not complete, then the manifest.
 
     `count` is called with the number of newly finished images. A killed conversion is resumed by
-    the same call. With `bad` `error`, raises DataError that lists all bad images; shards without
+    the same call. With `bad="error"`, raises a DataError that lists all bad images; shards without
     bad images are kept.
     """
     target = conversion.target

@@ -1,7 +1,8 @@
 """Read the kind and size of an encoded image from its header, chunks and last bytes, not decoded.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
-sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
+sections 3 to 8 and 19. The headers of the formats in OTHERS (WebP, BMP, GIF, TIFF) are read by
+Pillow.
 """
 
 from __future__ import annotations

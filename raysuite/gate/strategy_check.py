@@ -141,7 +141,8 @@ def examine_network(
     comm: Comm,
     precisions: Sequence[str] = ("fp32",),
 ) -> GateVerdict:
-    """`verdict`, extended by two steps of the plan's own network. All ranks must call it.
+    """`verdict` with the result of a second comparison: two training steps of the plan's own
+    network. All ranks must call this.
 
     fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
     """

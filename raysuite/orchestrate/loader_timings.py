@@ -96,8 +96,8 @@ def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) 
 
 
 def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
-    """An upper limit for loaders: reading the bytes only; from the page cache, after a first
-    pass."""
+    """An upper limit of every loader's throughput: only the samples' bytes are read, and after the
+    first pass they come from the page cache."""
     order = permutation(prepared.samples(split), _SEED, 0).tolist()
     source = open_source(prepared, split)
     return Limit(source.read, order, threads, source.close)

@@ -278,7 +278,8 @@ def _wait(
 
 
 class Stall:
-    """Detects when the ranks of a run stop taking steps, from a size that grows with the steps."""
+    """Detects that the ranks of a run take no more steps: a size that grows at each step, such as
+    that of the ranks' files, has stopped growing."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
@@ -320,11 +321,12 @@ def _exit(code: int) -> str:
 
 @contextmanager
 def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
-    """Make the pipes; keep the end of what is written to each and to an additional pipe.
+    """Create the named pipes and one additional pipe, and keep the tail of the output written to
+    each.
 
-    Yields the contents by descriptor, in the order of the pipes, the additional one last; and the
-    descriptor for writing to the additional pipe. Large output neither fills a disk nor blocks a
-    writer.
+    Yields (contents, descriptor): the kept output by descriptor, in the order of the pipes and with
+    the additional pipe last, and the descriptor for writing to the additional pipe. Large output
+    neither fills a disk nor blocks a writer.
     """
     kept: dict[int, bytearray] = {}
     closed = threading.Event()

@@ -34,7 +34,8 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 _START = 2.0**8
-"""First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
+"""Initial scale. torch.amp.GradScaler starts with 2^16 on the mean loss; for a batch of 256
+samples, that is 2^8 per sample."""
 _GROW_AFTER = 2000
 """Steps without overflow before the scale doubles, as in torch.amp.GradScaler."""
 _SMALLEST = 1e-4

@@ -99,7 +99,7 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the logarithm. It combines the spread
+        """Half-width of the prediction interval at LEVEL, on the log scale. It combines the spread
         of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression Analysis",
         5.3)."""
         value = self.value(terms)
@@ -550,7 +550,8 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Largest peak memory of a worker, in bytes: of its device, or on a CPU of its process."""
+    """Largest peak memory of a worker, in bytes: memory of its device, or of its process if it runs
+    on a CPU."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 

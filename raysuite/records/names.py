@@ -150,8 +150,8 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, its values of the keys in which the plans' work differs although no matrix
-    names these keys: the plans were made from different specs.
+    """For each plan, {key: its value} of the keys in the blocks of _WORK that differ between the
+    plans and are in no plan's matrix. Such keys differ when the plans come from different specs.
 
     `found`: keys whose values were found by a batch search. The format of a data set on disk is
     left out, and so is the path of a data set known by name.

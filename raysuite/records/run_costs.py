@@ -15,7 +15,8 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""Epochs of a training on ImageNet, to which run times are projected (Aach et al. 2023)."""
+"""Number of epochs of a training run on ImageNet; run times are projected to this number (Aach et
+al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3

@@ -166,7 +166,9 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """Convert a symmetric interval to the logarithm or logit, so that its ends are possible."""
+    """The ends, on the original scale, of a symmetric interval that is applied to the logarithm
+    (`positive`) or the logit (`share`) of the mean by the delta method. Both ends stay in the
+    possible range."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)
@@ -261,7 +263,7 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
     the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a
     level that Bonferroni's inequality gives for all pairs. The best variant may be picked after the
-    fact, as it is always one of the pairs.
+    fact, because every comparison with it is one of these pairs.
 
     Two variants are compared round by round (`paired`; column by column), or as independent samples
     with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more

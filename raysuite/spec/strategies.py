@@ -273,9 +273,9 @@ class _StrategyOptions(Options):
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
-        """Options with which the gradients of the gate's small network are reduced in several
-        parts, and the pause in seconds between layers that this needs. None if no options of the
-        strategy do this."""
+        """(options, pause): options with which the gradients of the gate's small network are
+        reduced in several parts, and the pause between layers, in seconds, that keeps the parts
+        separate (0 if none is needed). None if no options of the strategy do this."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
@@ -535,8 +535,8 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with offloading, and in ZeRO-3 with 10^9 parameters or more, or if `small` is needed
-        but None.
+        """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
+        `accumulate` is above 1 and `small` is None.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
         3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19

@@ -102,8 +102,8 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
     """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
 
-    The memory for more samples is extrapolated from the largest tried size and the largest of at
-    most half that size.
+    The peak memory is extrapolated linearly from two tried sizes that fit: the largest one, and the
+    largest one of at most half its size.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),

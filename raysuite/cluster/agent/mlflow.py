@@ -80,8 +80,8 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable for the agent that follows a killed
-        one."""
+        """Mark the database as usable, with a file: if this agent is killed, the next agent on this
+        host may copy the database."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:

@@ -157,7 +157,8 @@ class Source(ABC):
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
-        """The sample's file, or None if no file's modification time shows changes."""
+        """The path of the sample's file, whose modification time shows whether the sample has
+        changed; None if there is no such file."""
         return None
 
     def close(self) -> None:  # noqa: B027 - some have no files

@@ -182,8 +182,8 @@ class JournaledScheduler(FIFOScheduler):
         """The value by which runs are compared at one epoch, and the sign by which it is multiplied
         so that higher is better.
 
-        With a time to the target as the goal, the primary metric is compared. None if the whole
-        epoch was warm-up: the first later epoch with a value is used.
+        The value is the throughput if that is the goal, else the primary metric. The throughput is
+        None if the whole epoch was warm-up; the caller then ignores the epoch.
         """
         if self._search.wanted[0] == "throughput":
             rate = epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None
