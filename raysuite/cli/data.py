@@ -41,7 +41,8 @@ def cpus() -> int:
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; none if `hidden`, or if stderr is not a terminal. Yields a function
-    that takes the number of units done since its last call and, optionally, a new title."""
+    to report progress: its arguments are the number of units done since its last call and,
+    optionally, a new title."""
     console = stderr()
     if hidden or not console.is_terminal:
         yield lambda *_: None
@@ -428,7 +429,8 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """The data sets that are files or a user's code; for others, print why they are not checked."""
+    """The data sets that consist of files or of a user's code. For each other data set, a message
+    states why it is not checked."""
     from raysuite.data.set_check import target_of
 
     found = []

@@ -1,9 +1,9 @@
 """Start Ray's workers as forks of one process that has already imported their modules.
 
 A worker needs seconds of processor time to import torch. A server imports it once, while Ray
-starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a client. The
+starts, and makes each worker by fork(2). Instead of a worker, the raylet starts a client. The
 client sends its arguments, environment and standard streams to the server, and ends when the worker
-ends. If the server makes no worker for it, the client itself becomes the worker.
+ends. If the server does not make a worker for the client, the client itself becomes the worker.
 
 `worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` runs the server; `worker_fork.py ARGUMENT
 ...` runs a client.
@@ -36,7 +36,8 @@ _STARTS_S = 20.0
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 """Signals of crashes, such as Ray's failed checks."""
 _SAFE_THREADS = {"jemalloc_bg_thd"}
-"""Threads of libraries with their own handlers of fork(2) (jemalloc, in PyArrow)."""
+"""Names of threads that do not prevent a fork, because their libraries handle fork(2) themselves
+(jemalloc, in PyArrow)."""
 
 
 def main() -> None:
@@ -184,7 +185,7 @@ def _shared(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unsafe() -> str:
-    """Why a fork would lack a thread or could not use CUDA; otherwise empty."""
+    """Why a fork would lack a thread, or could not use CUDA; empty if there is no reason."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)  # OpenBLAS has ended its threads; it starts them when it needs them

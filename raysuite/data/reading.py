@@ -33,7 +33,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     """Read the samples of `slice_`.
 
     Raises DataError, which names the file, for a sample that is missing, is not an image, has a
-    label outside the set's classes, or not the size that the set requires.
+    label outside the set's classes, or does not have the size that the set requires.
     """
     facts, side = prepared.facts, prepared.facts.image_size
     samples, labels, sizes = [], [], []

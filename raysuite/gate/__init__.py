@@ -4,8 +4,7 @@ The strategy under test trains a small network for a few steps, with the run's o
 label smoothing, in fp32 and without clipping. Afterwards
 
 1. all ranks must hold bit-equal weights, and
-2. weights, logits and losses must equal those of one process that trained on the same global
-   batches, to a relative error of 1e-5.
+2. weights, logits and losses must equal those of one process that trained on the same global batches, up to a relative error of 1e-5.
 
 This is done with SGD. It is repeated with the run's own optimiser, if that is not SGD or does not
 decay all parameters; with a norm that clips every step, if the run clips; and with several

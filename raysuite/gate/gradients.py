@@ -1,4 +1,5 @@
-"""Comparison of a lossy strategy's mean gradients with the exact ones; bounds from its options."""
+"""Compare a lossy strategy's mean gradients with exact mean gradients; the bounds follow from the
+strategy's options."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest error of a parameter's gradient / mean of the ranks' absolute gradients."""
+    """Largest ratio, over all parameters, of the gradient's error to the mean of the ranks'
+    absolute gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -119,8 +121,8 @@ def _gradients(
 _ALL_TURNS = 4
 """Number of steps in which all ranks have samples; PowerSGD does not compress the first two."""
 _GRADIENT_BATCH = 16
-"""Samples of a micro-batch. With four, one in twelve draws had an error above the bound of passes
-in bf16; with 16 the largest error was half of the bound."""
+"""Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
+passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
 """Largest number of parts of the ranks; each part in turn has all samples of a step."""
 
@@ -211,7 +213,8 @@ class _WorstErrors:
 
 
 _MOST_LOST = 0.4
-"""Largest relative bound for any number of ranks: a factor of two is an error of at least 0.5."""
+"""Largest relative bound for any number of ranks. It must stay below 0.5, the error of a gradient
+that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
 """Least share of a matrix's norm that a projection keeps; a random P hardly ever keeps less."""
 _ROUNDING = 1e-4

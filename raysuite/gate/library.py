@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""For fp32: errors are some 1e-7 if sums have another order, and 1 if a gradient is not
-averaged."""
+"""Tolerance for fp32: errors are about 1e-7 if only the order of sums differs, and 1 if a gradient
+is not averaged."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Checked:
     """Number of the model's tensors, including buffers."""
     ranks: int
     ranks_compared: bool
-    """False if tensors are sharded, so that no two ranks hold the same."""
+    """Whether ranks were compared with each other; False if all tensors are sharded."""
     error: float | None
     """Largest relative error compared with the reference; None without one."""
 

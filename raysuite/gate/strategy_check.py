@@ -92,7 +92,7 @@ def _of_network(
     cache: VerdictCache | None,
     verdict: GateVerdict,
 ) -> GateVerdict:
-    """The verdict on a strategy that passed, extended by that on the plan's own network."""
+    """The verdict on a strategy that passed, with the result for the plan's own network added."""
     models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
     key = own_network.key(plan)
     if not cache or key is None or plan.spec.strategy.own_network:
@@ -117,7 +117,7 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """A passed check, extended by the run's own network, which a framework builds anew."""
+    """A passed check, with the result for the run's own network, which a framework rebuilds."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = compare_rebuilt(strategy, world, model, image, facts.classes)
@@ -331,8 +331,9 @@ def _layers(options: StrategyOptions) -> int:
 def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
-    """A strategy that reduces the gradients of a step in several parts, and the pause between the
-    network's layers that this needs; None if this is not possible."""
+    """(strategy, pause): a strategy that reduces the gradients of a step in several parts, and the
+    pause between the network's layers, in seconds, that keeps the parts separate. None if this is
+    not possible."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -343,8 +344,8 @@ def _in_parts(
 def _variant(
     strategy: Strategy, options: StrategyOptions, changed: StrategyOptions, world: World
 ) -> Strategy:
-    """`strategy`, which has `options`, or another instance if the `changed` ones differ from them;
-    this process has already joined the strategy's group."""
+    """`strategy`, which has `options`, or, if the options `changed` differ from these, a new
+    strategy with `changed`. This process has already joined the strategy's group."""
     if changed == options:
         return strategy
     variant = make_strategy(changed)
@@ -353,8 +354,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None if the gate checks with an equal optimiser
-    anyway."""
+    """A run's optimiser, without its rates; None if the gate's standard checks already use an equal
+    optimiser."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -363,7 +364,7 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
 
 
 def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
-    """Errors that no precision or lossy option explains, the most severe first."""
+    """Errors that neither the precision nor a lossy option explains, the most severe first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")

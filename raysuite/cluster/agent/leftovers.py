@@ -25,8 +25,8 @@ def clear_away(
 
     On the head, MLflow's database in the temporary folder is first copied to the cluster's folder,
     if it is newer than the copy there and its server has answered. A running agent keeps its
-    folder. A folder that is not the agent's is not touched: /tmp may have been emptied since, and
-    another user may have made the folder.
+    folder. A folder that the agent did not make is not touched: since then, /tmp may have been
+    emptied, and another user may have made a folder with this name.
     """
     wrong = []
     left = folder.left_nodes()

@@ -76,7 +76,7 @@ class MlflowServer:
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 
     def answers(self, pid: int) -> bool:
-        """Whether the server is up and runs in process `pid` or in a child of it."""
+        """Whether the server answers, and runs in process `pid` or in one of its children."""
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:

@@ -174,7 +174,8 @@ def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""Only in the hidden folder: the set's parameters, and a line for each complete chunk."""
+"""Files that exist only in the hidden folder: the set's parameters, and a line for each complete
+chunk."""
 
 
 def check_place(folder: Path) -> None:
@@ -269,7 +270,8 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock on writing `folder`; the kernel releases it when this process ends.
+    """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
+    ends.
 
     `waiting` is called once if another process holds it.
     """

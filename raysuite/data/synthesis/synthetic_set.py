@@ -1,4 +1,4 @@
-"""SyntheticSet: all parameters of a synthetic set, determined before any pixel."""
+"""SyntheticSet: all parameters of a synthetic set, determined before any pixel is computed."""
 
 from __future__ import annotations
 
