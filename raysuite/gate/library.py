@@ -32,7 +32,8 @@ class Checked:
     """Number of the model's tensors, including buffers."""
     ranks: int
     ranks_compared: bool
-    """Whether ranks were compared with each other; False if all tensors are sharded."""
+    """Whether the ranks were compared in all tensors; False if tensors are sharded, because no two
+    ranks hold the same part."""
     error: float | None
     """Largest relative error compared with the reference; None without one."""
 

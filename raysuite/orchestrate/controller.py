@@ -134,8 +134,8 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
 
 _POLL_S = 1.0
 _VERDICT_S = 40.0
-"""Seconds to wait: Ray considers a silent node dead after about 25 s (gcs_server's health
-checks)."""
+"""Seconds to wait until Ray has detected a dead node: Ray considers a silent node dead after about
+25 s (gcs_server's health checks)."""
 
 
 class StoppedWaitingError(RunError):
@@ -143,7 +143,7 @@ class StoppedWaitingError(RunError):
 
 
 class LateError(RunError):
-    """The workers were asked to stop, but did not before the deadline."""
+    """The workers were asked to stop, but did not stop before the deadline."""
 
 
 class DeadlineError(RunError):
@@ -180,7 +180,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Use other runs, with another deadline, from now on."""
+        """From now on, keep nodes for these runs, with this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -206,8 +206,8 @@ class NodeKeeper:
             time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Raise LateError if the workers were asked to stop but did not, or DeadlineError if their
-        time is over. Both errors end the workers."""
+        """Raise LateError if the workers were asked to stop but have not stopped in time, or
+        DeadlineError if the deadline has passed. Both errors end the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not stop in time")

@@ -2,7 +2,7 @@
 script's run, whatever launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
-the end of the output. When a run has ended, all its processes are killed, even ranks that ignore
+the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
 SIGTERM, and their children.
 """
 
@@ -123,7 +123,8 @@ class Ended:
 
     logs: Sequence[RankLog]
     outputs: Sequence[bytes | bytearray]
-    """The end of each rank's output, and then of the launcher's, if there is one."""
+    """The tail of each rank's output, followed by the tail of the launcher's output if there is a
+    launcher."""
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
@@ -159,7 +160,8 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of an ended run into its journal, and its outputs' ends into files."""
+    """Write the Records of an ended run into its journal, and the tails of its outputs into
+    files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):

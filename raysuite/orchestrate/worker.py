@@ -82,7 +82,8 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Decide on rank 0 whether to search: not after an error that would occur again."""
+    """Decide on rank 0 whether to search: no search is made after an error that would occur
+    again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)

@@ -291,8 +291,8 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Release two things that ZeRO-3 never releases (DeepSpeed 0.19): the whole model's entry on
-    DeepSpeed's stack of modules, and the keys of a cached method."""
+    """Release two references that ZeRO-3 keeps for ever (DeepSpeed 0.19): the entry of the whole
+    model on DeepSpeed's stack of modules, and the keys of a cached method."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (
         PartitionedParameterCoordinator as Coordinator,

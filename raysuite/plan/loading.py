@@ -31,7 +31,7 @@ class LoadingPlan(BaseModel):
     batch: int
     """Images of a batch."""
     seconds: float
-    """Wall clock of one timing, if `images` is None."""
+    """Seconds of wall clock of one timing, if `images` is None."""
     images: int | None
     """Images of one timing; None: as many as are loaded in `seconds`."""
     repeats: int
@@ -72,7 +72,8 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Blocks of loaders that are given by name or as blocks. Raises UserError for anything else."""
+    """The option blocks of loaders that are given by name or as a block. Raises UserError for
+    anything else."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None

@@ -95,7 +95,8 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """Sort key: runs that can share workers become adjacent; small world sizes come first."""
+    """A sort key that makes runs adjacent if they can share workers, and puts small world sizes
+    first."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)

@@ -56,7 +56,8 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Number of the epoch, and the images done after each step, starting with 0."""
+        """Number of the epoch, and for each number of steps, from 0 on, the images that are then
+        done."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None

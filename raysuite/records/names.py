@@ -123,7 +123,8 @@ def work_key(plan: Plan) -> str:
     same images.
 
     The path and the format of a named data set are left out, so that formats can be compared. The
-    number of images is included, as different images may have the same name.
+    number of images is part of the key, because data sets with different images may have the same
+    name.
     """
     if script := script_name(plan):
         return json.dumps({"script": script})
@@ -137,7 +138,8 @@ def work_key(plan: Plan) -> str:
 
 
 def work_name(plan: Plan) -> str:
-    """`resnet20 on digits`: the work that all variants of one comparison do."""
+    """`resnet20 on digits`: model and data set, which are equal for all variants of a
+    comparison."""
     if script := script_name(plan):
         return script
     data = plan["spec"]["data"]

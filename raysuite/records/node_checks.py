@@ -1,4 +1,4 @@
-"""The node check before a training: the figures of each node, and which nodes are slow."""
+"""The node check before training: the figures of each node, and which nodes are slow."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
     than eight nodes), and three times the standard deviation between the tries of one node, pooled
     over all nodes. Empty for fewer than three nodes.
 
-    Logarithms compare factors, as other programs slow a node by a factor. By plain differences,
-    the fastest of three nodes can be as far from the median as a slow one.
+    The log scale is used because other programs slow a node by a factor. On a linear scale, the
+    fastest of three nodes can be as far from the median as a slow node.
     """
     found = []
     deviations = _DEVIATIONS_OF_FEW if len(rows) < _FEW else _DEVIATIONS
@@ -149,7 +149,8 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """The best of each figure of a node over its tries, and the spread of the tries."""
+    """A node's figures: the best value of each figure over the tries, and the spread over the
+    tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

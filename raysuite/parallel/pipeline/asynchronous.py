@@ -85,7 +85,8 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest in the weights themselves, older versions in copies."""
+    """Versions of weights: the newest version is in the weights themselves, older versions are in
+    copies."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights
@@ -113,7 +114,7 @@ class Stash:
 
     @contextmanager
     def changed(self, oldest: int) -> Iterator[None]:
-        """An update in the context makes a new version. `oldest`: the oldest version still
+        """An update in the context makes a new version. `oldest`: the oldest version that is still
         needed."""
         if oldest <= self._version:
             self._older[self._version] = self._given([each.data.clone() for each in self._weights])
