@@ -30,8 +30,8 @@ class _Optimizer(Options):
     lr_reference_batch: int | None = Field(default=None, ge=1)
     """The global batch that `lr` is meant for; null: `lr` is used as given."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """How the rate grows with global batch / `lr_reference_batch`: linearly, with its square root,
-    or not at all."""
+    """How the learning rate grows with the ratio of the global batch to `lr_reference_batch`:
+    linearly, with the square root, or not at all."""
     weight_decay: float = Field(ge=0)
     """Strength of the decay of weights towards zero."""
     decay_bias_and_norm: bool
