@@ -35,8 +35,8 @@ last bit of fp32 sometimes becomes one of bf16. Of 300 correct trainings by Muon
 
 TOLERANCE_16_BITS = 0.2
 """Largest relative error of the updates, logits and losses in bf16 and fp16. Correct trainings had
-at most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times
-micro-batches."""
+at most 0.12 in bf16 and 0.03 in fp16, in 84 training runs per format, in which ranks times
+micro-batches was 1 to 64."""
 _TENSOR_16_BITS = 0.5
 """Largest relative error of one tensor's update; correct trainings had at most 0.3."""
 

@@ -69,7 +69,7 @@ class SgdOptions(_Optimizer):
     lr: float = Field(default=0.1, gt=0)
     """Learning rate after the warm-up, before scaling."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is added to the next."""
+    """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: weight_decay * weight is added to each gradient."""
     decay_bias_and_norm: bool = True
@@ -93,7 +93,7 @@ class LarsOptions(_Optimizer):
     lr: float = Field(default=1.0, gt=0)
     """Learning rate after the warm-up, before scaling."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is added to the next."""
+    """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=5e-4, ge=0)
     """weight_decay * weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False

@@ -269,12 +269,12 @@ _ENDING_S = 10.0
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
     """Record why the run that started at `began` failed, and return the error of the failed rank
-    instead of the errors that it caused on others. Empty if no rank failed but one disappeared: the
-    run can then be resumed.
+    instead of the errors that this failure caused on other ranks. Empty if no rank failed but one
+    disappeared: the run can then be resumed.
 
     Each rank writes its own error, because ranks that wait in a collective are not notified. Ranks
-    with a shared file system share one journal. A rank that lost another waits for the recorded
-    reason, because torchrun kills all ranks when the first one ends.
+    with a shared file system share one journal. A rank that lost another rank waits for the
+    recorded reason, because torchrun kills all ranks when the first rank ends.
     """
 
     def known() -> RunFailed | None:
