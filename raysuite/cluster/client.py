@@ -295,7 +295,8 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the current start, or else of the last one."""
+    """The nodes of the current start of the cluster; if no start is in progress, those of the last
+    start."""
     head: Head | None
     alive: Alive | None
     why: str

@@ -353,9 +353,8 @@ class NoSlurmError(SlurmError):
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Run a command, and return its standard output.
-
-    Raises NoSlurmError if it is missing, SlurmError if it fails or hangs.
+    """Run a command, and return its standard output. Raises NoSlurmError if the command is missing,
+    and SlurmError if the command fails or hangs.
     """
     try:
         done = subprocess.run(

@@ -52,7 +52,7 @@ Verb = Literal["run", "sweep"]
 
 
 class Suite(File):
-    """suites/ID.json: what is needed to resume a suite."""
+    """suites/ID.json: the data that are needed to resume a suite."""
 
     results: Path
     folder: Path

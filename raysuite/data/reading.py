@@ -67,7 +67,8 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Read only a sample's label. Raises DataError if it is unreadable or not a class."""
+    """Read only a sample's label. Raises DataError if the label is unreadable, or is not a class of
+    the set."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

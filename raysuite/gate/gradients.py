@@ -58,9 +58,9 @@ def compare_gradients(
     gradient is lost, nothing is left. All ranks must call this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
-    (n + 1) u times the mean of absolute values, as each term, its division and n - 1 additions are
-    rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two more
-    roundings are allowed for sums in two levels, and half of the smallest number for each.
+    (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
+    are rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two
+    more roundings are allowed for sums in two levels, and half of the smallest number for each.
 
     `lossy.projected`: with m the mean gradient plus what was left out before, a step of PowerSGD is
     s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So s' (m

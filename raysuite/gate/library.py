@@ -35,7 +35,7 @@ class Checked:
     """Whether the ranks were compared in all tensors; False if tensors are sharded, because no two
     ranks hold the same part."""
     error: float | None
-    """Largest relative error compared with the reference; None without one."""
+    """Largest relative error compared with the reference; None if there is no reference."""
 
 
 def check(
@@ -190,7 +190,8 @@ def _compare_reference(
     step: int,
     tolerance: float,
 ) -> float:
-    """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
+    """The largest relative error on any rank. Raises GateError if the error is above the
+    tolerance."""
     errors: dict[str, float] = {}
     for name, wanted in reference.named_parameters():
         if name not in tensors:

@@ -7,7 +7,7 @@ is compared with one process that computes a pass for each rank's slice and adds
 
 Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
 one have only padding. The learning rate changes at every step. Gradients are clipped only when
-clipping itself is checked, as it would hide a wrong scale.
+clipping itself is checked, because clipping would hide a wrong scale.
 
 The one process always trains in fp32: the same rounding or the same wrong loss scale on both sides
 would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the last

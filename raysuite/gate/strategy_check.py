@@ -45,8 +45,8 @@ _BITING_CLIP = 0.05
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """The verdict on the plan's strategy with this number of workers, and on its network; from the
-    cache if it is there.
+    """The verdict on the plan's strategy with this number of workers, and on the plan's network;
+    taken from the cache if the cache has it.
 
     `facts` are those of `measure.environment()`: a verdict holds for the versions and machines of
     its check. Only passed checks are cached, and only those of raysuite's own strategies. All ranks

@@ -244,7 +244,7 @@ class Recorder:
             self.on_step(self._steps)
 
     def _describe(self) -> None:
-        """Write what is trained, at the first step."""
+        """At the first step, write a description of the trained network."""
         import torch
 
         tensors = self._tensors()

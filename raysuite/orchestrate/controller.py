@@ -50,7 +50,7 @@ class Nodes(Protocol):
     """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait until Ray has detected dead nodes."""
+        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
 
 
 class FailureRecorder:
@@ -218,7 +218,7 @@ class NodeKeeper:
             raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait until Ray has detected dead nodes."""
+        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

@@ -421,7 +421,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate; if it cannot or should not be tried, with the reason."""
+    """The candidate. If it cannot or should not be timed, the result has the reason."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

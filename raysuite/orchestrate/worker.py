@@ -175,7 +175,8 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's place in a plan, also set as torchrun's variables; None if it has none.
+    """This worker's place in a plan, which is also set as torchrun's variables; None if the plan
+    does not use this worker.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -192,7 +193,8 @@ def place_of(plan: RunPlan) -> World | None:
 
 
 def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
-    """This worker's place in a plan, as torchrun's variables; None if it has none."""
+    """This worker's place in a plan, as torchrun's variables; None if the plan does not use this
+    worker."""
     context = ray.train.get_context()
     rank = context.get_world_rank()
     if rank >= plan.workers:

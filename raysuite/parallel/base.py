@@ -267,7 +267,7 @@ class Engine(ABC):
         """Restore what `save` wrote."""
 
     def close(self) -> None:
-        """Free what the engine holds in addition to the model."""
+        """Free all memory that the engine holds in addition to the model."""
         self.compiler.close()
 
     @contextmanager

@@ -381,6 +381,6 @@ class TensorFlow(RebuiltStrategy):
 
 
 class Keras(TensorFlow):
-    """The same averaging, but in Keras's training loop."""
+    """Gradients are averaged as by TensorFlow's strategy above, but in Keras's training loop."""
 
     engine = FitEngine

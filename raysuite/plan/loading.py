@@ -57,7 +57,7 @@ def checked_data(block: dict[str, Any]) -> DataOptions:
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """Counts of the data set on disk. Raises SpecError if it cannot be read."""
+    """Counts of the data set on disk. Raises SpecError if the data set cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -101,8 +101,8 @@ def candidates(
     """Each block with each number of threads or processes, then the limits for these numbers:
     decoding alone, and reading alone.
 
-    A block that already sets such a number is used once. Raises UserError for options that a loader
-    does not have.
+    A block that sets its number of threads or processes is used only once. Raises UserError for
+    options that a loader does not have.
     """
     found: dict[str, Candidate] = {}
     for block in blocks:

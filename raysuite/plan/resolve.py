@@ -270,7 +270,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for this number of workers; None if it does not divide the batch."""
+    """The spec for this number of workers; None if the number does not divide the batch."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

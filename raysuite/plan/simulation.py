@@ -85,7 +85,7 @@ def step_of(
     throughput of a single worker.
 
     `storage`: images, samples or tokens per second that storage delivers to all workers together;
-    this limits data parallelism, as the next batch is delivered during the step.
+    this limits data-parallel steps, because the next batch is delivered during a step.
     """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0

@@ -54,7 +54,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
     """Specs in which each end of a range and each listed value occurs once, while other keys are
-    fixed, so that every possible block is in a spec. Raises SpecError if one is invalid."""
+    fixed, so that every possible block is in a spec. Raises SpecError if one of the specs is
+    invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 

@@ -238,8 +238,8 @@ class RunFigures:
 
     @property
     def epoch_units(self) -> int:
-        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch, as a
-        plan does not know their number for the user's own samples."""
+        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch,
+        because a plan does not contain their number for the user's own samples."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 

@@ -54,7 +54,8 @@ FAILED: dict[FailReason, str] = {
     "diverged": "diverged",
     "damaged": "journal damaged",
 }
-"""Reason for a run's failure -> its text; an error has a message instead."""
+"""Reason for a run's failure -> text for the reason. The reason `error` has no text, because the
+exception's message is used."""
 
 
 class RunFinished(RecordBase):

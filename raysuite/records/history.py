@@ -142,9 +142,9 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
     """Begin and end of the stretch that differs most from all other points, those before and after
-    it taken together. Such a stretch is, for example, a regression that was repaired. Empty if none
-    is significant over all stretches (circular binary segmentation: Olshen et al. 2004,
-    Biostatistics 5:557)."""
+    it taken together. Such a stretch is, for example, a regression that was repaired. Empty if no
+    stretch is significant when all stretches are tested (circular binary segmentation: Olshen et
+    al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

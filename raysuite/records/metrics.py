@@ -101,8 +101,8 @@ class Metric:
 
 
 def _of_steps(name: str, title: str, unit: Unit, note: str, request: str = "") -> Metric:
-    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if it
-    is measured only on request."""
+    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if the
+    figure is measured only on request."""
     return Metric(
         name,
         title,

@@ -17,7 +17,8 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task; plans of classification omit these."""
+    """The declarations of a plan's task. Plans of classification omit them, so the declarations of
+    classification are the default."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 

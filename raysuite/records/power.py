@@ -67,7 +67,7 @@ def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
     """The sum over distinct names: a counter that several workers share counts once.
 
     Workers read a shared counter at different times; the largest reading counts. None if a reading
-    is unknown, as a partial sum would be too small.
+    is unknown, because a partial sum would be too small.
     """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):

@@ -54,6 +54,7 @@ class RunPredicted(RecordBase):
     """Quantities in which the run is outside of the calibrated range. If there are any, the
     intervals do not hold."""
     validated: str = ""
-    """How far predictions of this kind were from measurements, or that none has been compared."""
+    """As text: how far predictions of this kind were from measurements, or that no such prediction
+    has been compared."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -31,7 +31,7 @@ class RunStarted(RecordBase):
 
     kind: Literal["run_started"] = "run_started"
     record_schema: int = 0
-    """Version of this journal's schema; 0 in journals without one."""
+    """Version of this journal's schema; 0 in journals that do not state a version."""
     plan: dict[str, Any]
     """The whole RunPlan."""
     environment: dict[str, Any]
@@ -161,7 +161,7 @@ class EpochFinished(RecordBase):
     """Learning rate used, one per optimiser step."""
     figures: dict[str, list[float]] = later({})
     """Name of a metric that is measured in each optimiser step, such as `gradient_norm` -> its
-    values; NaN at a step without one, and at a step that fp16 skipped."""
+    values; NaN at a step without a value, and at a step that fp16 skipped."""
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
@@ -178,8 +178,8 @@ class EpochFinished(RecordBase):
     """Device-synchronised time of those steps on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
     """Duration of each step after the warm-up, from the end of the step before, with its wait for
-    data, on the slowest worker of that step. On a GPU measured by events in its stream, without
-    synchronising. Empty in old journals."""
+    data, on the slowest worker of that step. On a GPU, the durations are measured by events in the
+    GPU's stream, without synchronisation. Empty in old journals."""
     data_wait_seconds: list[float]
     """Per worker: time in which the training loop waited for its loader in this epoch."""
     validation_seconds: float

@@ -316,7 +316,7 @@ def outlying(values: Array, level: float) -> Any:
     """A bool mask [..., n] that marks at most one outlier among the n values of the last axis.
 
     Two-sided test of Grubbs 1969, Technometrics 11:1: in normally distributed values, it finds a
-    false outlier with probability 1 - level. With fewer than four values it finds none.
+    false outlier with probability 1 - level. With fewer than four values, it finds no outlier.
     """
     import numpy as np
 
@@ -338,7 +338,7 @@ def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
     The test is a one-sided prediction interval of log(first / geometric mean of later epochs),
     averaged over runs. Its variance is computed from the variance of later epochs within runs. If
     all epochs are alike, a difference is found with probability 1 - level. With fewer than four
-    epochs none is found.
+    epochs, no difference is found.
     """
     import numpy as np
 

@@ -221,8 +221,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. The speed-up of a baseline is left out, as it is 1 by
-    definition."""
+    """The figures of a row that are compared. The speed-up of a baseline is left out, because it is
+    1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,

@@ -224,7 +224,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines (the first one is the header), with notes below."""
+    """A LaTeX table of lines, of which the first is the header, with notes below."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",

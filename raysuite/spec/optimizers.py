@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """What the optimiser needs of the weights (`NAME needs ...` in messages), if it cannot update
-    weights that a framework flattens and shards; else empty."""
+    """The requirement that prevents the optimiser from updating weights that a framework flattens
+    and shards (`NAME needs ...` in messages); empty if it can update such weights."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False

@@ -278,7 +278,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
 
 
 class HostsSite(_Site):
-    """Hosts of an allocation that the user already has, of any scheduler."""
+    """Hosts of an allocation that the user already has; the scheduler can be any."""
 
     kind: Literal["hosts"] = "hosts"
     hosts: tuple[HostName, ...] = ()

@@ -118,7 +118,7 @@ class Network:
 @dataclass(frozen=True)
 class Lossy:
     """Deliberate changes of the mean of the ranks' gradients, from which the gate's bound follows.
-    If all fields are empty, there is no bound, and the gate lets nothing pass."""
+    If all fields are empty, there is no bound, and no strategy passes the gate."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -141,8 +141,8 @@ class Reductions:
     overlap: bool = True
     """Whether buckets are reduced during the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
-    """What ZeRO gathers: `updated weights` after the update (stages 1, 2), `weights` before the
-    passes (stage 3)."""
+    """Which weights ZeRO gathers: `updated weights` after the update (stages 1 and 2), or `weights`
+    before the passes (stage 3)."""
     gathers_again: bool = False
     """Whether `weights` are gathered again for the backward pass, instead of being kept."""
     gathered_bytes: float = 1.0
@@ -266,7 +266,8 @@ class _StrategyOptions(Options):
 
     @property
     def lossy(self) -> Lossy | None:
-        """How the options change the results on purpose; None if they do not."""
+        """How the options change the results on purpose; None if the options do not change the
+        results."""
         return None
 
     def lossless(self) -> Self | None:

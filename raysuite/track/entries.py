@@ -147,7 +147,7 @@ def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
 
 
 def history_of(epochs: Sequence[EpochFinished]) -> str:
-    """`N DIGEST` of N epochs; the digest changes if one of them is trained again."""
+    """`N DIGEST` of N epochs; the digest changes if one of the epochs is trained again."""
     times = ",".join(str(milliseconds(epoch.time)) for epoch in epochs)
     return f"{len(epochs)} {hashlib.sha256(times.encode()).hexdigest()[:16]}"
 

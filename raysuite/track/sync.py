@@ -50,7 +50,7 @@ class SyncSummary:
     unchanged: int = 0
     """Number of runs that were up to date, or have nothing to write yet."""
     error: str = ""
-    """Why the sync stopped, or what was refused; empty if all went well."""
+    """Why the sync stopped, or which values MLflow refused; empty if all went well."""
     page: str = ""
     """The page with the table of the runs, relative to MLflow's address."""
 

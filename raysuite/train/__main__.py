@@ -113,7 +113,7 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
     """The newest results below PARENT. Raises UserError if there are none, and if their runs do
-    other work than `plans`: one table would contain rows of both."""
+    other work than `plans`, because one table would then contain rows of both."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
     results = Results.open(parent.absolute())

@@ -6,7 +6,8 @@ FOLDER/average.pt    the average of the weights, if there is one
 FOLDER/files.json    the size of each file; written last
 
 All ranks write into one folder, on a shared file system. A new checkpoint is written to
-FOLDER.partial; while it is renamed to FOLDER, the previous one is FOLDER.old.
+FOLDER.partial; while the new checkpoint is renamed to FOLDER, the previous checkpoint is
+FOLDER.old.
 """
 
 from __future__ import annotations

@@ -294,7 +294,8 @@ def examine(
 def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     """The summed loss of a batch, after the check that its weight and metrics can be computed.
 
-    Raises UserError if one of them raises an exception, and for targets that are not finite.
+    Raises UserError if the loss, the weight or a metric raises an exception, and for targets that
+    are not finite.
     """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.isfinite().all():

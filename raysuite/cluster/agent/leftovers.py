@@ -1,4 +1,4 @@
-"""Remove what a killed agent of the cluster left on this host."""
+"""Remove the processes and files that a killed agent of the cluster left on this host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """Why a temporary folder is not the one that this user's agent made; empty if it is."""
+    """Why a temporary folder is not the folder that this user's agent made; empty if this user's
+    agent made it."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()

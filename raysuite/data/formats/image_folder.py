@@ -66,7 +66,7 @@ class Images:
 
 
 def find(data: DataOptions) -> Images:
-    """The images of a set. Raises DataError with what is missing or inconsistent."""
+    """The images of a set. Raises DataError that names the missing or inconsistent parts."""
     root = root_of(data)
     official = data.name in NAMED
     if official:

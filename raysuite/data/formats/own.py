@@ -34,8 +34,8 @@ EXPECTED = (
 def open_split(data: DataOptions, split: str) -> Any:
     """The data set that attribute(split=..., **options) returns.
 
-    Raises UserError if it cannot be imported, and DataError if the call fails or its result cannot
-    be indexed.
+    Raises UserError if the attribute cannot be imported, and DataError if the call fails or its
+    result cannot be indexed.
     """
     make = lazy.load(data.name)
     try:

@@ -644,7 +644,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
-    """The manifest of a conversion; empty without one. Raises DataError if damaged."""
+    """The manifest of a conversion; empty if there is no manifest. Raises DataError if damaged."""
     path = root / "manifest.json"
     try:
         found = json.loads(path.read_bytes())
