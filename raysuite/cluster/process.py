@@ -95,7 +95,8 @@ def kill_left_behind(temp: str) -> list[int]:
     """Kill the processes that outlived an ended node, wait until they are gone, and return their
     ids.
 
-    Some end by themselves meanwhile: Ray's workers end with their raylet.
+    Some of the processes end by themselves meanwhile, such as Ray's workers, which end with their
+    raylet.
     """
     return kill_found(lambda: _left_behind(temp))
 

@@ -79,10 +79,10 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. No module may draw random numbers from a generator that a
-    fork does not seed again, such as Ray's generator of ids. Exit if a fork would differ from a new
-    process: if the package imported here is not the file `raysuite`, if a library has a thread, or
-    if CUDA's driver is loaded.
+    another environment are not served. No module may, on import, draw random numbers from a
+    generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork would
+    differ from a new process: if the package imported here is not the file `raysuite`, if a library
+    has a thread, or if CUDA's driver is loaded.
     """
     import gc
     import importlib

@@ -147,8 +147,8 @@ def _true_gradients(
     shares: list[list[Batch]],
     settings: StepSettings,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Parameter name -> mean of the ranks' gradients with `weights`, and of their absolute
-    values."""
+    """Parameter name -> (mean of the ranks' gradients with `weights`, mean of the absolute values
+    of these gradients)."""
     net.load_state_dict(weights, strict=False)
     found = {name: torch.zeros(2, *each.shape).double() for name, each in net.named_parameters()}
     for batches in shares:

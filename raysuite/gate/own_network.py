@@ -7,9 +7,10 @@ is larger than a fusion buffer, one that is used in some steps only, sparse grad
 The one process passes the ranks' slices one by one, through copies of the network that share their
 weights but have separate buffers and counters, as ranks do. BatchNorm thus normalises the same
 slices. Before each forward pass, every module seeds the random generators by step and rank, as in
-training. Dropout, and layers that are chosen at random, then draw the same on both sides, and
-different ranks draw differently. The rate is chosen so that the first step changes the weights by
-1 %: updates are compared, and much smaller ones would be lost in the rounding of the weights.
+training. Dropout, and layers that are chosen at random, then draw equal numbers in the strategy and
+in the one process, and different ranks draw different numbers. The rate is chosen so that the first
+step changes the weights by 1 %: updates are compared, and much smaller ones would be lost in the
+rounding of the weights.
 """
 
 from __future__ import annotations

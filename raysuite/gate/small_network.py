@@ -336,7 +336,8 @@ def outcomes_compared(
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
-    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not those of the network."""
+    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not the tensors of the
+    network."""
     if weights.keys() != reference.keys():
         return math.inf
     return max(_distance(weights[name], expected) for name, expected in reference.items())

@@ -1,4 +1,5 @@
-"""Time shares of some training steps: from a profiler's events, by interval arithmetic."""
+"""Compute the time shares of some training steps from a profiler's events, by interval
+arithmetic."""
 
 from __future__ import annotations
 

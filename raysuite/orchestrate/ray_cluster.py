@@ -313,8 +313,8 @@ def _initialize(**options: Any) -> None:
 def interrupted_afterwards() -> Iterator[None]:
     """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
 
-    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or an orphaned Ray
-    process.
+    A KeyboardInterrupt during Ray's start may leave an orphaned Ray process, or a lock of `logging`
+    that is never released.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -122,7 +122,7 @@ def live_file(journal: Path) -> Path:
 
 
 def live_position(file: Path) -> LivePosition | None:
-    """The position that was written last; None if there is none."""
+    """The position that was written last; None if no position is stored."""
     try:
         return LivePosition.model_validate_json(file.read_bytes())
     except (OSError, ValidationError):

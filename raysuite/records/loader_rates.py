@@ -119,7 +119,7 @@ class LoadingRow:
     """Number of cores that all other processes of the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput relative to decoding alone with as many threads."""
+    """Throughput relative to decoding alone with the same number of threads."""
     of_reading: Ratio | None
     failure: str
 

@@ -107,7 +107,7 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
 
 
 def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
-    """The goals of a `search` section as plain data; trials are ranked by the first."""
+    """The goals of a `search` section that is plain data; trials are ranked by the first goal."""
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 

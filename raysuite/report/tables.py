@@ -109,7 +109,7 @@ def sheet_from(
     numbers: Collection[str] = (),
     notes: tuple[str, ...] = (),
 ) -> Sheet:
-    """Make a table of lines that are given as title of the column -> cell."""
+    """Make a table of lines; each line maps the title of a column to its cell."""
     header = tuple(lines[0]) if lines else ()
     cells = tuple(tuple(line.values()) for line in lines)
     return Sheet(name, title, header, cells, frozenset(numbers), notes)

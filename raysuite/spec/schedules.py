@@ -64,7 +64,8 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy of the pipeline; a stage's workers are consecutive."""
+        """Number of workers of one copy of the pipeline; the workers of a stage have consecutive
+        numbers."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:

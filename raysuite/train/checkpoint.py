@@ -104,8 +104,8 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
     """The newest complete checkpoint of a run in `folder`, as `keep_checkpoint` wrote it, or None;
     and why newer checkpoints are not used.
 
-    `epochs`: number of epochs in the run's journal. A later checkpoint belongs to epochs whose
-    records are lost.
+    `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
+    because the records of its epochs are lost.
     """
     wrong = []
     for place in filter(Path.is_dir, places(folder)):

@@ -94,7 +94,8 @@ class TrainingLoop:
         self._tally: Tensor | None = None
         """Counts of this rank's samples in the last validation of this attempt."""
         self._labels: NDArray[np.int64] | None = None
-        """Labels of the training samples, negative for those left out; None if not needed."""
+        """Labels of the training samples; negative for samples that are left out. None if labels
+        are not needed."""
         self._weights: NDArray[np.float64] | None = None
         """Weight of each training sample in the loss."""
 
@@ -234,7 +235,7 @@ class TrainingLoop:
         return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
-        """Call before an epoch's first sample is read; `when` is monotonic time."""
+        """Call this before the first sample of an epoch is read; `when` is monotonic time."""
         if self._began is None:
             self._began = when
 

@@ -236,7 +236,8 @@ class _Kind:
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the byte order, which single bytes lack, and fields, which are not supported."""
+        """Ignore the byte order, because single bytes have none, and fields, which are not
+        supported."""
 
 
 @dataclass

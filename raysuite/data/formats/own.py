@@ -198,8 +198,8 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, then read all of them again backwards from a second instance, as two
-    workers have separate instances and read samples in different orders."""
+    """Read each sample, then read all samples again, backwards, from a second instance: two workers
+    also have separate instances, and read samples in different orders."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -257,7 +257,8 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal lists the chunk, and its files have the size recorded there."""
+    """Whether the journal lists the chunk, and the chunk's files have the size that the journal
+    records."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False

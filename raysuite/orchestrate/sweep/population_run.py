@@ -1,5 +1,6 @@
 """A population whose trials wait for each other (PBT). Trials are compared when all have reached
-the end of an interval; then each is resumed from its own checkpoint or from that of a better trial.
+the end of an interval; then each trial is resumed from its own checkpoint or from the checkpoint of
+a better trial.
 
 The journals contain its whole state. No trial continues until every PBT step is written and every
 checkpoint that a trial takes is copied. So a driver that replaces a killed driver makes the

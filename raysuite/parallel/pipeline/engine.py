@@ -445,7 +445,7 @@ class PipelineEngine(TorchEngine):
         return x
 
     def _chunk(self, stage: int) -> int:
-        """The chunk, see `Schedule`, to which a stage belongs."""
+        """The chunk (see `Schedule`) to which a stage belongs."""
         return stage // len(self.schedule.replicas)
 
     def _rank(self, stage: int, micro_batch: int) -> int:

@@ -65,7 +65,7 @@ class Study:
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
-        """The goals of the sweep; trials are ranked by the first."""
+        """The goals of the sweep; trials are ranked by the first goal."""
         return wanted_goals(self.search)
 
     @property
