@@ -81,7 +81,7 @@ class TriedFile:
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """The trials that have ended, and the trial that has begun but not ended, if any."""
+        """(trials that have ended, trial that has begun but not ended or None)."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):

@@ -308,7 +308,7 @@ class TimeShares(RecordBase):
     warmup_steps: int
     """Steps before the window, without the profiler."""
     window_seconds: list[float]
-    """Seconds from the begin of the window's first step to the end of its last step, at which the
+    """Seconds from the start of the window's first step to the end of its last step, at which the
     device is synchronised."""
     computation_seconds: list[float]
     """Time in which the device computes; on a CPU, the training thread in torch's operators."""

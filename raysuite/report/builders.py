@@ -32,7 +32,8 @@ class Drawing:
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
-    """If given, its published values are drawn as markers in the plots of their quantities."""
+    """A comparison whose published values are drawn as markers in the plots of their quantities;
+    None: no such markers."""
 
     @property
     def task(self) -> TaskFacts:

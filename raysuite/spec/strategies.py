@@ -819,9 +819,9 @@ class PipelineOptions(_StrategyOptions):
     of it; several copies of the pipeline then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
-    `training.accumulate` in pipelines. Default in `pipedream`: 1, or with `replicas` their least
-    common multiple. `auto`: the fastest number, found by trials before the run; `{auto: largest}`:
-    the smallest number that fits into memory."""
+    `training.accumulate` in pipelines. Default in `pipedream`: 1, or the least common multiple of
+    `replicas` if these are given. `auto`: the fastest number, found by trials before the run;
+    `{auto: largest}`: the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")

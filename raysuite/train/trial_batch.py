@@ -87,7 +87,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     """Reasons why this plan's network cannot be trained with its strategy, or why its images cannot
     be read.
 
-    `raysuite.plan.dry_batch.distinct` lists what the result depends on.
+    `raysuite.plan.dry_batch.distinct` lists the keys on which the result depends.
     """
     facts = plan.dataset
     size = _IMAGES * facts.image_values * torch.float.itemsize

@@ -119,7 +119,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """Missing shards: their numbers follow from the names of other shards."""
+    """Missing shards, whose numbers follow from the names of other shards."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
