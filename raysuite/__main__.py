@@ -5,7 +5,7 @@ from typing import NoReturn
 
 
 def command() -> NoReturn:
-    """The console entry point. Ctrl-C is also handled while the command line is being imported."""
+    """The console entry point. It handles Ctrl-C even during the import of the command line."""
     try:
         from raysuite.cli import command
 

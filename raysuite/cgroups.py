@@ -15,7 +15,8 @@ cache that the kernel drops first."""
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
     """Bytes left in each control group of this process that has a memory limit: the group of the
-    process (such as that of a SLURM step) and its parents. Droppable page cache counts as free.
+    process (such as that of a SLURM step) and its parents. Page cache that the kernel reclaims
+    first (`inactive_file`) counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 
 
 class LibraryError(Exception):
-    """A library cannot be compiled, or has no effect on this machine."""
+    """A C library cannot be compiled, or has no effect on this machine."""
 
 
 def library_in(folder: Path, source: Path) -> Path:

@@ -1,5 +1,5 @@
 """Atomic and durable writes of files, locks on files, the URIs of SQLite databases, and a digest of
-raysuite's own files."""
+raysuite's source code."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ class Part:
     """A part, and how it is found, tested and installed."""
 
     name: str
-    """Also the name of its extra in pyproject.toml, of its trial, and in RAYSUITE_REQUIRE."""
+    """The part's name, also used for its extra in pyproject.toml, for its trial, and in
+    RAYSUITE_REQUIRE."""
     title: str = ""
     """The part's title in `doctor`; empty for a part that `doctor` does not test."""
     module: str = ""

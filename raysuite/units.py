@@ -14,7 +14,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """`seconds` for a person, such as `1 h 02 min` or `4.2 s`."""
+    """`seconds` as human-readable text, such as `1 h 02 min` or `4.2 s`."""
     if seconds < 59.95:  # above, it would round to 60.0
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -64,7 +64,7 @@ VERBS = {
 }
 """Verb -> the first sentence of its help, in the order of use."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
-"""Verb -> its module, for verbs in the module of another verb."""
+"""Verb -> its module, for verbs whose module has another name."""
 
 
 class _Verbs(TyperGroup):
@@ -146,7 +146,8 @@ def load_verb(name: str) -> Any:
 
 
 def load_all() -> Any:
-    """The whole command line with the options of each verb, for its documentation."""
+    """The whole command line, with the options of each verb, from which the documentation is
+    generated."""
     made: Any = typer.main.get_command(app)
     made.commands = {name: load_verb(name) for name in VERBS}
     return made

@@ -148,7 +148,7 @@ QUESTIONS = {
 
 
 def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for each key and validate each answer by itself; `given` has the default answers."""
+    """Ask for the value of each key, and validate each answer; `given` has the default answers."""
     hints = _hints() if kind == "slurm" else {}
     print_text("An empty answer, or -, leaves a key out.", error=True)
     answers: dict[str, Any] = {}
@@ -697,7 +697,7 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
 
 
 _MLFLOW_S = 10
-"""Seconds to wait for MLflow's answer about the newest results."""
+"""Seconds to wait until MLflow returns the newest results."""
 
 
 def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:

@@ -41,7 +41,8 @@ def cpus() -> int:
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; none if `hidden`, or if stderr is not a terminal. Yields a function
-    that takes the number of units done since its last call and, optionally, a new title."""
+    to report progress: its arguments are the number of units done since its last call and,
+    optionally, a new title."""
     console = stderr()
     if hidden or not console.is_terminal:
         yield lambda *_: None
@@ -357,7 +358,8 @@ def check(
 
     Prints every defect and its place, file and byte offset. Exits with 1 if anything is wrong. Your
     own data set is read twice, from two instances: lengths, shapes, types and labels are checked,
-    no sample may be missing, and no sample may change. A spec gives the data set's options.
+    no sample may be missing, and no sample may change. If the argument is a spec, the data sets and
+    their options are those of its runs.
 
     \b
     Examples:
@@ -427,7 +429,8 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
 
 
 def _with_files(blocks: Iterable[DataOptions]) -> list[Target]:
-    """The data sets that are files or a user's code; for others, print why they are not checked."""
+    """The data sets that consist of files or of a user's code. For each other data set, a message
+    states why it is not checked."""
     from raysuite.data.set_check import target_of
 
     found = []

@@ -77,7 +77,8 @@ _SYNC_S = 20.0
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C or a stop request. Called first, as time may be short."""
+    """Print how to resume after Ctrl-C or a stop request. Called before all other work at the end,
+    because the process may be killed soon."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
@@ -167,7 +168,7 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
 class Work(ABC, Generic[AnyRequest]):
-    """A suite of runs, or a sweep of trials, from the request to its exit code."""
+    """The steps of a suite of runs or of a sweep of trials, from the request to the exit code."""
 
     def __init__(self, request: AnyRequest) -> None:
         self.request = request
@@ -224,7 +225,7 @@ class Work(ABC, Generic[AnyRequest]):
         """Execute the runs that have not ended; return the stop request, if any."""
 
     def publish(self, tracking: Tracking) -> None:
-        """At the end, write data to MLflow that are not in the records, such as a model."""
+        """At the end, write data to MLflow that the records do not contain, such as a model."""
 
     @property
     @abstractmethod

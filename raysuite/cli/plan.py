@@ -111,7 +111,8 @@ def bindings(plans: Sequence[RunPlan], topology: Topology) -> Iterator[str]:
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
-    """Each schedule once, drawn as if a backward pass took twice as long as a forward pass."""
+    """A drawing of each distinct schedule, in which a backward pass takes twice as long as a
+    forward pass."""
     from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 
     drawn: dict[Any, list[int]] = {}
@@ -232,7 +233,8 @@ def _placement(each: RunPlan) -> str:
 
 
 def summary(plans: Sequence[RunPlan]) -> str:
-    """The numbers of runs and of groups of warm workers, and the CPUs and GPUs used at most."""
+    """The number of runs, the number of groups of runs that share workers, and the largest number
+    of CPUs and GPUs in use."""
     from raysuite.plan import groups
 
     runs, teams = len(plans), len(groups(plans))

@@ -64,8 +64,9 @@ def calibrate(
 ) -> None:
     """Fit the costs of this machine to measured runs, and state their errors.
 
-    Runs that failed, or that the gate stopped, do not count. Pipelines are simulated with the costs
-    of the other runs, and compared with their measurements.
+    Runs that failed, or that the gate stopped, do not count. Pipelines are not fitted: they are
+    simulated with the costs fitted to the other runs, and the simulated times are compared with the
+    pipelines' own measurements.
 
     With --workers, no costs are fitted. Instead, the growth of throughput with the workers is
     fitted, for each variant that was measured on at least two numbers of workers. RESULTS may then

@@ -52,7 +52,8 @@ class Tail:
         self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """The new Records of complete lines; if the journal is damaged, only the last Record."""
+        """The Records of the complete new lines; if the journal is damaged, only the last
+        Record."""
         size = journal.stat().st_size if journal.exists() else 0
         if size == self._size_bytes:
             return []
@@ -258,7 +259,7 @@ class LiveView(ABC):
             self._last = (self._clock(), ended)
 
     def pace(self) -> float | None:
-        """Mean seconds per run that has ended so far; None before the first end."""
+        """Mean seconds per ended run; None if no run has ended."""
         (since, before), (until, ended) = self._began or self._last, self._last
         return (until - since) / (ended - before) if ended > before else None
 
@@ -307,7 +308,8 @@ class LiveView(ABC):
 
 _ENDS = RunFinished | RunFailed | RunPruned | RunStopped
 _ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
-"""Records that are printed as lines also on a terminal, because the live part omits them."""
+"""Records that are printed as lines even on a terminal, because the live part does not show
+them."""
 
 
 class Progress(LiveView):
@@ -361,8 +363,8 @@ class Progress(LiveView):
         return Group(*rows)
 
     def time_left(self, now: float) -> str:
-        """An estimate: the time of the current run's remaining images at the present rate, plus the
-        mean time of ended runs for each waiting run."""
+        """An estimate: the remaining images of the current run divided by its present rate, plus
+        the mean time of ended runs for each waiting run."""
         run, each = self.current, self.pace()
         of_run = None
         if run is not None and run.status == "running" and run.rate:

@@ -102,7 +102,8 @@ def show(made: Report, folder: Path) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print the comparison, and the number of rows without a counterpart for each reason."""
+    """Print the comparison. For rows without a counterpart, print how many there are for each
+    reason."""
     from raysuite.report.against import comparison_sheets
 
     console = stdout()
@@ -137,8 +138,8 @@ def history(
     """Show each variant's throughput by date, version and commit, and mark changes.
 
     Runs are compared only on the same hardware. A change is reported if the confidence interval of
-    the throughput ratio, after to before, excludes 1. The level of the interval is corrected for
-    the number of places in a series.
+    the throughput ratio, after to before, excludes 1. The confidence level is corrected
+    (Bonferroni) for the number of places in a series that are tested.
 
     \b
     Examples:

@@ -90,7 +90,8 @@ class Request:
         raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
 
     def command(self) -> str:
-        """The command line for the provenance, with only those arguments that choose the runs."""
+        """The command line that is recorded as provenance; it has only the arguments that determine
+        the runs."""
         words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
         words += [] if self.scale is None else ["--scale", self.scale]
         words += ["--resume"] if self.resume else []

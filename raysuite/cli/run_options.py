@@ -237,6 +237,7 @@ def numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """The number of GPUs for which runs are planned before Ray is connected: None means this
-    machine's GPUs; for a cluster that is joined it is so large that it is no limit."""
+    """The number of GPUs for which runs are planned before Ray is connected. None means this
+    machine's GPUs. For an existing cluster the number is so large that it does not limit the
+    plans."""
     return sys.maxsize if address else None

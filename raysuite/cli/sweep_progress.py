@@ -47,7 +47,8 @@ def _head(goal: Goal, task: TaskFacts) -> str:
 
 _LEAST, _GOAL = 11, 11
 _FIXED = len("Trial   Epoch   stopped early   ")
-"""Widths in characters: minimum of a key's column, a goal's column, and all other columns."""
+"""Widths in characters: the minimum width of a key's column, the width of a goal's column, and the
+total width of all other columns."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its heading and for the lines below it."""
 
@@ -226,7 +227,8 @@ _INDEPENDENT = ("random", "grid")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that a sweep would make: its plan, or the reason why its values give no plan."""
+    """A trial that a sweep would run: its plan, or the reason why no plan is possible with its
+    values."""
 
     values: Values
     plan: RunPlan | None
@@ -239,7 +241,7 @@ def planned_trials(
     """The trials of `random` or `grid`, in their order; empty for other search algorithms. `gpus`
     is the number of GPUs of the cluster; None counts those of this machine.
 
-    Raises SpecError if all of them are invalid.
+    Raises SpecError if all trials are invalid.
     """
     found: list[PlannedTrial] = []
     first: SpecError | None = None

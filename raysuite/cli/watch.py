@@ -1,4 +1,5 @@
-"""`raysuite watch`: the live display of runs that another process makes, here or on a cluster."""
+"""`raysuite watch`: the live display of runs that another process executes, here or on a
+cluster."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Backend(Protocol):
     """Seconds between two queries of a job's state: the first interval, and the longest."""
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
-        """Start `command` once on each node; return the cluster with its job's id."""
+        """Start `command` once on each node; return `cluster` with the id of its job."""
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
         """The state of each cluster's job, in order; one query asks for all states."""

@@ -2,8 +2,8 @@
 
 Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of `ray
 start`. torch's TCPStore and Horovod's rendezvous do this too, and require no token. `bind.c`
-changes the address in such a call of bind(2) to the chosen address; docs/explanation/security.md
-lists all listening ports.
+intercepts their calls of bind(2), and replaces "every interface" by the chosen address;
+docs/explanation/security.md lists all listening ports.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _READ_BYTES = 20_000
 
 
 def why_not(folder: ClusterFolder, status: Status) -> str:
-    """The message for a cluster that did not come up in time, or that ended before."""
+    """The message for a cluster that did not come up in time, or that ended before it was up."""
     cluster = status.cluster
     lines = [f"the cluster {cluster.name!r} did not come up: {_in_short(status)}"]
     failed = [node for node in status.nodes if node.state == "failed"]
@@ -112,7 +112,8 @@ class Patience:
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether the start takes too long, or a node failed and was not restarted in time."""
+        """Whether the start has taken too long, or a node has failed and was not restarted in
+        time."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
@@ -267,7 +268,8 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state, queried at once if `news` differs from that of the last call."""
+        """The job's state. It is queried at once if `news` differs from the `news` of the last
+        call."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -293,7 +295,8 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the current start, or else of the last one."""
+    """The nodes of the current start of the cluster; if no start is in progress, those of the last
+    start."""
     head: Head | None
     alive: Alive | None
     why: str
@@ -338,8 +341,9 @@ _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
 def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
-    """Nodes of the job's last start that failed with only a line in SLURM's log: their script or
-    agent could not write a state file, for example because it cannot access the folder."""
+    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log: their
+    script or agent could not write a state file, for example because the node cannot access the
+    folder."""
     found: dict[str, Node] = {}
     is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
@@ -439,7 +443,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """How to fix a job that SLURM could not launch."""
+    """What to do about a job that SLURM could not launch."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (

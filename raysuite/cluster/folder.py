@@ -75,7 +75,8 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """Exists once the head's agent has ended or was killed, for the batch script and nodes."""
+        """Exists once the head's agent has ended or was killed; read by the batch script and by
+        nodes."""
         return self.path / "over"
 
     @property
@@ -86,8 +87,8 @@ class ClusterFolder:
     @property
     def ending(self) -> Path:
         """Exists from the signal that ends the head's agent until the next agent starts. SLURM
-        sends the signal to all processes of a job; by this file, drivers of suites detect that the
-        cluster ends."""
+        sends the signal to all processes of a job. From this file, the drivers of suites learn that
+        the cluster ends."""
         return self.path / "ending"
 
     @property

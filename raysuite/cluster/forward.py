@@ -1,8 +1,8 @@
 """Use a cluster behind a login node like a local one: SSH forwards its ports to loopback.
 
 The token and the MLflow password are also copied over SSH, into files that only the owner can read.
-The copied files and the forwarded addresses are in a folder with the layout of a cluster's folder,
-which is removed when the connection ends.
+The copied files and the forwarded addresses are in a folder with the layout of a cluster's folder;
+this folder is removed when the connection ends.
 """
 
 from __future__ import annotations

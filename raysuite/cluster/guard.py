@@ -2,10 +2,10 @@
 
 The guard is a process between a caller and the command. The guard reads its standard input, a pipe
 from the caller. A number in this pipe requests the command's end: SIGTERM, and SIGKILL after that
-many seconds. The end of the input means that the caller has ended, perhaps by SIGKILL: the command
-is then killed at once. In each case all processes that the command started are killed with it: its
-descendants, which the guard adopts, and processes with a variable that names FOLDER. The command's
-exit code and the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
+many seconds. If the input ends, the caller has ended, perhaps by SIGKILL, and the command is killed
+at once. In each case all processes that the command started are killed with it: its descendants,
+which the guard adopts, and processes with a variable that names FOLDER. The command's exit code and
+the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
 """
 
 from __future__ import annotations

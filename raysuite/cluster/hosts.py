@@ -2,7 +2,7 @@
 
 `python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
 cluster with its site's launcher. Like the batch script of a SLURM cluster, this process restarts
-all agents if the head has died, and warns before a time limit.
+all agents if the head has died, and sends the agents a warning before a time limit.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ _PATIENCE_S = 20.0
 
 
 def check_hosts(site: HostsSite) -> Iterator[Finding]:
-    """Check the launcher, the host list, and that the first hosts reach the clusters' folder."""
+    """Check the launcher and the host list, and whether the first hosts can access the clusters'
+    folder."""
     program = site.launcher_words[0]
     if shutil.which(program) is None:
         yield wrong("launcher", f"{program} is not on PATH", "load its module, or name another")

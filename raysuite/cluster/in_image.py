@@ -53,7 +53,8 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Binds for the site and `folders`, as SRC:DST: docker makes a new volume for SRC alone."""
+    """Binds for the site and `folders`, written as SRC:DST, because docker would make a new volume
+    for SRC alone."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

@@ -77,7 +77,7 @@ class LocalBackend:
 
 
 def this_host() -> str:
-    """This host's name without the domain, which can depend on the network."""
+    """This host's name without the domain, because the domain can depend on the network."""
     return platform.node().partition(".")[0]
 
 

@@ -35,13 +35,14 @@ _TOKEN = "token"
 _ONWARD = """<!doctype html><title>MLflow</title>
 <script>location.replace("./" + location.hash)</script>
 """
-"""The page after a login by the link: it loads the address again without the password."""
+"""The page that follows a login by the link; it loads the same address without the password."""
 _CONFIG = "MLFLOW_AUTH_CONFIG_PATH"
 _OF_OTHERS = (
     *("MLFLOW_TRACKING_", "MLFLOW_AUTH_", "MLFLOW_BASIC_AUTH_"),
     *("MLFLOW_SERVER_", "MLFLOW_STATIC_PREFIX"),
 )
-"""Prefixes of variables for clients and other servers, which this server must not inherit."""
+"""Prefixes of environment variables that this server must not inherit: they are for clients and
+other servers."""
 _PASSWORDS_KEPT_S = 300
 """Seconds for which a correct password is cached: hashing a password takes a tenth of a second."""
 

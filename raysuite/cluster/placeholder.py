@@ -1,6 +1,5 @@
-"""A program that only waits, for as long as the process that started it lives.
-
-It takes the place of Ray's dashboard agent, without which a raylet does not start.
+"""A program that only waits until the process that started it ends. It replaces Ray's dashboard
+agent, because a raylet does not start without that agent.
 """
 
 import os

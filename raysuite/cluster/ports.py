@@ -28,7 +28,8 @@ _SERVICES = 16
 """Ports at the start of a block; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112
 _WORKERS_PER_CPU = 8
-"""Each Ray worker process has a port, even if it is idle or an actor without CPUs."""
+"""Worker ports per CPU. Each Ray worker process has a port, even an idle process, or an actor that
+reserves no CPU."""
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

@@ -26,8 +26,8 @@ _START = 19
 def birth_of(pid: int) -> str:
     """An id that no later process with this pid has: the boot's id and the clock tick of the start.
 
-    Unlike psutil's `create_time`, it does not change with the system clock. Empty without /proc,
-    and if the process has ended.
+    Unlike psutil's `create_time`, it does not change with the system clock. Empty if there is no
+    /proc, or if the process has ended.
     """
     try:
         said = Path(f"/proc/{pid}/stat").read_bytes()
@@ -92,9 +92,11 @@ _DIES_S = 10.0
 
 
 def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that outlived an ended node, wait until they are gone; return their ids.
+    """Kill the processes that outlived an ended node, wait until they are gone, and return their
+    ids.
 
-    Some end by themselves meanwhile: Ray's workers end with their raylet.
+    Some of the processes end by themselves meanwhile, such as Ray's workers, which end with their
+    raylet.
     """
     return kill_found(lambda: _left_behind(temp))
 

@@ -150,8 +150,8 @@ def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ite
 
 
 def reread_environment() -> None:
-    """Make an imported Ray read the environment variables of its token again, which it otherwise
-    reads only on import."""
+    """Make Ray, which reads the environment variables of its token only on import, read them
+    again."""
     what = "another token in one process"
     if "ray" not in sys.modules or not _usable(what):
         return
@@ -170,7 +170,8 @@ def reread_environment() -> None:
 @contextmanager
 def single_machine() -> Iterator[None]:
     """Apply LOOPBACK_ONLY to a Ray that is already imported, because Ray reads it only on import.
-    Otherwise Ray's driver would look for the GCS at an address on which the GCS does not listen."""
+    Without this, Ray's driver would look for the GCS at an address on which the GCS does not
+    listen."""
 
     def targets() -> list[_Target]:
         constants = sys.modules.get("ray._private.ray_constants")
@@ -233,8 +234,8 @@ def _trainer(poll: Callable[[], None]) -> Any:
             await super()._run_control_loop_iteration()
 
     class Fixed(FixedScalingPolicy):
-        """Keeps the number of workers fixed, and does not register them with Ray Data's actor, as
-        Ray's class does."""
+        """Keeps the number of workers fixed. Unlike Ray's class, it does not register the workers
+        with Ray Data's actor."""
 
         def _maybe_send_resource_request(self) -> None:
             pass
@@ -327,7 +328,7 @@ def _worker_group() -> Any:
 
         @staticmethod
         def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-            """Leave out Ray Train's variables, so that waiting worker processes can be reused."""
+            """Leave out Ray Train's variables, so that idle worker processes can be reused."""
             return custom_runtime_env
 
     return WorkerGroup

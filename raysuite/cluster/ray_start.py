@@ -1,10 +1,11 @@
 """Start Ray on a node with longer timeouts, and find the reason in its logs if the start fails.
 
-On each node, Ray starts two agents as Python programs. If they are read from a busy shared file
-system, or the node is busy, they start slowly, and Ray gives up: the raylet waits 15 s for the file
-in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the raylet. No
-setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the private shortcuts
-are off, the limit of 30 s remains, but the files of late agents are still written.
+On each node, Ray starts two agents as Python programs. On a busy node, or if the agents' files are
+on a busy shared file system, the agents start slowly, and Ray gives up: the raylet waits 15 s for
+the file in which an agent writes its port (ray#65983), and Ray's Python code waits 30 s for the
+raylet. No setting changes these two timeouts; ENVIRONMENT extends all other timeouts. If the
+private shortcuts are off, the limit of 30 s remains, but the files of late agents are still
+written.
 
 As a program, this module is the `ray` command with these longer timeouts.
 """
@@ -36,7 +37,7 @@ ENVIRONMENT = {
 }
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
-"""The values that the dashboard's agent writes if Ray runs without a dashboard."""
+"""The port that the dashboard's agent writes for each server that it does not run."""
 _SOCKET = "sockets/raylet"
 """The raylet's socket. The raylet makes it after it has read all ports, and before it registers."""
 _STEP_S = 0.05
@@ -54,7 +55,7 @@ _LONGEST = 300
 def patience(
     temp: Path, agent_ports: Mapping[str, int] = NO_SERVER, no_agent: bool = False
 ) -> Iterator[None]:
-    """Wait longer for a Ray node that starts within the context, with `temp` as its folder.
+    """Extend the timeouts of a Ray node that starts within the context; `temp` is its folder.
 
     `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1
     means that the agent has no such server. With `no_agent`, no agent is started, and the files are

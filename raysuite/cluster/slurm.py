@@ -353,9 +353,8 @@ class NoSlurmError(SlurmError):
 
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
-    """Run a command, and return its standard output.
-
-    Raises NoSlurmError if it is missing, SlurmError if it fails or hangs.
+    """Run a command, and return its standard output. Raises NoSlurmError if the command is missing,
+    and SlurmError if the command fails or hangs.
     """
     try:
         done = subprocess.run(
@@ -438,7 +437,8 @@ _ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "TIMEOUT"),
 )
-"""A job in any other state, even an unknown one, is alive until SLURM no longer lists it."""
+"""States of ended jobs. A job in any other state, even an unknown state, is alive until SLURM no
+longer lists it."""
 
 
 class SlurmBackend:
@@ -555,8 +555,8 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
-    """Check a site, from SLURM's commands to a trial of the script. A check that depends on a
-    failed check is left out.
+    """Check a site: SLURM's commands, the partition, the account, and a trial of the script. A
+    check that depends on a failed check is left out.
 
     `folder` is the folder of all clusters. Nothing is queued.
     """
@@ -662,7 +662,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
 
 
 def _trial(site: SlurmSite, folder: Path) -> Finding:
-    """Let the controller check the script, without queueing it."""
+    """Let slurmctld check the script without queueing a job."""
     job = Job("doctor", site, site.nodes, str(folder / "doctor"), str(Path.cwd()), ("true",))
     try:
         said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()

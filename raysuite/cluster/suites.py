@@ -52,7 +52,7 @@ Verb = Literal["run", "sweep"]
 
 
 class Suite(File):
-    """suites/ID.json: what is needed to resume a suite."""
+    """suites/ID.json: the data that are needed to resume a suite."""
 
     results: Path
     folder: Path
@@ -64,7 +64,7 @@ class Suite(File):
     """The id of its Ray job, if a person submitted it rather than a head."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """Progress when the suite was registered, or last resumed."""
+    """The suite's progress when it was registered, or when it was last resumed."""
     in_vain: int = 0
     """Number of resumptions that began with the progress `reached`."""
 
@@ -112,8 +112,8 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
     """The commands that resume the suites without a driver, the oldest suite first.
 
     Suites without results and unreadable files are left out; suites that were resumed several times
-    without progress are removed. Without `head_is_new`, only suites count whose driver was killed
-    or failed on this host, and whose results folder can be written.
+    without progress are removed. Without `head_is_new`, only those suites count whose driver was
+    killed or failed on this host and whose results folder can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:
@@ -272,7 +272,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Whether this process now has the lock, or the file system has no locks."""
+    """Take the lock. Return whether this process has it now, or the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

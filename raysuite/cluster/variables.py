@@ -27,7 +27,7 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Settings for every Ray on which runs are made. Ray reads them when it is imported."""
+"""Settings for every Ray instance that executes runs. Ray reads them when it is imported."""
 
 RUN_SETTINGS = {
     **RAY_SETTINGS,
@@ -99,7 +99,8 @@ _NAMES = ("NO_PROXY", "no_proxy")
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY and no_proxy: all hosts that they have in `environment`, and the hosts of `urls`."""
+    """NO_PROXY and no_proxy, both with the hosts that the two variables name in `environment`, and
+    with the hosts of `urls`."""
     there = ",".join(environment.get(each, "") for each in _NAMES)
     hosts = [host for part in there.split(",") if (host := part.strip())]
     if "*" not in hosts:  # as the only entry, * means all hosts

@@ -1,9 +1,9 @@
 """Start Ray's workers as forks of one process that has already imported their modules.
 
 A worker needs seconds of processor time to import torch. A server imports it once, while Ray
-starts, and makes each worker by fork(2). In the place of a worker, the raylet starts a client. The
+starts, and makes each worker by fork(2). Instead of a worker, the raylet starts a client. The
 client sends its arguments, environment and standard streams to the server, and ends when the worker
-ends. If the server makes no worker for it, the client itself becomes the worker.
+ends. If the server does not make a worker for the client, the client itself becomes the worker.
 
 `worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` runs the server; `worker_fork.py ARGUMENT
 ...` runs a client.
@@ -36,7 +36,8 @@ _STARTS_S = 20.0
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 """Signals of crashes, such as Ray's failed checks."""
 _SAFE_THREADS = {"jemalloc_bg_thd"}
-"""Threads of libraries with their own handlers of fork(2) (jemalloc, in PyArrow)."""
+"""Names of threads that do not prevent a fork, because their libraries handle fork(2) themselves
+(jemalloc, in PyArrow)."""
 
 
 def main() -> None:
@@ -78,10 +79,10 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. No module may draw random numbers from a generator that a
-    fork does not seed again, such as Ray's generator of ids. Exit if a fork would differ from a new
-    process: if the package imported here is not the file `raysuite`, if a library has a thread, or
-    if CUDA's driver is loaded.
+    another environment are not served. No module may, on import, draw random numbers from a
+    generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork would
+    differ from a new process: if the package imported here is not the file `raysuite`, if a library
+    has a thread, or if CUDA's driver is loaded.
     """
     import gc
     import importlib
@@ -184,7 +185,7 @@ def _shared(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unsafe() -> str:
-    """Why a fork would lack a thread or could not use CUDA; otherwise empty."""
+    """Why a fork would lack a thread, or could not use CUDA; empty if there is no reason."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)  # OpenBLAS has ended its threads; it starts them when it needs them

@@ -16,8 +16,9 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
-"""Age from which a modification time can be relied on. Some file systems (FAT) store times in units
-of two seconds: a file that changed less than this ago can change again without a new time."""
+"""Smallest age, in seconds, of a modification time that can be relied on. Some file systems (FAT)
+store times in units of two seconds, so a file that changed more recently can change again without a
+new time."""
 _whole: dict[Path, tuple[int, int, int]] = {}
 """Files that this process has found intact -> their inode, size and modification time."""
 _MANIFEST = "manifest.json"

@@ -58,8 +58,8 @@ class Shard:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the listing and the images' sizes and times, which differs if an image
-        changes."""
+        """A digest of the listing and of the images' sizes and modification times; it changes if an
+        image changes."""
         return _digest(self.paths, self.labels, self.stats)
 
 
@@ -70,7 +70,8 @@ class Conversion:
     source: Path
     target: Path
     shorter_side: int | None
-    """Larger images are shrunk to this many pixels; all other images keep their bytes."""
+    """Images with a longer shorter side are shrunk to this many pixels on that side; all other
+    images keep their bytes."""
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     document: dict[str, Any]
@@ -167,8 +168,8 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raise DataError with the differences unless the conversion that was begun matches this
-    one."""
+    """Raise DataError with the differences unless the conversion that was begun in the target
+    matches this conversion."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]
@@ -348,7 +349,7 @@ def convert(
     """Write every shard that is not complete, then the manifest.
 
     `count` is called with the number of newly finished images. A killed conversion is resumed by
-    the same call. With `bad` `error`, raises DataError that lists all bad images; shards without
+    the same call. With `bad="error"`, raises a DataError that lists all bad images; shards without
     bad images are kept.
     """
     target = conversion.target

@@ -3,7 +3,7 @@
 For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory. It
 is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
 simplejpeg decodes all columns from the top to the last row of the crop. If libjpeg-turbo fails on
-an image, the reference decoder is used, which can name the error.
+an image, the reference decoder is used, because its messages name the error.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def cut_from(
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """As `cut_from`; None if that would not save work, or if libjpeg-turbo fails."""
+    """The result of `cut_from`; None if decoding a part would not save work, or if libjpeg-turbo
+    fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0), min(header.width, x1)
@@ -95,9 +96,9 @@ def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]
 def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """As `cut_from`, but at 1/2 to 1/8 of the resolution if `box` then still has `size` pixels a
-    side: decoding a JPEG's DCT blocks at a smaller size is faster. Pixels differ from the
-    reference's."""
+    """Like `cut_from`, but at 1/2 to 1/8 of the resolution if `box` then still has `size` pixels on
+    each side, because decoding a JPEG's DCT blocks at a smaller size is faster. Pixels differ from
+    the reference's."""
     times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
     if times < _LEAST_SHRINKING or turbo is None or header is None:
@@ -179,7 +180,8 @@ def _shortened(data: bytes, header: Header, height: int) -> bytes:
 
 
 def _buffer(size: int) -> NDArray[np.uint8]:
-    """This thread's buffer for pixels: a new one for each image would cost a tenth of the time."""
+    """This thread's buffer for pixels. It is reused, because a new buffer for each image would cost
+    a tenth of the time."""
     held: NDArray[np.uint8] | None = getattr(_scratch, "pixels", None)
     if held is None or held.size < size:
         _scratch.pixels = held = np.empty(size, np.uint8)
@@ -188,7 +190,8 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 @cache
 def _turbo() -> ModuleType | None:
-    """The simplejpeg module, or None; the reference decoder gives the same pixels more slowly."""
+    """The simplejpeg module; None if it is not installed, in which case the reference decoder gives
+    the same pixels more slowly."""
     try:
         import simplejpeg
     except ImportError:

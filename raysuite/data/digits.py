@@ -26,7 +26,8 @@ VERSION = 1
 CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
-"""TFRecord files per split: several, so that tests of readers cover more than one."""
+"""Number of TFRecord files per split; several, so that tests of readers cover more than one
+file."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
@@ -91,8 +92,8 @@ def write_digits(folder: Path, size: int) -> None:
 
 
 def _split(target: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Indices of the scans in each split. Every fifth scan, sorted by class, is held out for
-    validation: stratified, and not random."""
+    """Indices of the scans in each split. The scans are sorted by class, and every fifth scan is
+    held out for validation, so that the split is stratified and not random."""
     by_class = np.argsort(target, kind="stable")
     held_out = np.arange(len(by_class)) % 5 == 0
     return {"train": by_class[~held_out], "val": by_class[held_out]}

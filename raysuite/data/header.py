@@ -1,7 +1,9 @@
-"""Read the kind and size of an encoded image from its header, chunks and last bytes, not decoded.
+"""Read the kind and size of an encoded image from its header, chunks and last bytes, without
+decoding it.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
-sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
+sections 3 to 8 and 19. The headers of the formats in OTHERS (WebP, BMP, GIF, TIFF) are read by
+Pillow.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
 """Formats that all loaders decode by Pillow. If a file has several images, the first is used."""
 MOST_PIXELS = 178_956_970
-"""The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. A
-constant, because a user's own data set may change Pillow's limit in some processes."""
+"""The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. It
+is not read from Pillow, because a user's own data set may change Pillow's limit in some
+processes."""
 PNG = b"\x89PNG\r\n\x1a\n"
 _UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -60,7 +63,7 @@ class Header:
 
 
 class DepthError(ValueError):
-    """Pixels that are not unsigned integers of up to 8 bits, or of 16 bits."""
+    """Pixels are neither unsigned integers of at most 8 bits nor of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
@@ -70,8 +73,8 @@ _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b"
 def check_depth(kind: str, bits: int) -> None:
     """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
 
-    Values of 8 bits are used unchanged, values of fewer bits are scaled to 0..255, and of 16-bit
-    values the upper 8 bits are used.
+    8-bit values are used unchanged, values of fewer bits are scaled to 0..255, and 16-bit values
+    are reduced to their upper 8 bits.
     """
     if kind != "u" or bits not in (1, 2, 4, 8, 16):
         raise DepthError(
@@ -83,7 +86,8 @@ def check_depth(kind: str, bits: int) -> None:
 
 def check_tags(tags: Any) -> None:
     """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
-    reads wrongly: with 0 as white, or with separately stored channels without compression."""
+    reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
+    separately."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))

@@ -2,8 +2,9 @@
 pixel.
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
-random part is resized to the size of its image: the image bilinearly, the mask by the nearest
-pixel, so that only existing classes occur. Outside the image, pixels are 0 and the mask is ignored.
+random part is resized to the size of the whole image. The image is resized bilinearly, and the mask
+by the nearest pixel, so that no new classes occur. Outside the image, pixels are 0 and the mask is
+ignored.
 """
 
 from __future__ import annotations

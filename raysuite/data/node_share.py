@@ -1,5 +1,5 @@
-"""A folder in memory (/dev/shm) that a node's processes map: the first process makes it, the last
-removes it.
+"""A folder in memory (/dev/shm) that a node's processes map: the first process makes the folder,
+and the last process removes it.
 
 Two locks per folder control making and removing it; the kernel frees them when a process ends:
 
@@ -68,7 +68,8 @@ class NodeShare:
 
 
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
-    """The result of `find`, called by one process of the node, and shared by all that wait.
+    """The result of `find`, which one process of the node calls; processes that wait meanwhile get
+    the same result.
 
     `folder`: where the result is kept, if not in the node's memory; other nodes may see it. If the
     folder's file system has no locks, every process calls `find`.
@@ -111,7 +112,7 @@ def _locks() -> Path:
 
 
 def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
-    """Write the folder. Raises DataError if memory has fewer than `size` bytes free."""
+    """Write the folder. Raises DataError if less than `size` bytes of memory are free."""
     memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
     if size > memory:
         raise DataError(

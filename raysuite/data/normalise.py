@@ -25,11 +25,12 @@ def _references(arrays: list[NDArray[Kind]]) -> list[int]:
 
 
 _UNUSED = _references([np.empty(1, np.uint8)])[0]
-"""The reference count of an array that is only in the list; it depends on the interpreter."""
+"""The reference count of an array to which only the pool's list refers; it depends on the
+interpreter."""
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one dtype, reused when no view of them is left.
+    """A pool of arrays of one dtype. An array is reused when no view of it is left.
 
     Without a pool, the allocator returns the memory of a batch of 64 ImageNet images to the kernel,
     and each batch gets fresh memory, whose page faults take longer than normalising. Not

@@ -21,8 +21,8 @@ _SMALLEST = 2
 def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """The order of `samples` in `epoch`: [samples] int64, the same on every machine.
 
-    Sorts the raw output of Philox (Salmon et al., 2011): NumPy promises that a bit generator's
-    stream never changes, but does not promise this for `Generator.permutation` (NEP 19).
+    Sorts the raw output of Philox (Salmon et al., 2011): NumPy guarantees that the stream of a bit
+    generator never changes, but does not guarantee this for `Generator.permutation` (NEP 19).
     """
     draws = np.random.Philox(key=[seed, epoch]).random_raw(samples)
     return np.argsort(draws, kind="stable").astype(np.int64)
@@ -32,9 +32,9 @@ def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int
     """An order with as many samples as `labels` [samples], in which the numbers of samples per
     class differ by at most one; the same on every machine.
 
-    A class's samples are in random order, and repeated in new random orders if the class has too
-    few. Samples with labels below 0 are left out. The classes with one extra sample differ between
-    epochs.
+    The samples of a class are in random order. If a class has too few samples, they are repeated,
+    in a new random order each time. Samples with labels below 0 are left out. The classes with one
+    extra sample differ between epochs.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))

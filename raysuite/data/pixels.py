@@ -68,8 +68,8 @@ def header_of(data: bytes, place: str) -> Header:
 def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     """All pixels of a sample: [H, W, channels], grey or RGB.
 
-    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; other conversions are
-    described at `of_image`. Raises DataError, which names `place`, for anything but a whole image.
+    Grey becomes RGB by repetition, and RGB becomes grey by ITU-R 601 luma; `of_image` describes
+    other conversions. Raises DataError, which names `place`, for anything but a whole image.
     """
     if isinstance(sample, bytes):
         try:
@@ -95,9 +95,9 @@ def check_whole(sample: Sample, channels: int, place: str) -> None:
 def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
     """The pixels of a Pillow image: [H, W, channels].
 
-    CMYK is converted by Pillow, transparency is dropped, and orientation is ignored: Pillow applies
-    it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported pixels, and
-    Pillow's errors.
+    CMYK is converted by Pillow, and transparency is dropped. The orientation is ignored: Pillow
+    applies it only to TIFFs, on loading, and this is undone. Raises DepthError for unsupported
+    pixels, and Pillow's errors.
     """
     turned = None
     if image.format == "TIFF":
@@ -175,7 +175,8 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels` by channel: several times as fast in NumPy for mirrored [H, W, C]."""
+    """`out[...] = pixels` by channel, which NumPy does several times as fast if [H, W, C] is
+    mirrored."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 

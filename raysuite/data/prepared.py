@@ -40,7 +40,7 @@ class Prepared:
     augment: Augment
     """The random augmentation of each training image."""
     fit: Fit
-    """How images of another size become square if they are not augmented."""
+    """How images of another size are made square if they are not augmented."""
     exact: bool
     """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]

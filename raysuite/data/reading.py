@@ -33,7 +33,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     """Read the samples of `slice_`.
 
     Raises DataError, which names the file, for a sample that is missing, is not an image, has a
-    label outside the set's classes, or not the size that the set requires.
+    label outside the set's classes, or does not have the size that the set requires.
     """
     facts, side = prepared.facts, prepared.facts.image_size
     samples, labels, sizes = [], [], []
@@ -67,7 +67,8 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Read only a sample's label. Raises DataError if it is unreadable or not a class."""
+    """Read only a sample's label. Raises DataError if the label is unreadable, or is not a class of
+    the set."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

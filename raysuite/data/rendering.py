@@ -44,8 +44,8 @@ def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None
 
 @cache
 def _library() -> Any:
-    """The function `raysuite_normalise` of normalise.c, or None if it cannot be compiled: NumPy
-    gives the same bits in three times the time."""
+    """The function `raysuite_normalise` of normalise.c. None if it cannot be compiled; NumPy then
+    gives the same bits, but takes three times as long."""
     source = Path(__file__).with_name("normalise.c")
     library = loaded(source, cache_dir(), "-O3", "-ffp-contract=off")
     if library is None:

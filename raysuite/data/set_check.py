@@ -134,12 +134,14 @@ def check(
 
 
 def _by_number(place: str) -> list[tuple[int, str]]:
-    """A key that sorts sample [2] before sample [10]."""
+    """A sort key that compares numbers in text by value, so that sample [2] comes before sample
+    [10]."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", place)]
 
 
 def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
-    """A note if a named set's counts are not the official ones: it is synthetic, or only a part."""
+    """A note if the counts of a named set are not the official counts: the set is then synthetic,
+    or a part of the original."""
     known = NAMED.get(target.data.name)
     found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
     if known is not None and found != (known.facts.train_samples, known.facts.val_samples):

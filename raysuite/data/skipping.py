@@ -61,8 +61,8 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """The missing data of a set, other than single samples: training images of a class, and records
-    after damaged bytes in a shard without an index."""
+    """Missing data of a set that are more than single samples: all training images of a class, and
+    the records after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]
@@ -86,7 +86,8 @@ def _damage(shard: Path) -> str:
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """A sample's place and why it cannot be read, without the advice; empty if readable."""
+    """A sample's place and why the sample cannot be read, without advice; empty if it can be
+    read."""
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples

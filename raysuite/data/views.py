@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 from raysuite.data.prepared import Prepared
 
 SCALE = (0.08, 1.0)
-"""The range of a random part's share of the area: Szegedy et al. 2015, "Going deeper with
-convolutions", section 6 (arXiv:1409.4842)."""
+"""The range of the share of the image's area that a random part covers: Szegedy et al. 2015, "Going
+deeper with convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
-"""The range of a random part's width over height, from the same section."""
+"""The range of the ratio of a random part's width to its height, from the section named at
+SCALE."""
 TRIES = 10
 """Random parts that are tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""A resized validation image's shorter side over the side of its centre crop: He et al. 2015."""
+"""Ratio of a resized validation image's shorter side to the side of its centre crop: He et al.
+2015."""
 SHIFT = 1 / 8
-"""The largest shift of pad_crop_flip over the side: 4 of CIFAR's 32 pixels (He et al. 2015,
+"""The largest shift of pad_crop_flip, relative to the side: 4 of CIFAR's 32 pixels (He et al. 2015,
 4.2)."""
 
 

@@ -5,7 +5,8 @@ python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
 "plans": [[number, plan], ...]}. The plans, of the user's own network, are optional. For each
 strategy, rank 0 appends one line of JSON to FILE at the beginning ({"begin": number}) and one with
-the verdict. A rank that raises appends its error and ends, as the others may wait for it.
+the verdict. A rank that raises an exception appends its error and ends, because other ranks may
+wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 
 def main(file: Path, request: dict[str, Any]) -> int:
-    """Check every strategy of `request`; return 1 if one raises."""
+    """Check every strategy of `request`; return 1 if a strategy raises an exception."""
     settings = StepSettings(micro_batch=1, **request["settings"])
     sys.path.append(os.getcwd())  # as in `raysuite`: the user's own modules are there
     world = world_from_environment(request["device"])
@@ -57,7 +58,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """The verdict; None if the strategy raised, in which case the error is in `file`."""
+    """The verdict; None if the strategy raised an exception, which is then in `file`."""
     with ExitStack() as group:
         try:
             strategy = group.enter_context(joined(options, world))

@@ -23,7 +23,8 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """A step uses the micro-batches of all copies, one copy after the other."""
+    """The engine of one process. A step trains on the micro-batches of all copies of the pipeline,
+    one copy after the other."""
 
     def __init__(
         self,

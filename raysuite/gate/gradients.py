@@ -1,4 +1,5 @@
-"""Comparison of a lossy strategy's mean gradients with the exact ones; bounds from its options."""
+"""Compare a lossy strategy's mean gradients with exact mean gradients; the bounds follow from the
+strategy's options."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest error of a parameter's gradient / mean of the ranks' absolute gradients."""
+    """Largest ratio, over all parameters, of the gradient's error to the mean of the ranks'
+    absolute gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -56,9 +58,9 @@ def compare_gradients(
     gradient is lost, nothing is left. All ranks must call this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
-    (n + 1) u times the mean of absolute values, as each term, its division and n - 1 additions are
-    rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two more
-    roundings are allowed for sums in two levels, and half of the smallest number for each.
+    (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
+    are rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two
+    more roundings are allowed for sums in two levels, and half of the smallest number for each.
 
     `lossy.projected`: with m the mean gradient plus what was left out before, a step of PowerSGD is
     s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So s' (m
@@ -119,8 +121,8 @@ def _gradients(
 _ALL_TURNS = 4
 """Number of steps in which all ranks have samples; PowerSGD does not compress the first two."""
 _GRADIENT_BATCH = 16
-"""Samples of a micro-batch. With four, one in twelve draws had an error above the bound of passes
-in bf16; with 16 the largest error was half of the bound."""
+"""Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
+passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
 """Largest number of parts of the ranks; each part in turn has all samples of a step."""
 
@@ -145,8 +147,8 @@ def _true_gradients(
     shares: list[list[Batch]],
     settings: StepSettings,
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Parameter name -> mean of the ranks' gradients with `weights`, and of their absolute
-    values."""
+    """Parameter name -> (mean of the ranks' gradients with `weights`, mean of the absolute values
+    of these gradients)."""
     net.load_state_dict(weights, strict=False)
     found = {name: torch.zeros(2, *each.shape).double() for name, each in net.named_parameters()}
     for batches in shares:
@@ -211,7 +213,8 @@ class _WorstErrors:
 
 
 _MOST_LOST = 0.4
-"""Largest relative bound for any number of ranks: a factor of two is an error of at least 0.5."""
+"""Largest relative bound for any number of ranks. It must stay below 0.5, the error of a gradient
+that is wrong by a factor of two."""
 _LEAST_KEPT = 0.01
 """Least share of a matrix's norm that a projection keeps; a random P hardly ever keeps less."""
 _ROUNDING = 1e-4

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""For fp32: errors are some 1e-7 if sums have another order, and 1 if a gradient is not
-averaged."""
+"""Tolerance for fp32: errors are about 1e-7 if only the order of sums differs, and 1 if a gradient
+is not averaged."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ class Checked:
     """Number of the model's tensors, including buffers."""
     ranks: int
     ranks_compared: bool
-    """False if tensors are sharded, so that no two ranks hold the same."""
+    """Whether the ranks were compared in all tensors; False if tensors are sharded, because no two
+    ranks hold the same part."""
     error: float | None
-    """Largest relative error compared with the reference; None without one."""
+    """Largest relative error compared with the reference; None if there is no reference."""
 
 
 def check(
@@ -189,7 +190,8 @@ def _compare_reference(
     step: int,
     tolerance: float,
 ) -> float:
-    """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
+    """The largest relative error on any rank. Raises GateError if the error is above the
+    tolerance."""
     errors: dict[str, float] = {}
     for name, wanted in reference.named_parameters():
         if name not in tensors:

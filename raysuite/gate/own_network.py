@@ -7,9 +7,10 @@ is larger than a fusion buffer, one that is used in some steps only, sparse grad
 The one process passes the ranks' slices one by one, through copies of the network that share their
 weights but have separate buffers and counters, as ranks do. BatchNorm thus normalises the same
 slices. Before each forward pass, every module seeds the random generators by step and rank, as in
-training. Dropout, and layers that are chosen at random, then draw the same on both sides, and
-different ranks draw differently. The rate is chosen so that the first step changes the weights by
-1 %: updates are compared, and much smaller ones would be lost in the rounding of the weights.
+training. Dropout, and layers that are chosen at random, then draw equal numbers in the strategy and
+in the one process, and different ranks draw different numbers. The rate is chosen so that the first
+step changes the weights by 1 %: updates are compared, and much smaller ones would be lost in the
+rounding of the weights.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ TOLERANCE = 1e-3
 """Largest relative error of an update. Correct strategies had less than a third of it with the
 networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""
 _FLOOR = 1e-3
-"""Least size assumed for a tensor's update, relative to the tensor and to the whole update. A bias
-before BatchNorm has a gradient that is only rounding."""
+"""Least size that is assumed for a tensor's update, relative to the tensor and to the whole update,
+because some gradients consist only of rounding errors, such as that of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
@@ -63,8 +64,8 @@ _SAMPLES = 4
 """Largest number of samples in a micro-batch; with only two, BatchNorm after a global pooling
 enlarges rounding errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step, enough for accumulation. Pipelines keep their
-number."""
+"""Largest number of micro-batches in a step, enough to check accumulation. Pipelines keep their own
+number of micro-batches."""
 BUDGET_S = 60.0
 """Largest expected duration of the check; beyond it, the check is left out."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
@@ -212,7 +213,8 @@ def _kept_draws(device: torch.device) -> Iterator[None]:
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
-    """The plan's network with equal weights on all ranks; `draws` seeds each of its modules."""
+    """The plan's network, with equal weights on all ranks; `draws` seeds the random generators
+    before each of its modules."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
@@ -377,7 +379,8 @@ def _first_difference(
 
 
 def key(plan: RunPlan) -> Any:
-    """Key of a verdict on the plan's network, which must be imported; None if its code is unknown.
+    """Key of a verdict on the plan's network, which must be imported already; None if the code of
+    the network is unknown.
 
     For the user's own network, its code is all imported modules in the same root folder.
     """

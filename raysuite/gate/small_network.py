@@ -7,7 +7,7 @@ is compared with one process that computes a pass for each rank's slice and adds
 
 Some settings are chosen to expose errors. The last batch has a single sample, so that all ranks but
 one have only padding. The learning rate changes at every step. Gradients are clipped only when
-clipping itself is checked, as it would hide a wrong scale.
+clipping itself is checked, because clipping would hide a wrong scale.
 
 The one process always trains in fp32: the same rounding or the same wrong loss scale on both sides
 would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the last
@@ -56,7 +56,8 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient.
+    """A convolution, optional BatchNorm, and a classifier: together they have every kind of
+    gradient.
 
     `layers` is the number of layers; beyond three, convolutions are added. `pause_s` is the pause
     of a backward pass between two layers.
@@ -117,14 +118,15 @@ def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
 RATES = (0.1, 0.05, 0.2, 0.1)
 """The learning rate of each step."""
 RATE_AT_START = 0.7
-"""The rate at construction of the optimiser; it finds engines that ignore the step's rate."""
+"""The learning rate with which the optimiser is constructed. It differs from the rates of the
+steps, so that an engine that ignores a step's rate fails."""
 PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
 """The optimiser with which every strategy is checked."""
 _MICRO_BATCH = 4
 _LOOKED_AT = 10
 """Number of samples whose logits are compared after the training."""
 _OVERFLOW_BEFORE = 2
-"""Index of the step before which, in fp16, an additional step is made that overflows."""
+"""In fp16, an additional step that overflows is made before the step with this index."""
 _TOO_LARGE = 1e30
 """A pixel that fp16 cannot hold."""
 
@@ -216,9 +218,8 @@ def compare(
 
 
 def comm_fault(comm: Comm, world: World) -> str:
-    """The fault of a strategy's collectives; empty if they reach all ranks.
-
-    All other results of the gate depend on them.
+    """The fault of a strategy's collectives; empty if they reach all ranks. All other results of
+    the gate depend on these collectives.
     """
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
@@ -335,7 +336,8 @@ def outcomes_compared(
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
-    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not those of the network."""
+    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not the tensors of the
+    network."""
     if weights.keys() != reference.keys():
         return math.inf
     return max(_distance(weights[name], expected) for name, expected in reference.items())
@@ -367,8 +369,8 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Disable TF32 within the context. cuDNN uses it by default, and it rounds to 10 bits, far
-    above the differences that matter here."""
+    """Disable TF32 within the context. cuDNN uses TF32 by default. TF32 rounds to 10 bits, so its
+    errors are far larger than the differences that matter here."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:

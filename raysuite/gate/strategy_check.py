@@ -35,8 +35,8 @@ last bit of fp32 sometimes becomes one of bf16. Of 300 correct trainings by Muon
 
 TOLERANCE_16_BITS = 0.2
 """Largest relative error of the updates, logits and losses in bf16 and fp16. Correct trainings had
-at most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times
-micro-batches."""
+at most 0.12 in bf16 and 0.03 in fp16, in 84 training runs per format, in which ranks times
+micro-batches was 1 to 64."""
 _TENSOR_16_BITS = 0.5
 """Largest relative error of one tensor's update; correct trainings had at most 0.3."""
 
@@ -45,8 +45,8 @@ _BITING_CLIP = 0.05
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """The verdict on the plan's strategy with this number of workers, and on its network; from the
-    cache if it is there.
+    """The verdict on the plan's strategy with this number of workers, and on the plan's network;
+    taken from the cache if the cache has it.
 
     `facts` are those of `measure.environment()`: a verdict holds for the versions and machines of
     its check. Only passed checks are cached, and only those of raysuite's own strategies. All ranks
@@ -92,7 +92,7 @@ def _of_network(
     cache: VerdictCache | None,
     verdict: GateVerdict,
 ) -> GateVerdict:
-    """The verdict on a strategy that passed, extended by that on the plan's own network."""
+    """The verdict on a strategy that passed, with the result for the plan's own network added."""
     models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
     key = own_network.key(plan)
     if not cache or key is None or plan.spec.strategy.own_network:
@@ -117,7 +117,7 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """A passed check, extended by the run's own network, which a framework builds anew."""
+    """A passed check, with the result for the run's own network, which a framework rebuilds."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = compare_rebuilt(strategy, world, model, image, facts.classes)
@@ -141,7 +141,8 @@ def examine_network(
     comm: Comm,
     precisions: Sequence[str] = ("fp32",),
 ) -> GateVerdict:
-    """`verdict`, extended by two steps of the plan's own network. All ranks must call it.
+    """`verdict` with the result of a second comparison: two training steps of the plan's own
+    network. All ranks must call this.
 
     fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
     """
@@ -330,8 +331,9 @@ def _layers(options: StrategyOptions) -> int:
 def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
-    """A strategy that reduces the gradients of a step in several parts, and the pause between the
-    network's layers that this needs; None if this is not possible."""
+    """(strategy, pause): a strategy that reduces the gradients of a step in several parts, and the
+    pause between the network's layers, in seconds, that keeps the parts separate. None if this is
+    not possible."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -342,8 +344,8 @@ def _in_parts(
 def _variant(
     strategy: Strategy, options: StrategyOptions, changed: StrategyOptions, world: World
 ) -> Strategy:
-    """`strategy`, which has `options`, or another instance if the `changed` ones differ from them;
-    this process has already joined the strategy's group."""
+    """`strategy`, which has `options`, or, if the options `changed` differ from these, a new
+    strategy with `changed`. This process has already joined the strategy's group."""
     if changed == options:
         return strategy
     variant = make_strategy(changed)
@@ -352,8 +354,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None if the gate checks with an equal optimiser
-    anyway."""
+    """A run's optimiser, without its rates; None if the gate's standard checks already use an equal
+    optimiser."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -362,7 +364,7 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
 
 
 def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
-    """Errors that no precision or lossy option explains, the most severe first."""
+    """Errors that neither the precision nor a lossy option explains, the most severe first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")

@@ -96,7 +96,8 @@ class VerdictCache:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 
     def _unread(self) -> GateVerdict:
-        """The verdict on a rank that cannot read rank 0's cache; only rank 0's Records are kept."""
+        """A placeholder for the verdict on a rank that cannot read rank 0's cache; only rank 0's
+        Records are kept."""
         return GateVerdict(
             run_id="",
             strategy="",

@@ -43,7 +43,7 @@ from raysuite.spec.engines import checked_bind
 
 MIRROR_VARIABLE = "RAYSUITE_DEBIAN_MIRROR"
 LENT = "/mnt"
-"""Mount point, during a build, of the folder with this machine's settings."""
+"""Where the folder with this machine's settings is mounted during a build."""
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")
@@ -288,8 +288,8 @@ def _wheel(root: Path, folder: Path) -> Path:
 def _commit(root: Path) -> str | None:
     """The checkout's commit, with `-dirty` appended if tracked files were changed.
 
-    By default, Git refuses another user's checkout. It is allowed here, because this process runs
-    code from the checkout anyway.
+    By default, Git refuses another user's checkout. Such a checkout is allowed here, because this
+    process runs code from it anyway.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

@@ -26,7 +26,8 @@ class Description:
 
 
 def image_path(image: Path) -> str:
-    """The image's absolute path. Raises UserError if it is missing, or its path has a colon."""
+    """The image's absolute path. Raises UserError if the image is missing, or if its path has a
+    colon."""
     if not image.exists():
         raise UserError(f"there is no image {image}; build one: raysuite image build {image}")
     return checked_image(str(image.absolute()))

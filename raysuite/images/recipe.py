@@ -24,8 +24,8 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Variant(StrEnum):
-    """Whether Horovod is compiled for GPUs, and for which CUDA version. torch's wheels contain CUDA
-    in all variants."""
+    """A variant of an image: whether Horovod is compiled for GPUs, and for which CUDA version.
+    torch's wheels contain CUDA in all variants."""
 
     CPU = "cpu"
     CUDA = "cuda"

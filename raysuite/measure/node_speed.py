@@ -32,7 +32,8 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of one call over the window: a mean, so that disturbances of the node show."""
+    """Mean seconds of one call over the window. A mean, unlike a minimum, shows disturbances of the
+    node."""
     for _ in range(3):
         work()
     _wait(device)

@@ -26,7 +26,8 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Seconds between two samples. RAPL's counters wrap around at some 10^5 joules, after minutes."""
+"""Seconds between two samples. It is short, because RAPL's counters wrap around at some 10^5
+joules, that is, after minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
@@ -76,12 +77,14 @@ class PowerMeter:
 
     @property
     def host(self) -> int:
-        """A number for the host, equal in all its containers; 0 if the host has no counter."""
+        """A number that identifies the host, equal in all its containers; 0 if the host has no
+        counter."""
         return 0 if self._rapl is None else _number(_boot_id())
 
     @property
     def device(self) -> int:
-        """A number for the device, equal in all workers that share it; 0 if it has no counter."""
+        """A number that identifies the device, equal in all workers that share the device; 0 if the
+        device has no counter."""
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:

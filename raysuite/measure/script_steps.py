@@ -33,7 +33,8 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""Number of first steps that are written one by one, to show after which of them a rank hangs."""
+"""Number of first steps that are written one by one, so that the file shows after which of them a
+rank hangs."""
 _MOST_DEPTH = 4
 """Depth to which nested batches are searched for a tensor."""
 
@@ -60,7 +61,7 @@ class Row(NamedTuple):
 
 
 Own = tuple[int | None, int | None, float, bool, float]
-"""samples, tokens, wait_s, evaluates and idle_s of a Row."""
+"""The fields samples, tokens, wait_s, evaluates and idle_s of a Row."""
 
 
 class _Read:
@@ -69,7 +70,8 @@ class _Read:
     def __init__(self, began: float) -> None:
         self.began = began
         self.length: int | None = None
-        """Batches of a pass over the loader, if an epoch has begun and the number is known."""
+        """Number of batches in a pass over the loader, if an epoch has begun and the number is
+        known."""
         self.batches = 0
         self.samples: int | None = 0
         self.tokens: int | None = 0
@@ -167,8 +169,8 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """The data read from a loader since the last step, after adding the wait since `began`;
-        also the current time."""
+        """(data read from a loader since the last step, current time); the wait since `began` is
+        added to the data."""
         now = time.perf_counter()
         read = self._batches.get(loader)
         if read is None:
@@ -198,7 +200,8 @@ class Recorder:
     # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """Whether the step is counted already: DeepSpeed steps once per group of parameters."""
+        """Whether the step is counted already: DeepSpeed calls `step` once per group of
+        parameters."""
         return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
@@ -241,7 +244,7 @@ class Recorder:
             self.on_step(self._steps)
 
     def _describe(self) -> None:
-        """Write what is trained, at the first step."""
+        """At the first step, write a description of the trained network."""
         import torch
 
         tensors = self._tensors()
@@ -388,8 +391,8 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; of local parts of sharded
-    tensors."""
+    """Hexadecimal SHA-256 of the bits of all tensors in a value; for sharded tensors, of this
+    rank's part."""
     import torch
 
     found = hashlib.sha256()

@@ -1,4 +1,5 @@
-"""Time shares of some training steps: from a profiler's events, by interval arithmetic."""
+"""Compute the time shares of some training steps from a profiler's events, by interval
+arithmetic."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def union(*sets: Iterable[Interval]) -> Intervals:
 
 
 def minus(whole: Intervals, *others: Intervals) -> Intervals:
-    """The part of `whole` that no other set covers."""
+    """The part of `whole` that none of the other sets covers."""
     taken = union(*others)
     left: Intervals = []
     place = 0
@@ -70,7 +71,8 @@ def seconds(whole: Intervals) -> float:
 WINDOW = "raysuite::window"
 DATA = "raysuite::data"
 STEP = "raysuite::step"
-"""Marks that the profiled loop sets: the whole window, each wait for the loader, each step."""
+"""Names of the events that the profiled loop marks: the whole window, each wait for the loader,
+each step."""
 
 CALL = re.compile(r"^_?c10d\w*::")
 IN_FLIGHT = re.compile(r"^gloo:")
@@ -80,8 +82,8 @@ OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fuse
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
 Events of autograd (`autograd::`), of its accumulation of gradients and of DDP's reducer (`torch::`)
-contain all that a hook does, communication included. So these events do not count, only the
-operators inside them.
+contain all that a hook does, communication included. So these events do not count; only the
+operators inside them count.
 """
 
 KERNELS = {

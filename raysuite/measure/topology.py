@@ -82,8 +82,9 @@ def shares(topology: Topology, workers: int, near: Sequence[int | None] = ()) ->
     """The CPUs of each worker of this host; empty lists if there is less than one core per worker.
 
     `near` are the memory nodes of the workers' GPUs. Workers share the cores of their GPU's memory
-    node evenly. Cores of a memory node without a GPU are added to the nearest node of their socket
-    with a GPU. Without GPUs, or if the node of a GPU is not known, all cores are split evenly.
+    node evenly. Cores of a memory node without a GPU are added to the nearest memory node with a
+    GPU on their socket. Without GPUs, or if the node of a GPU is not known, all cores are split
+    evenly.
     """
     by_node = {core.node: core.socket for core in topology.cores}
     if len(near) != workers or any(node not in by_node for node in near):
@@ -146,8 +147,8 @@ def bound_cpus(
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Bind every thread of this process, and all that it starts later. Memory is then on the node
-    of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
+    """Bind every thread of this process, and all that it starts later. Memory is then allocated on
+    the node of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(thread), cpus)

@@ -18,8 +18,8 @@ Documentation/ABI/stable/sysfs-class-infiniband)."""
 SLINGSHOT = Path("/sys/class/cxi")
 """Devices of HPE Slingshot (github.com/HewlettPackard/shs-cassini-headers)."""
 _STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Variables with the ports of the stores in which ranks find each other; gradients do not pass
-through these ports."""
+"""Environment variables that hold the ports of the stores through which ranks find each other;
+gradients do not pass through these ports."""
 _VIA = re.compile(r"Channel .* -> .* via (\S+)")
 _DEVICE = re.compile(r"\d+(\(\d+\))?")
 
@@ -30,8 +30,8 @@ Connection = tuple[str, int, str, int]
 class Transport:
     """The transports of connections that this process's ranks open after this object is made.
 
-    NCCL's choice is read from its log, kept in memory. If the user sets NCCL_DEBUG, the log is the
-    user's, and the choice is not read.
+    NCCL's choice is read from its log, kept in memory. If the user sets NCCL_DEBUG, NCCL's log
+    belongs to the user, and NCCL's choice is not read.
     """
 
     def __init__(self, on_gpu: bool) -> None:

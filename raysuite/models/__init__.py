@@ -28,8 +28,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
     Initial weights are drawn from torch's global generator, so seed it first. The user's own
-    `module:attribute` is called with `num_classes`, `in_channels` and `image_size`, as far as its
-    signature has them, and with the spec's options, which take precedence. Initialises lazy layers.
+    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
+    its signature has, and with the spec's options, which take precedence. Initialises lazy layers.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.
@@ -64,7 +64,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Initialise lazy layers by a forward pass of two samples: frameworks need all shapes."""
+    """Initialise lazy layers by a forward pass of two samples, because frameworks need all
+    shapes."""
     import torch
 
     from raysuite.models.base import example

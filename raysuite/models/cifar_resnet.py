@@ -3,7 +3,7 @@ Recognition", section 4.2 (arXiv:1512.03385): 6n+2 layers, of 16, 32 and 64 chan
 
 Depth 20, 32, 44, 56 and 110 are n = 3, 5, 7, 9 and 18; the paper's Table 6 counts 0.27, 0.46, 0.66,
 0.85 and 1.7 million parameters for RGB images of 10 classes. Unlike in the paper, images may have
-any side and any number of channels.
+any size and any number of channels.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights without the prefixes of wrappers, such as DistributedDataParallel's `module`, so
-    that names match the model's `own`; with the prefixes if no names match. torch.compile's
-    `_orig_mod` is removed anywhere in a name."""
+    that names match the model's `own`; if no names match, the weights with their prefixes.
+    torch.compile's `_orig_mod` is removed anywhere in a name."""
     bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while bare and not bare.keys() & own.keys():
         first = next(iter(bare)).partition(".")[0] + "."
@@ -125,8 +125,9 @@ def _of_other_classes(
 ) -> list[str]:
     """The names of the tensors with one row per class, if the file has another number of classes.
 
-    The last of them gives the file's number of classes: other tensors may have as many rows by
-    chance, such as the position embedding for 256 tokens in a model of bytes.
+    Only the last of these tensors determines the file's number of classes, because other tensors
+    may have as many rows by chance, such as the position embedding for 256 tokens in a model of
+    bytes.
     """
     rows = [name for name in own.keys() & found.keys() if own[name].shape[:1] == (classes,)]
     last = max(rows, key=list(own).index, default=None)

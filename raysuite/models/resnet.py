@@ -2,9 +2,9 @@
 
 Large stem: torchvision's own. Small stem, as in DDLBench on MNIST and CIFAR-10: a 3 x 3 convolution
 of stride 1 and no pooling before the first stage. Both stems have torchvision's names in the
-state_dict. torchvision's bottleneck halves the image in its 3 x 3 convolution (ResNet "v1.5"), not
-in its first 1 x 1 convolution as in He et al. 2015 (arXiv:1512.03385); that costs 2 to 6 % more
-FLOPs.
+state_dict. torchvision's bottleneck halves the image in its 3 x 3 convolution (ResNet "v1.5"). In
+He et al. 2015 (arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's version
+costs 2 to 6 % more FLOPs.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def parameter_groups(
     and for Muon by whether Muon updates them (`matrices`).
 
     Parameters of at most one dimension have no weight decay: biases, and the scales and shifts of
-    normalisation layers. For these parameters LARS and LAMB do not use the ratio of norms either,
-    which is the default of Google's implementations (`exclude_from_layer_adaptation`).
+    normalisation layers. For these parameters, LARS and LAMB also use no ratio of norms. This is
+    the default of Google's implementations (`exclude_from_layer_adaptation`).
     """
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):

@@ -20,7 +20,7 @@ class WeightAverage:
         decay * average + (1 - decay) * weights    for t > 1
 
     Floating-point buffers, such as BatchNorm's running statistics, are averaged in the same way;
-    other buffers, such as indices and counts, are copied. All operations are elementwise: ranks
+    other buffers, such as indices and counts, are copied. All operations are elementwise, so ranks
     with equal weights have equal averages.
 
     torch's AveragedModel also averages integers, truncating them, and synchronises with the device.

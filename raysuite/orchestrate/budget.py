@@ -16,7 +16,8 @@ from raysuite.records.names import variant_key, variant_name
 FILE, DECLINED = "budget.json", "declined.txt"
 MOST_REPEATS = 30
 WIDTH = 0.05
-"""Half width of the throughput's 95 % interval, relative to the mean, at which repeats stop."""
+"""A variant is not repeated any more if the half width of its throughput's 95 % interval, relative
+to the mean, is at most this."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
 """Assumed duration of a variant's next run, relative to its longest run so far. A prediction is
@@ -51,7 +52,7 @@ def allows(results: Results, plan: RunPlan) -> bool:
 
 
 def declined(results: Results) -> set[str]:
-    """The ids of runs that were not allowed to start."""
+    """The ids of the runs that the budget did not allow to start."""
     file: Path = results.folder / DECLINED
     return set(file.read_text("utf-8").split()) if file.is_file() else set()
 

@@ -48,7 +48,7 @@ class Nodes(Protocol):
     """The hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
+        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
 
 
 class FailureRecorder:
@@ -132,8 +132,8 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
 
 _POLL_S = 1.0
 _VERDICT_S = 40.0
-"""Seconds to wait: Ray considers a silent node dead after about 25 s (gcs_server's health
-checks)."""
+"""Seconds to wait until Ray has detected a dead node: Ray considers a silent node dead after about
+25 s (gcs_server's health checks)."""
 
 
 class StoppedWaitingError(RunError):
@@ -141,7 +141,7 @@ class StoppedWaitingError(RunError):
 
 
 class LateError(RunError):
-    """The workers were asked to stop, but did not before the deadline."""
+    """The workers were asked to stop, but did not stop before the deadline."""
 
 
 class DeadlineError(RunError):
@@ -178,7 +178,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Use other runs, with another deadline, from now on."""
+        """From now on, keep nodes for these runs, with this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -204,8 +204,8 @@ class NodeKeeper:
             time.sleep(_POLL_S)
 
     def check(self) -> None:
-        """Raise LateError if the workers were asked to stop but did not, or DeadlineError if their
-        time is over. Both errors end the workers."""
+        """Raise LateError if the workers were asked to stop but have not stopped in time, or
+        DeadlineError if the deadline has passed. Both errors end the workers."""
         stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not stop in time")
@@ -216,7 +216,7 @@ class NodeKeeper:
             raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes; `patient`: wait until Ray would detect a death."""
+        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

@@ -12,13 +12,15 @@ from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """The error that ended a group, or Ray Train's controller, if the disk was full."""
+    """The error that ended a group (or, in it, the error of Ray Train's controller), if the disk
+    was full or the results could not be written; else None."""
     cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
 def nodes_gone(error: Exception | None) -> NodesGoneError | None:
-    """The error that ended a group, if nodes were lost and did not return."""
+    """`error`, which ended a group, if it is a NodesGoneError: nodes were lost and did not return.
+    Else None."""
     return error if isinstance(error, NodesGoneError) else None
 
 

@@ -25,8 +25,8 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans with all batch sizes decided, and the results of the searches for sizes given as
-    `auto`."""
+    """Plans in which all batch sizes are decided, and the results of the searches for sizes that
+    the spec gives as `auto`."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def _has_next(plan: RunPlan, folder: Path) -> bool:
 
 
 def _once(plan: RunPlan) -> RunPlan:
-    """The plan without a profile and without retries: a size that did not fit is not tried
+    """The plan without a profile and without retries, so that a size that did not fit is not tried
     again."""
     resources = plan.spec.resources.model_copy(update={"retries": 0})
     measure = plan.spec.measure.model_copy(update={"profile": "off"})

@@ -26,14 +26,16 @@ _RAY = "ray-train"
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a run: the epochs between two comparisons of a sweep's trials."""
+    """A segment of a run: the epochs of a trial between two comparisons of the sweep's trials."""
 
     name: str | None
-    """Name of the segment's checkpoint; others are ignored. None: the whole run's checkpoint."""
+    """Name of the segment's checkpoint; checkpoints with other names are ignored. None: the
+    checkpoint of the whole run."""
     until: int | None
     """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
-    """Folder of the checkpoint from which the segment starts if it has no checkpoint itself."""
+    """Folder of the checkpoint from which the segment starts if the segment has no checkpoint of
+    its own yet."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"

@@ -96,8 +96,8 @@ def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) 
 
 
 def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
-    """An upper limit for loaders: reading the bytes only; from the page cache, after a first
-    pass."""
+    """An upper limit of every loader's throughput: only the samples' bytes are read, and after the
+    first pass they come from the page cache."""
     order = permutation(prepared.samples(split), _SEED, 0).tolist()
     source = open_source(prepared, split)
     return Limit(source.read, order, threads, source.close)
@@ -116,7 +116,8 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader: epochs of small sets are joined."""
+"""Minimum number of batches per request to a loader; for small sets, one request covers several
+epochs."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +237,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU seconds of the fork server's descendants: this process and its loading processes, because
-    the fork server runs one candidate at a time."""
+    """CPU seconds of the fork server's descendants. They are this process and its loading
+    processes, because the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
@@ -273,7 +274,7 @@ def measure(
 
 
 def _apart(trial: Trial, messages: Path) -> Timing | str:
-    """The timing from a new process, or the reason why there is none."""
+    """The timing, measured in a new process, or the reason why there is no timing."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # torch is imported only once
     ours, theirs = context.Pipe()
@@ -420,7 +421,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate, with the reason if it cannot or should not be tried."""
+    """The candidate. If it cannot or should not be timed, the result has the reason."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

@@ -30,7 +30,7 @@ _PATIENCE_S = 300.0
 
 def check_nodes(folder: Path, patience_s: float = _PATIENCE_S) -> list[NodeFigures]:
     """Figures of the nodes of the cluster that this driver has joined; `folder` is on the disk
-    whose reading is measured.
+    whose read rate is measured.
 
     Raises ray.exceptions.RayError if a node is lost, or none of its CPUs becomes free in time.
     """
@@ -112,7 +112,8 @@ def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def pair_speed(rank: int, size: int, device: torch.device) -> float | None:
-    """MB/s in each direction with the fastest partner: a slow node is slow with all of them."""
+    """MB/s in each direction with the fastest partner. A slow node is slow even with its fastest
+    partner."""
     speeds = []
     for number, pairs in enumerate(rounds(size)):
         if number == _MOST_ROUNDS:

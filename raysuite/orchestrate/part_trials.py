@@ -41,14 +41,15 @@ from raysuite.spec.strategies import (
 # Which parts of the installation work: each is tried in its own process, with a deadline.
 
 _AT_ONCE = 2
-"""Number of parallel trials: each starts up to three processes, and a laptop should stay usable."""
+"""Number of parallel trials. It is small, because each trial starts up to three processes, and a
+laptop should stay usable."""
 
 
 class State(StrEnum):
     WORKS = "works"
     MISSING = "missing"
     SLOW = "slow"
-    """No answer in time, on a machine that is busy with other work."""
+    """The part did not answer in time, on a machine that is busy with other work."""
     BROKEN = "broken"
 
 
@@ -75,7 +76,8 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Findings in the order of the table, each as soon as all findings up to it are known."""
+    """Yield the findings in the order of the table, each as soon as it and all earlier findings are
+    known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -177,7 +179,8 @@ class PartMissingError(Exception):
 
 
 def expect(found: object, expected: object) -> None:
-    """Raise AssertionError if a part computed a wrong result; unlike `assert`, also under -O."""
+    """Raise AssertionError if a part computed a wrong result. Unlike `assert`, this also works
+    under `python -O`."""
     if found != expected:
         raise AssertionError(f"got {found}, expected {expected}")
 

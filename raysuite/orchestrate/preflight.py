@@ -1,4 +1,4 @@
-"""Check what a plan needs: optional parts, imports and the cluster's size."""
+"""Check the requirements of a plan: optional parts, imports and the cluster's size."""
 
 from __future__ import annotations
 

@@ -179,8 +179,8 @@ _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 def ending(joined: ExitStack) -> Iterator[None]:
     """Leave the cluster that `joined` holds, in a thread, in parallel with this context.
 
-    Releasing one of Ray's references while Ray shuts down would end the process: garbage is
-    collected before, and not during the shutdown.
+    Releasing one of Ray's references while Ray shuts down would end the process. So garbage is
+    collected before the shutdown, and not during it.
     """
     gc.collect()
     gc.disable()
@@ -284,8 +284,8 @@ def _initialize(**options: Any) -> None:
     """Start Ray, or join it, but keep this process's signal handlers.
 
     Ray's processes inherit a mask that blocks SIGTERM and SIGHUP. `timeout`, a closing terminal and
-    `scancel` send them to every process of the group or of the job step, but only the driver should
-    handle them, since workers need time for a checkpoint.
+    `scancel` send these signals to every process of the group or of the job step. Only the driver
+    should handle them, because workers need time for a checkpoint.
     """
     import ray
 
@@ -313,8 +313,8 @@ def _initialize(**options: Any) -> None:
 def interrupted_afterwards() -> Iterator[None]:
     """Delay the first Ctrl-C until the end of this context; a second one interrupts at once.
 
-    During Ray's start, KeyboardInterrupt may leave a lock of `logging` held, or an orphaned Ray
-    process.
+    A KeyboardInterrupt during Ray's start may leave an orphaned Ray process, or a lock of `logging`
+    that is never released.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -60,7 +60,7 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The best run by the primary metric, the first of equals; None if values are not
+    """The best run by the primary metric; of equally good runs, the first. None if values are not
     comparable."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs

@@ -54,7 +54,7 @@ def join_store(host: str, port: int) -> None:
 def decided(key: str, rank: int, decide: Any) -> Any:
     """Call `decide` on rank 0, and return its result, as plain data, on all ranks.
 
-    The other ranks wait, even for hours, during runs that need fewer ranks.
+    The other ranks wait for the result, for hours if a run does not need them.
     """
     if rank == 0:
         found = decide()

@@ -2,7 +2,7 @@
 script's run, whatever launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
-the end of the output. When a run has ended, all its processes are killed, even ranks that ignore
+the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
 SIGTERM, and their children.
 """
 
@@ -123,7 +123,8 @@ class Ended:
 
     logs: Sequence[RankLog]
     outputs: Sequence[bytes | bytearray]
-    """The end of each rank's output, and then of the launcher's, if there is one."""
+    """The tail of each rank's output, followed by the tail of the launcher's output if there is a
+    launcher."""
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
@@ -159,7 +160,8 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of an ended run into its journal, and its outputs' ends into files."""
+    """Write the Records of an ended run into its journal, and the tails of its outputs into
+    files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):
@@ -278,7 +280,8 @@ def _wait(
 
 
 class Stall:
-    """Detects when the ranks of a run stop taking steps, from a size that grows with the steps."""
+    """Detects that the ranks of a run take no more steps: a size that grows at each step, such as
+    that of the ranks' files, has stopped growing."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
@@ -320,11 +323,12 @@ def _exit(code: int) -> str:
 
 @contextmanager
 def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], int]]:
-    """Make the pipes; keep the end of what is written to each and to an additional pipe.
+    """Create the named pipes and one additional pipe, and keep the tail of the output written to
+    each.
 
-    Yields the contents by descriptor, in the order of the pipes, the additional one last; and the
-    descriptor for writing to the additional pipe. Large output neither fills a disk nor blocks a
-    writer.
+    Yields (contents, descriptor): the kept output by descriptor, in the order of the pipes and with
+    the additional pipe last, and the descriptor for writing to the additional pipe. Large output
+    neither fills a disk nor blocks a writer.
     """
     kept: dict[int, bytearray] = {}
     closed = threading.Event()

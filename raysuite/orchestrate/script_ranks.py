@@ -40,9 +40,9 @@ from raysuite.spec.script import numbers_of
 
 _POLL_S = 0.1
 _LOOK_S = 1.0
-"""Seconds between two queries of the store, which one process serves for all workers."""
+"""Seconds between two queries of the store. One process serves the store for all workers."""
 _CHUNK = 2**22
-"""Maximum bytes of a value in the store, which needs up to twice as much memory for it."""
+"""Maximum bytes of a value in the store, which needs up to twice as much memory for a value."""
 _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
 
 
@@ -161,7 +161,7 @@ class _Watch:
         self._store.compare_set("over", "", why)
 
     def why(self) -> str:
-        """The reason why all ranks have to end; empty if they need not."""
+        """The reason why all ranks have to end; empty while they do not have to."""
         return self._store.get("over").decode() if self._store.check(["over"]) else ""
 
     def until_ended(self, process: subprocess.Popen[bytes], file: Path) -> bool:

@@ -34,7 +34,7 @@ _AGENT_S = 1.0
 """Seconds from a signal until the head's agent, which may have received it too, has recorded it.
 `ray job stop` leaves a driver 3 s."""
 RESERVED_S = 3.0
-"""Seconds before the deadline that the driver reserves to end by itself."""
+"""Seconds before the deadline that the driver needs in order to end by itself."""
 
 
 class StopWatch:
@@ -53,7 +53,8 @@ class StopWatch:
         self._seen_at = 0.0
         """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
-        """Called when a person has ended the suite, because this process may be killed next."""
+        """Called as soon as a person has ended the suite, because this process may be killed soon
+        after."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()

@@ -32,7 +32,8 @@ from raysuite.train.stop_together import Stop
 # one after the other. The driver ends late, so it first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
-"""Seconds that the head may take to end after the first of its processes."""
+"""Longest time, in seconds, from the end of the first of the head's processes to the end of the
+last."""
 _CONNECT_S = 3.0
 _MEASURING_S = 120.0
 """Time limit in seconds for each of the two parts of the nodes' check, which take some seconds."""
@@ -97,7 +98,7 @@ def planned(results: Results) -> list[RunPlan]:
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Let failed runs start from the beginning. Old journals are kept beside the new ones. A new
-    journal begins with the result of the batch search, if there was a search."""
+    journal begins with the result of the run's batch search, if there was one."""
     from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
@@ -124,7 +125,7 @@ class Listener:
     say: Callable[[str], None] = lambda line: None
     """Called with a line of text, for example on nodes that are lost or join."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or the replacement for a run with a lost node."""
+    """Called with a new run: a sweep's trial, or a run that replaces a run with a lost node."""
 
 
 def run(

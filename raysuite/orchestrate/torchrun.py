@@ -42,7 +42,8 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, to check the user's network; empty: only the small network."""
+    """One plan per strategy, with the user's network to check; empty: only the small network is
+    checked."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
@@ -55,7 +56,9 @@ def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
 
 
 def _together(request: Request, pending: Sequence[int]) -> list[int]:
-    """The strategies that one launch can check: some frameworks read options once per process."""
+    """The first strategies in `pending` that one launch can check together. Some frameworks read
+    their options only once per process, so a launch checks at most one strategy with such
+    options."""
     settled = [n for n in pending if request.strategies[n].process_settings is not None]
     return list(pending[: pending.index(settled[1])] if len(settled) > 1 else pending)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raysuite.track.upload import ParentStatus
 
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
-"""Seconds after which records are first sent during runs, and minimum seconds between transfers."""
+"""Seconds until records are first sent during runs, and minimum seconds between two transfers."""
 _REST = 20.0
 """Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
@@ -55,8 +55,8 @@ class Tracking:
         prepare(self._uri)
 
     def ready(self) -> bool:
-        """Wait until MLflow is imported and its store is open. Return False if that takes too long;
-        the preparation then continues during the runs."""
+        """Wait until MLflow is imported and its store is open. If that takes too long, return
+        False; the import and the opening then continue during the runs."""
         self._preparing.join(self._patience_s)
         slow = self._preparing.is_alive()
         if slow:
@@ -68,9 +68,8 @@ class Tracking:
         return not slow
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
-        """Send the journals' new records, and wait for that. Return where MLflow shows them, or "".
-
-        `status`: the state of the suite, if its runs do not show it.
+        """Send the journals' new records, and wait until they are sent. Return where MLflow shows
+        them, or "". `status`: the state of the suite, if it does not follow from the runs.
         """
         from raysuite.track import sync
 

@@ -1,7 +1,7 @@
 """A Ray Train worker group whose processes do not join a process group when they start.
 
-The strategies join and leave process groups, run by run. So one group of processes serves a whole
-suite: PyTorch-DDP, Horovod and DeepSpeed, with different numbers of workers.
+The strategies join and leave process groups, run by run. So one group of processes can serve a
+whole suite, in which runs use PyTorch-DDP, Horovod and DeepSpeed, and different numbers of workers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Workers:
         self._halted, self._rests = threading.Event(), threading.Event()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Execute other runs from now on, with another deadline."""
+        """From now on, execute these runs, with this deadline."""
         self._recorder.follow(plans)
         self._keeper.follow(plans, deadline)
 

@@ -82,7 +82,8 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Decide on rank 0 whether to search: not after an error that would occur again."""
+    """Decide on rank 0 whether to search: no search is made after an error that would occur
+    again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -174,7 +175,8 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's place in a plan, also set as torchrun's variables; None if it has none.
+    """This worker's place in a plan, which is also set as torchrun's variables; None if the plan
+    does not use this worker.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -191,7 +193,8 @@ def place_of(plan: RunPlan) -> World | None:
 
 
 def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
-    """This worker's place in a plan, as torchrun's variables; None if it has none."""
+    """This worker's place in a plan, as torchrun's variables; None if the plan does not use this
+    worker."""
     context = ray.train.get_context()
     rank = context.get_world_rank()
     if rank >= plan.workers:

@@ -92,7 +92,7 @@ class Strategy(Protocol):
     """One way to make gradients equal on all ranks."""
 
     lossy: Lossy | None
-    """How the options make the arithmetic inexact on purpose; None if they do not."""
+    """How the options make the arithmetic inexact on purpose; None if the arithmetic is exact."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -205,8 +205,8 @@ class Engine(ABC):
         """
 
     def train(self, on: bool = True) -> None:
-        """Switch the layers, and an optimiser that averages the weights, to training mode, or with
-        `on` False to evaluation mode."""
+        """Switch the layers, and an optimiser that averages the weights, to training mode, or, if
+        `on` is False, to evaluation mode."""
         self.model.train(on)
         # torch's own optimisers lack these methods
         change = getattr(getattr(self, "optimizer", None), "train" if on else "eval", None)
@@ -247,7 +247,7 @@ class Engine(ABC):
 
     def norm(self, own: Sequence[Tensor]) -> Tensor:
         """The L2 norm of the whole network's gradients or weights, a scalar on all ranks. `own`:
-        those of this rank's model. All ranks must call this."""
+        the gradients or weights in this rank's model. All ranks must call this."""
         norm: Any = nn.utils.get_total_norm(own)
         whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return whole
@@ -267,7 +267,7 @@ class Engine(ABC):
         """Restore what `save` wrote."""
 
     def close(self) -> None:
-        """Free what the engine holds in addition to the model."""
+        """Free all memory that the engine holds in addition to the model."""
         self.compiler.close()
 
     @contextmanager
@@ -346,7 +346,8 @@ class TorchEngine(Engine):
         }
 
     def take_step(self) -> None:
-        """Update the weights with the synchronised gradients, unless any rank's overflowed."""
+        """Update the weights with the synchronised gradients, unless gradients overflowed on any
+        rank."""
         self.scale.decide()
         self.clip()
         self.update_weights()
@@ -433,8 +434,8 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Keep the plan's momentum, decay and other settings while a checkpoint is loaded.
 
-    A run may continue with other settings. The optimiser's state comes from the checkpoint, also if
-    it is stored among the settings, as LAMB's step count is.
+    A run may continue with other settings. The optimiser's state comes from the checkpoint, even
+    state that is stored among the settings, such as LAMB's step count.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

@@ -1,4 +1,5 @@
-"""The few collectives that the training loop itself needs, over the group of any strategy."""
+"""The few collectives that the training loop itself needs; they work over the process group of
+every strategy."""
 
 from __future__ import annotations
 
@@ -87,8 +88,9 @@ class TorchComm:
 
 
 def gather_plain(comm: Comm, value: Any) -> list[Any]:
-    """Every rank's plain data, exchanged as JSON and returned on all ranks. torch's collectives for
-    objects unpickle what they receive, and anybody who reaches Gloo's ports could send data."""
+    """Every rank's plain data, exchanged as JSON and returned on all ranks. torch's own collectives
+    for objects are not used: they unpickle what they receive, and anybody who can reach Gloo's
+    ports could send data."""
     content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = comm.all_gather(torch.tensor([len(content)])).flatten().tolist()
     row = torch.zeros(max(sizes), dtype=torch.uint8)
@@ -179,6 +181,6 @@ def shared_store(purpose: str, rank: int, size: int) -> Any:
 @cache
 def _environment_store(rank: int, size: int) -> Any:
     """The store from torchrun's environment variables, made once per process. Without torchrun,
-    rank 0 serves the store, and its port is then in use."""
+    rank 0 serves the store, so the store's port is then in use."""
     store, _, _ = next(iter(rendezvous("env://", rank, size)))
     return store

@@ -41,8 +41,8 @@ class Compiler:
         self.graphs += 1
 
     def cold(self) -> None:
-        """Make torch cache compiled code in a new folder until `close`: with a shared cache,
-        compile seconds of a run and its repeats would not be comparable."""
+        """Until `close`, make torch cache compiled code in a new folder. With a shared cache, the
+        compile seconds of a run and of its repeats would not be comparable."""
 
     def close(self) -> None:
         """Release the compiled graphs, which hold the model."""

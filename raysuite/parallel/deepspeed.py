@@ -230,7 +230,7 @@ class DeepSpeedEngine(Engine):
         return total
 
     def _diverge(self) -> None:
-        """Set the weights to NaN, as a step with non-finite gradients does.
+        """Set the weights to NaN, which is the effect of a step with non-finite gradients.
 
         DeepSpeed skips such a step even in fp32: in stage 3, and in stages 1 and 2 if it computes
         the norm of the gradients. The run would continue, and be timed, without updates.
@@ -291,8 +291,8 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Release two things that ZeRO-3 never releases (DeepSpeed 0.19): the whole model's entry on
-    DeepSpeed's stack of modules, and the keys of a cached method."""
+    """Release two references that ZeRO-3 keeps for ever (DeepSpeed 0.19): the entry of the whole
+    model on DeepSpeed's stack of modules, and the keys of a cached method."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (
         PartitionedParameterCoordinator as Coordinator,

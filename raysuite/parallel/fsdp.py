@@ -187,7 +187,8 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards, if it is in the first copy; further copies hold the same."""
+        """Write this rank's shards if the rank is in the first copy; the other copies hold equal
+        shards."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}
             torch.save(state, folder / f"engine-{self.world.rank}.pt")

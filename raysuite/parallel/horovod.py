@@ -31,8 +31,8 @@ all-reduces wait for the host (Horovod 0.28.1), so only profiled runs set this."
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
     """The HOROVOD_* variables of each rank; `hosts[r]` names the node of rank r.
 
-    local rank: the index among the ranks of one node. cross rank: the index among the ranks with
-    the same local rank, one per node.
+    local rank: the index among the ranks of one node. cross rank: the index among the ranks that
+    have the same local rank, of which each node has one.
     """
     seen: dict[str, int] = {}
     local = []
@@ -181,8 +181,8 @@ _both_given: dict[int, bool] = {}
 
 
 def _refuse_what_crashes(options: HorovodOptions) -> None:
-    """Raise UserError if Horovod 0.28.1 would crash (SIGSEGV): at a second start in a process, if
-    either start sets both tuning options."""
+    """Raise UserError if Horovod 0.28.1 would crash (SIGSEGV). It crashes at a second start in a
+    process if either start sets both tuning options."""
     before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
     if before or (now and before is not None):
         raise UserError(

@@ -36,7 +36,8 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""How long an ending process waits for the other processes; a failed process never arrives."""
+"""Seconds for which an ending process waits for the other processes; a failed process never
+arrives."""
 
 
 @cache
@@ -150,7 +151,8 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """As in torch's BatchNorm2d, only the batch's variance is biased, not the running one."""
+        """As in torch's BatchNorm2d, the variance of the batch is biased, but the running variance
+        is unbiased."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}
@@ -250,7 +252,8 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """The micro-batches' summed gradients as a vector, summed losses, and new statistics."""
+        """(gradients summed over the micro-batches, as one vector; summed losses; new running
+        statistics)."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 

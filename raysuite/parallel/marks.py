@@ -1,7 +1,7 @@
 """Marks an engine's communication for a profiler, where the framework's events do not show it.
 
-torch.distributed's collectives appear without marks. Marks are for waits: a rank that waits for a
-collective computes nothing, and no operator shows the wait.
+torch.distributed's collectives appear without marks. Marks are for waits, because no operator shows
+that a rank waits for a collective.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 _START = 2.0**8
-"""First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
+"""Initial scale. torch.amp.GradScaler starts with 2^16 on the mean loss; for a batch of 256
+samples, that is 2^8 per sample."""
 _GROW_AFTER = 2000
 """Steps without overflow before the scale doubles, as in torch.amp.GradScaler."""
 _SMALLEST = 1e-4
@@ -52,7 +53,7 @@ class LossScale:
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
         self.enabled = enabled
         self.factor = _START if enabled else 1.0
-        """The factor by which the gradient of one sample's loss is multiplied in 16 bits."""
+        """The factor by which, in 16 bits, the gradient of one sample's loss is multiplied."""
         self.skipped = 0
         """The number of steps with overflow since the start, or since a checkpoint was loaded."""
         self.shares = comm.size
@@ -81,8 +82,8 @@ class LossScale:
         return scaled
 
     def carry(self, of_global: float) -> None:
-        """Set the scale of coming gradients. Ranks without logits must call this before the
-        backward pass."""
+        """Set the scale of the gradients of the next backward pass. Ranks without logits must call
+        this before the backward pass."""
         self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:
@@ -159,7 +160,8 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore what `state` returned; a per-batch scale of older versions is ignored."""
+        """Restore the state that `state` returned; a scale per batch, as older versions wrote, is
+        ignored."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 

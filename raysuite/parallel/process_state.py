@@ -1,4 +1,4 @@
-"""Undoing what a run changes in its process, so that the next run starts like the first.
+"""Undo the changes that a run makes to its process, so that the next run starts like the first run.
 
 Frameworks change their process. DeepSpeed's stage 3 replaces `torch.nn.functional.linear`, torch
 chains a new exception hook at each group that is joined, and environment variables remain.

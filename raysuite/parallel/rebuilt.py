@@ -175,7 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """The padding of [b, H, W, C], equal on both sides as in torch, unlike TensorFlow's "same"."""
+    """The padding of [b, H, W, C]. It is equal on both sides, as in torch; TensorFlow's padding
+    "same" is not."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -299,8 +300,8 @@ class RebuiltEngine(Engine):
         of all micro-batches.
 
         `sizes` [a]: the number of samples in each micro-batch. `real` [a]: the number without
-        padding. `factor`: this rank's factor of the loss. `rates`: the learning rate of each group
-        of weights. `seeds` [a]: seeds of dropout.
+        padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the learning
+        rate of each group of weights. `seeds` [a]: the seeds of dropout for each micro-batch.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:

@@ -3,8 +3,8 @@
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
 The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
-decay, momentum and clipping are those of every other strategy. The arithmetic of the optimiser has
-torch's order: Keras's own momentum includes learning rates of earlier steps.
+decay, momentum and clipping are those of every other strategy. The optimiser computes as torch's
+does: in Keras's own optimiser, the momentum includes learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ class TensorFlowEngine(RebuiltEngine):
 
 
 class FitEngine(TensorFlowEngine):
-    """The same step as the `train_step` of a Keras model. Its `fit` runs in a thread, and takes the
-    next batch after each step."""
+    """The step of TensorFlowEngine, as the `train_step` of a Keras model. The model's `fit` runs in
+    a thread, and takes the next batch after each step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -381,6 +381,6 @@ class TensorFlow(RebuiltStrategy):
 
 
 class Keras(TensorFlow):
-    """The same averaging, but in Keras's training loop."""
+    """Gradients are averaged as by TensorFlow's strategy above, but in Keras's training loop."""
 
     engine = FitEngine

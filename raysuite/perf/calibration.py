@@ -31,8 +31,8 @@ from raysuite.records.statistics import t_quantile
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FORMAT = 2
-"""Version of the file's format. From version 2 on, gathers and scatters count half as many messages
-as before, and ZeRO-3 counts its bytes for each micro-batch."""
+"""Version of the file's format. From version 2 on, a gather or a scatter counts as half as many
+messages as in version 1, and the bytes of ZeRO-3 are counted for each micro-batch."""
 LEVEL = 0.9
 """Level of every prediction interval."""
 _LEAST_RUNS = 4
@@ -70,7 +70,8 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """The prediction of a fit without the runs of this batch size, as if the size were new."""
+    """The prediction for the run by a fit to the runs of all other batch sizes, as if this size
+    were new."""
 
 
 class Model(_Part):
@@ -79,9 +80,10 @@ class Model(_Part):
     costs: dict[str, float]
     """Term -> its cost."""
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """Covariance of the costs that are not zero, in units of `sigma` squared."""
+    """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs about predictions by fits that leave the run out."""
+    """Relative standard deviation of the runs from predictions; the fit for each prediction leaves
+    out the run."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -99,7 +101,7 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the logarithm. It combines the spread
+        """Half-width of the prediction interval at LEVEL, on the log scale. It combines the spread
         of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression Analysis",
         5.3)."""
         value = self.value(terms)
@@ -139,7 +141,8 @@ class Simulated(_Part):
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """The figures of ratios measured / simulated; None if there are too few for a spread."""
+        """Summarise the ratios measured / simulated; None if there are too few ratios for a
+        standard deviation."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -174,13 +177,14 @@ class Calibration(_Part):
     seconds: Model
     """Costs of an epoch's time."""
     bytes: Model | None
-    """Costs of the largest peak memory of a worker; None if too few runs measured it."""
+    """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs
+    measured it."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run: the median over runs, because runs share
     workers. 0 if device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
-    """Costs of an epoch's energy, of devices and hosts; None if the energy of some runs was not
-    measured."""
+    """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if the
+    energy of some runs was not measured."""
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
@@ -198,7 +202,8 @@ class Calibration(_Part):
     Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
     weights that are still needed."""
     pipelines: Simulated | None = None
-    """None if the calibration has too few pipelines: pipelines are then not predicted."""
+    """How well steps of pipelines are simulated; None if the calibration has too few pipelines,
+    which are then not predicted."""
 
     @property
     def processors(self) -> int:
@@ -296,7 +301,7 @@ class Calibration(_Part):
         return [*missing, f"{_LEAST_RUNS} pipelines"] if few else missing
 
     def outside(self, plan: Plan) -> list[str]:
-        """Quantities in which a plan is outside of the measured ranges."""
+        """The quantities of a plan that are outside of the measured ranges."""
         return [
             f"{name} {value:g}, measured: {each} of {what}"
             for what, values in quantities(plan).items()
@@ -490,7 +495,7 @@ def _fit_runs(
 
 
 def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
-    """Costs of the energy that was measured in every run: of devices, hosts, or both."""
+    """Fit the energy of those of devices and hosts whose energy was measured in every run."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],
@@ -550,7 +555,8 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Largest peak memory of a worker, in bytes: of its device, or on a CPU of its process."""
+    """Largest peak memory of a worker, in bytes: memory of its device, or of its process if it runs
+    on a CPU."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 
@@ -602,7 +608,7 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run's prediction from the runs with other labels."""
+        """Each run's prediction, by a fit to the runs with other labels."""
         found = fitted.copy()
         for label in set(labels):
             inside = np.array([each == label for each in labels])

@@ -77,8 +77,8 @@ def _size(facts: Plan) -> str:
 
 def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
-    options, without the sizes of buffers and the number of micro-batches, which enter the terms as
-    quantities."""
+    options, without buffer sizes and the number of micro-batches, because these are quantities of
+    the terms."""
     strategy = plan["spec"]["strategy"]
     sizes = ["bucket_mb", "micro_batches"]
     if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone
@@ -163,8 +163,8 @@ def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
 
 
 def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
-    """Quantities of the energy of `seconds` seconds, by term: power of each node and each
-    worker."""
+    """The quantity of each term of the energy used in `seconds` seconds; the terms are the power of
+    each node and of each worker."""
     workers = int(plan["workers"])
     nodes = math.ceil(workers / workers_per_node)
     return {"node/all": nodes * seconds, f"worker/{plan['device']}": workers * seconds}

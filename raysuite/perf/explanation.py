@@ -37,7 +37,8 @@ length."""
 
 
 _NAMED = 0.05
-"""The slowest rank of a script is named if waiting for it takes at least this share of the time."""
+"""The slowest rank of a script is named if the other ranks wait for it for at least this share of
+the time."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Explained:
     """The sources of the shares."""
 
     def limit(self, term: Term) -> float | None:
-        """Throughput without this term; None for computation, without which nothing is trained."""
+        """Throughput if this term took no time; None for computation, which cannot be left out."""
         if term in ("computation", "computation or communication"):
             return None
         left = 1 - self.shares[term]
@@ -188,8 +189,8 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
-    """Shares from rows that differ in one key: a step's overhead from another batch size, and the
-    loss relative to the baseline with fewer workers."""
+    """Shares that are computed from rows that differ in one key: the overhead of a step, from a row
+    with another batch size, and the lost efficiency, from the baseline with fewer workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
@@ -215,7 +216,8 @@ def _steps_by_batch(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 
 def _without_batch(row: Row) -> str:
-    """A key that is equal for rows that differ only in their batch and what may depend on it."""
+    """A key that is equal for rows that differ only in their batch and in keys that may depend on
+    the batch."""
     spec = row.runs[0].plan["spec"]
     left_out = ("global_batch", "batch_per_worker")
     training = {key: each for key, each in spec["training"].items() if key not in left_out}

@@ -104,8 +104,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Prediction interval of a sum of terms, whose quantities have an uncertainty of `width` on the
-    logarithm."""
+    """Prediction interval of a sum of terms. On the log scale, their quantities have an uncertainty
+    of `width`."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)

@@ -35,7 +35,8 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Relative to the fastest candidate with one worker and this batch; None if there is none."""
+    """Efficiency relative to the fastest candidate with one worker and this batch; None if there is
+    no such candidate."""
     rank: int
     """Place from 1; equal for candidates with indistinguishable predictions."""
 
@@ -65,8 +66,8 @@ def rank(
     for a limit is unknown is left out.
 
     A candidate has the same place as the first better candidate whose prediction interval includes
-    its figure. Part of the errors is common to all candidates, so there may be more ties than
-    necessary, but not fewer.
+    its figure. Part of the errors is common to all candidates, so some ties may be unnecessary, but
+    no tie is missing.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

@@ -5,11 +5,11 @@ numbers of workers W and nodes N. The sum is multiplied by an unknown drift and 
 
     t(W, N) = sum of c_k x_k(W, N) * exp(drift(log2 W)) * exp(noise)
 
-The drift is a random walk over doublings of the workers, 0 at the fewest. It models effects that
-have no term, such as slower upper levels of a network, and makes intervals grow with the distance
-from the measured numbers. Coefficients, the drift's step and the noise have log-normal priors
-(`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler with stretch moves
-(Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
+The drift is a random walk over doublings of the workers; it is 0 at the smallest number of workers.
+It models effects that have no term, such as slower upper levels of a network, and makes intervals
+grow with the distance from the measured numbers. Coefficients, the drift's step and the noise have
+log-normal priors (`TERMS`, `DRIFT`, `NOISE`), and their posterior is drawn by an ensemble sampler
+with stretch moves (Goodman and Weare 2010, https://doi.org/10.2140/camcos.2010.5.65).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ DRIFT = Prior(0.03, 0.7)
 NOISE = Prior(0.02, 0.7)
 """Standard deviation of the logarithm of a measured time."""
 TOLD = 0.8
-"""Share of the prior's deviation: a coefficient whose logarithm keeps a larger deviation is not
-determined by the measurements."""
+"""A coefficient is not determined by the measurements if the deviation of its logarithm stays above
+this share of the prior's deviation."""
 
 
 class Point(NamedTuple):
@@ -108,7 +108,7 @@ class Point(NamedTuple):
     workers: int
     nodes: int
     throughput: float
-    """Throughput of all workers, in any unit that is the same throughout a series."""
+    """Throughput of all workers; any unit, but one unit for a whole series."""
     batch: float = 0.0
     """Global batch; 0 means that it is proportional to the workers."""
 
@@ -205,8 +205,8 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
-    """The measurement with the most workers, and its prediction from the others; None if there are
-    too few others."""
+    """The measurement with the most workers, and its prediction from the other measurements; None
+    if these are too few."""
     known = sorted(points)
     largest = known[-1]
     others = [each for each in known if each.workers < largest.workers]
@@ -236,7 +236,8 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error of the largest number's prediction from the others; None: not validated."""
+    """Relative error with which the other measurements predict the one with the most workers; None:
+    not validated."""
 
     @property
     def words(self) -> str:
@@ -356,7 +357,8 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series separates; others are 0 or proportional to computation."""
+    """The terms that a series can separate; all other terms are 0, or proportional to
+    computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(

@@ -2,7 +2,7 @@
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.
-Identical workers share one lane with a count: a million workers need as many tasks as two.
+Identical workers share one lane with a count, so a million workers need no more tasks than two.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Network(BaseModel):
     """Number of nodes that are connected without taper; None: all. A group is a cell of DragonFly+,
     or the nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
-    """Share of `between`'s rate that is left when all workers send out of their group."""
+    """Share of the rate of `between` that each worker has when all workers send out of their
+    group."""
     group_latency_us: float = Field(default=0.0, ge=0)
     """Latency that is added to a message that leaves its group."""
 
@@ -168,8 +169,8 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(value of `done` at the task's end, index of the task). `done` is the work that a lane
-    without waits would have completed."""
+    """(value of `done` at which the task ends, index of the task). `done` is the work that a lane
+    that never waits would have completed."""
     sending: list[tuple[float, int]] = []
     """(value of `now` at the task's end, index of the task)."""
 
@@ -218,8 +219,8 @@ class Layer:
     gradient_bytes: float = 0.0
     output_bytes: float = 0.0
     unit: int = OUTSIDE
-    """Number of the unit with which its weights are gathered. Layers outside of all units are
-    gathered once for both passes."""
+    """Number of the unit with which the layer's weights are gathered. Layers outside of all units
+    are gathered once for both passes."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ def data_parallel(
     the last layer on (in the last backward pass or in each backward pass), and the update. If
     weights are sharded, the weights of a bucket are gathered while the previous bucket's layers
     compute: for each micro-batch, or only for the first one if the layer is small. Workers wait
-    `load_s` for each micro-batch. During the step, storage delivers the next step's samples in
-    `storage_s`.
+    `load_s` seconds for each micro-batch. During the step, storage delivers the samples of the next
+    step in `storage_s` seconds.
     """
     step = _DataParallel(layers, crowds, network, reductions, jitter)
     if storage_s:
@@ -306,7 +307,7 @@ class _DataParallel:
         self._sizes: Mapping[int, float] = self.held
         self._gathered: dict[int, int] = {}
         self._done: list[list[int]] = []
-        """One list for each segment that was passed: its last task in each lane."""
+        """For each finished segment, a list of its last task in each lane."""
         self._beside = 2 if reductions.overlap else 1
 
     def add(
@@ -372,8 +373,8 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """The layers from the last to the first, divided into segments where their gradients fill a
-    bucket, or by unit; each segment with the number of its bucket."""
+    """The layers from the last to the first, divided into segments: where their gradients fill a
+    bucket, or by unit. Each segment has the number of its bucket."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -465,8 +466,8 @@ def pipeline_step(
     pace: Pace = lambda _: 1.0,
     epoch: float = math.inf,
 ) -> Step:
-    """A step from an empty pipeline to an empty one. For an asynchronous schedule, whose pipeline
-    is emptied after each epoch, the mean over the `epoch` steps of an epoch."""
+    """A step that begins and ends with an empty pipeline. An asynchronous schedule empties the
+    pipeline only after each epoch; its step is the mean over the `epoch` steps of an epoch."""
 
     def simulated(steps: int) -> Step:
         return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace)
@@ -492,8 +493,9 @@ class Step:
     events: list[Event] = field(repr=False)
     seconds: float
     shares: dict[str, float]
-    """Shares of the step on the busiest device lane: computation, overhead, loader, and the rest,
-    which is exposed communication (with storage, if that takes longest) or a pipeline's bubble."""
+    """Shares of the step on the busiest device lane: computation, overhead, loader, and the rest.
+    The rest is exposed communication (including storage, if that takes longest), or a pipeline's
+    bubble."""
 
     @classmethod
     def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:

@@ -19,7 +19,7 @@ class Validation(NamedTuple):
     median: float
     p90: float
     page: str
-    """A file of benchmarks/results; a test compares it with these figures."""
+    """A file of benchmarks/results with these figures; a test compares the two."""
 
     @property
     def words(self) -> str:

@@ -29,7 +29,7 @@ class NothingFitsError(RunError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The candidates for the micro-batch, ascending, and why there are no larger ones."""
+    """The candidates for the micro-batch, ascending, and why there are no larger candidates."""
 
     sizes: tuple[int, ...]
     bound: Literal["at_most", "samples", "batch"]
@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the number of micro-batches, which trials determine."""
+    """The key of the spec that sets the number of micro-batches, which trials determine."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -150,9 +150,9 @@ class Search:
     def _next_timing(self) -> tuple[Stage, int] | None:
         """The next size to time, round by round.
 
-        The first round goes down from the largest size, as a size that fits on single ranks may not
-        fit in full steps. Later rounds alternately go up and down, so that a drift of the machine
-        affects all sizes equally.
+        The first round begins with the largest size and goes down, because a size that fits on
+        single ranks may not fit in full steps. Later rounds alternately go up and down, so that a
+        drift of the machine affects all sizes equally.
         """
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
@@ -232,7 +232,7 @@ def same_search(plan: RunPlan) -> str:
     """A key that is equal for plans that can share one search: plans that differ only in their
     repeat, learning rate or loader.
 
-    A search trains on random images, so that only their number and shape matter.
+    Because a search trains on random images, only their number and shape matter.
     """
     spec = plan.spec
     training = spec.training.model_dump(mode="json")

@@ -146,12 +146,12 @@ def _as_tensors(spec: ExperimentSpec) -> bool:
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
-"""Default facts of data sets that are in no table: the spec gives the image size."""
+"""Default facts of data sets that are in no table; the spec gives their image size."""
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Why the spec's data set cannot be read, as far as its files show, or does not fit the
-    training."""
+    """Mistakes: why the spec's data set cannot be read, as far as its files show, or why it does
+    not fit the training."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))
     if not isinstance(found, str) or not found:

@@ -24,7 +24,7 @@ def accumulation(spec: ExperimentSpec) -> int:
     """Micro-batches per optimiser step, set by `training.accumulate` or by the strategy's own
     option.
 
-    1 if trials will find the number, as it does not change the batch.
+    1 if trials will find the number, because it does not change the batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -69,7 +69,7 @@ _OF_CLASSES = {
     "sampler": "shuffled",
     "target_accuracy": None,
 }
-"""Keys of `training` that are only for classification, with their defaults."""
+"""Keys of `training` that apply only to classification, with their defaults."""
 
 
 def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -31,7 +31,7 @@ class LoadingPlan(BaseModel):
     batch: int
     """Images of a batch."""
     seconds: float
-    """Wall clock of one timing, if `images` is None."""
+    """Seconds of wall clock of one timing, if `images` is None."""
     images: int | None
     """Images of one timing; None: as many as are loaded in `seconds`."""
     repeats: int
@@ -57,7 +57,7 @@ def checked_data(block: dict[str, Any]) -> DataOptions:
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """Counts of the data set on disk. Raises SpecError if it cannot be read."""
+    """Counts of the data set on disk. Raises SpecError if the data set cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -72,7 +72,8 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """Blocks of loaders that are given by name or as blocks. Raises UserError for anything else."""
+    """The option blocks of loaders that are given by name or as a block. Raises UserError for
+    anything else."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -100,8 +101,8 @@ def candidates(
     """Each block with each number of threads or processes, then the limits for these numbers:
     decoding alone, and reading alone.
 
-    A block that already sets such a number is used once. Raises UserError for options that a loader
-    does not have.
+    A block that sets its number of threads or processes is used only once. Raises UserError for
+    options that a loader does not have.
     """
     found: dict[str, Candidate] = {}
     for block in blocks:

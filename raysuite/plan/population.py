@@ -21,7 +21,8 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws until values are valid; after that the source's values are taken."""
+"""Largest number of draws of new values; if none of them is valid, the source's values are
+taken."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of trials that count as the best of a population; as many count as the worst."""
+    """Number of trials that count as the best of a population; the same number of trials count as
+    the worst."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 

@@ -95,7 +95,8 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """Sort key: runs that can share workers become adjacent; small world sizes come first."""
+    """A sort key that makes runs adjacent if they can share workers, and puts small world sizes
+    first."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
@@ -269,7 +270,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
 
 
 def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
-    """The spec for this number of workers; None if it does not divide the batch."""
+    """The spec for this number of workers; None if the number does not divide the batch."""
     spec, batch = plan.spec, plan.global_batch
     fewest = math.ceil(batch / (workers * plan.micro_batch))
     rounds = (n for n in range(fewest, batch // workers + 1) if batch % (workers * n) == 0)

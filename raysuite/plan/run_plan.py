@@ -48,8 +48,8 @@ class RunPlan(BaseModel):
     peak_lr: float
     """Learning rate after warm-up and scaling."""
     memory_format: Literal["channels_last", "contiguous"] = "contiguous"
-    """Memory format of images and convolutions, with `auto` resolved. Absent in plans of earlier
-    versions, which were all contiguous."""
+    """Memory format of images and convolutions, with `auto` resolved. Plans of earlier versions
+    lack this field; their format was always contiguous."""
 
     @property
     def undecided(self) -> bool:

@@ -26,8 +26,9 @@ class Reached(NamedTuple):
 
 @cache
 def aach2023() -> dict[str, list[Point]]:
-    """Aach et al. 2023, Table 2, by network and loader. All GPUs do equal computation in a step, so
-    throughput is proportional to the number of GPUs times their share of computation in percent."""
+    """Aach et al. 2023, Table 2, by network and loader. All GPUs do the same amount of computation
+    in a step, so throughput is proportional to the number of GPUs times the share of computation
+    (in percent) in their time."""
     found: dict[str, list[Point]] = {}
     for each in published("aach2023").values:
         if each.quantity == "share_computation" and each.workers and each.value:

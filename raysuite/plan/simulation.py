@@ -85,7 +85,7 @@ def step_of(
     throughput of a single worker.
 
     `storage`: images, samples or tokens per second that storage delivers to all workers together;
-    this limits data parallelism, as the next batch is delivered during the step.
+    this limits data-parallel steps, because the next batch is delivered during a step.
     """
     data, pace = plan.model_dump(mode="json"), partial(_pace, plan.workers, 0.0)
     update = load = 0.0
@@ -234,7 +234,7 @@ class _Counted(NamedTuple):
     blocks: Sequence[Any] = ()
     """The blocks of a pipeline's network."""
     ends: Sequence[int] = ()
-    """For each block, the number of layers up to its end."""
+    """For each block, the number of the network's layers up to the block's end."""
     sent: Sequence[int] = ()
     """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
@@ -280,8 +280,8 @@ def beside_training(
 ) -> tuple[float, float]:
     """Seconds of a run's validations and of its start.
 
-    There is one validation after each epoch; its passes take as long as forward passes in training.
-    The start is 0 without a calibration.
+    There is one validation after each epoch. A pass of it takes as long as a forward pass in
+    training. The start is 0 without a calibration.
     """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
     each = FORWARD_SHARE * computing * plan.dataset.val_samples

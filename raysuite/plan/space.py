@@ -73,7 +73,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near `value`: times one of `factors`, within the range, or a neighbour in a list."""
+    """A value near `value`: `value` times one of `factors`, kept within the range, or a neighbour
+    in a list."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -90,7 +91,8 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """The step nearest to `wanted` among the steps on its side of `value`; `value` without any."""
+    """The step nearest to `wanted`, among those steps that lie on the same side of `value` as
+    `wanted`; `value` if there are none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 

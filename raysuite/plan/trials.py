@@ -54,7 +54,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
     """Specs in which each end of a range and each listed value occurs once, while other keys are
-    fixed, so that every possible block is in a spec. Raises SpecError if one is invalid."""
+    fixed, so that every possible block is in a spec. Raises SpecError if one of the specs is
+    invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
@@ -210,7 +211,8 @@ TRIALS = "search.trials"
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
-    Raises UserError if the sweep cannot have more trials, or if the number is no larger.
+    Raises UserError if the sweep cannot have more trials, or if the wanted number is not larger
+    than the present one.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":

@@ -16,7 +16,8 @@ from raysuite.records.statistics import Stat, compared, summarize
 from raysuite.units import human_bytes
 
 NEAR = 0.95
-"""The fastest size is the smallest with at least this share of the highest mean throughput."""
+"""The size that counts as fastest is the smallest size with at least this share of the highest mean
+throughput."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
@@ -38,7 +39,7 @@ class BatchTried(BaseModel):
     limit_bytes: list[int] = []
     """Memory that a worker may use."""
     images_per_second: float | None = None
-    """Throughput over all workers, of the steps after a warm-up; None if it was not timed."""
+    """Throughput over all workers in the steps after a warm-up; None if the size was not timed."""
     message: str = ""
     """Why the size does not fit."""
 
@@ -80,7 +81,7 @@ class TriedFile:
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """The trials that have ended, and the trial that has begun but not ended, if any."""
+        """(trials that have ended, trial that has begun but not ended or None)."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):
@@ -123,12 +124,13 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """The trials in order."""
     seconds: float
-    """Duration of the search and of the workers' start; part of the cost of a sweep's trial."""
+    """Seconds that the search and the start of its workers took; they are part of the cost of a
+    sweep's trial."""
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes whose mean throughput differs from the chosen size's by more than NEAR allows, but
-        perhaps by noise alone."""
+        """Sizes whose mean throughput differs from that of the chosen size by more than NEAR
+        allows, although the difference may be noise."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:

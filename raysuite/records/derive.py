@@ -87,14 +87,17 @@ class Shares:
 
     computation: list[float]
     communication: list[float]
-    """Share in which a collective is under way, whether or not the worker also computes."""
+    """Share of the time in which a collective is in progress, whether or not the worker computes
+    meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """Share in which the loop waits for its loader, whether or not the device computes."""
+    """Share of the time in which the training loop waits for its loader, whether or not the device
+    computes meanwhile."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication; other ranks also wait for this rank."""
+    """The rank with the least exposed communication. The exposed communication of other ranks
+    includes waiting for this rank."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -182,7 +185,7 @@ class RunFigures:
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
     stopped: RunStopped | None = None
-    """How the last attempt ended, if it was asked to stop."""
+    """The stop of the last attempt, if that attempt was asked to stop; else None."""
     attempts: int = 1
     """Number of times that the run was started or resumed."""
     batch: BatchFound | None = None
@@ -235,8 +238,8 @@ class RunFigures:
 
     @property
     def epoch_units(self) -> int:
-        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch, as a
-        plan does not know their number for the user's own samples."""
+        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch,
+        because a plan does not contain their number for the user's own samples."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 
@@ -419,7 +422,8 @@ def _growth(end: RunFinished) -> int:
 
 
 def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
-    """A figure from the run's end; None without an end, or if its lists are empty or unequal."""
+    """A figure from the Record of the run's end; None if there is no such Record, or if its lists
+    are empty or of unequal length."""
     if finished is None:
         return None
     try:

@@ -54,7 +54,8 @@ FAILED: dict[FailReason, str] = {
     "diverged": "diverged",
     "damaged": "journal damaged",
 }
-"""Reason for a run's failure -> its text; an error has a message instead."""
+"""Reason for a run's failure -> text for the reason. The reason `error` has no text, because the
+exception's message is used."""
 
 
 class RunFinished(RecordBase):
@@ -64,8 +65,8 @@ class RunFinished(RecordBase):
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; shared workers still hold the libraries of
-    earlier runs."""
+    """Per worker: resident memory when this run began; workers that earlier runs used still hold
+    the libraries of those runs."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
@@ -75,7 +76,8 @@ class RunFinished(RecordBase):
     classes: ClassFigures | None = None
     """Figures by class of the last validation; None for more than 1,000 classes."""
     seconds: float
-    """Wall clock of the whole run, except a profile, whose cost is recorded separately."""
+    """Seconds of wall clock of the whole run, without a profile, whose duration is recorded
+    separately."""
     first_step_seconds: float
     """Seconds from the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
@@ -118,8 +120,8 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, as other trials do better. This is no failure: the
-    run's results count."""
+    """A sweep's scheduler ended the run early, because other trials are better. This is no failure:
+    the run's results count."""
 
     kind: Literal["run_pruned"] = "run_pruned"
     by: str
@@ -127,10 +129,10 @@ class RunPruned(RecordBase):
     epoch: int
     """The last epoch that the run finished, counted from 0."""
     value: float | None
-    """The value of the goal by which the run was compared; None if there was none."""
+    """The run's value of the goal, by which it was compared; None if the run had no value."""
     message: str = ""
     settled: bool = False
-    """Whether the driver wrote this Record, maybe much later, as the workers were lost."""
+    """Whether the driver wrote this Record, possibly much later, because the workers were lost."""
 
     @property
     def words(self) -> str:

@@ -24,7 +24,7 @@ class Point:
 
     folder: str
     time: float
-    """When its first run began, in seconds since 1970."""
+    """When the first run of the folder began, in seconds since 1970."""
     version: str
     commit: str
     """Commit of raysuite's own code; empty if unknown."""
@@ -33,7 +33,8 @@ class Point:
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Throughput from this folder on relative to earlier folders; None without a change here."""
+    """Ratio of the throughput from this folder on to the throughput in earlier folders; None if
+    there is no change at this folder."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for changes at one place; the rest is for stretches."""
+"""Share of the error probability that is used for changes at one place; the rest is used for
+stretches between two places."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -139,9 +141,10 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch that differs most from the points before and after it taken
-    together, such as a regression that was repaired. Empty if none is significant over all
-    stretches (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the stretch that differs most from all other points, those before and after
+    it taken together. Such a stretch is, for example, a regression that was repaired. Empty if no
+    stretch is significant when all stretches are tested (circular binary segmentation: Olshen et
+    al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

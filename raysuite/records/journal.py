@@ -190,7 +190,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: tuple[Path, set[str]] | None = None
-        """The file that plans are added to, and the run ids in it and in plan.json."""
+        """The file to which plans are added, and the run ids in this file and in plan.json."""
 
     @classmethod
     def create(cls, parent: Path) -> Results:
@@ -234,7 +234,7 @@ class Results:
             raise _damaged(added, error) from error
 
     def state_of_plans(self) -> list[tuple[str, int, int]]:
-        """A value that changes whenever a plan is added or written."""
+        """A value that changes whenever a plan is added, or plan.json is written."""
         found = []
         for file in sorted(self.folder.glob("plan*.json*")):
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile

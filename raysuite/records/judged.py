@@ -42,7 +42,8 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Completed epochs of a run that waits for a PBT step; None if it does not wait."""
+    """Number of completed epochs of a run that waits for a PBT step; None if the run does not
+    wait."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
 

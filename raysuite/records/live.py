@@ -56,7 +56,8 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Number of the epoch, and the images done after each step, starting with 0."""
+        """Number of the epoch, and for each number of steps, from 0 on, the images that are then
+        done."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -121,7 +122,7 @@ def live_file(journal: Path) -> Path:
 
 
 def live_position(file: Path) -> LivePosition | None:
-    """The position that was written last; None if there is none."""
+    """The position that was written last; None if no position is stored."""
     try:
         return LivePosition.model_validate_json(file.read_bytes())
     except (OSError, ValidationError):

@@ -74,7 +74,8 @@ class Material(_Fact):
     augment: str
     """The random augmentation of each training image."""
     read_before: bool
-    """Whether all images were read once before the first timing, and fit in the page cache."""
+    """Whether all images were read once before the first timing, because they fit in the page
+    cache."""
 
 
 class LoadingBench(_Fact):
@@ -115,10 +116,10 @@ class LoadingRow:
     cores: Stat | None
     """Processor seconds per second: the number of cores that the candidate keeps busy."""
     others: Stat | None
-    """Cores that everything else on the machine kept busy meanwhile."""
+    """Number of cores that all other processes of the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput relative to decoding alone with as many threads."""
+    """Throughput relative to decoding alone with the same number of threads."""
     of_reading: Ratio | None
     failure: str
 

@@ -34,10 +34,10 @@ Unit = Literal[
     "",
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
-"""How repeats are reduced. mean: the mean of the runs whose times count; share: the same for a
+"""How repeats are reduced. mean: the mean of the runs whose times count; share: this mean, for a
 share in [0, 1]. accuracy: the mean of runs whose metrics count, with the interval of a finite
-validation set. learnt: the mean of runs whose metrics count; all: the same, but None if one of them
-lacks the value, as the mean of the rest would be biased."""
+validation set. learnt: the mean of runs whose metrics count. all: like learnt, but None if one of
+these runs lacks the value, because the mean of the other runs would be biased."""
 Table = Literal["variants", "costs", ""]
 
 
@@ -53,7 +53,8 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; None: the attribute of that name, of the run or of its costs."""
+    """Computes a run's value; None: the value is the attribute `name` of the run or of its
+    costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
     """Whether the value is withheld unless the gate was passed."""
@@ -100,8 +101,8 @@ class Metric:
 
 
 def _of_steps(name: str, title: str, unit: Unit, note: str, request: str = "") -> Metric:
-    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if it
-    is measured only on request."""
+    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if the
+    figure is measured only on request."""
     return Metric(
         name,
         title,
@@ -134,7 +135,7 @@ def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
 
 
 def _all_epochs(run: RunFigures) -> float | None:
-    """Training time of all epochs; None for a script, which counts its own epochs."""
+    """Training time of all epochs in seconds; None for a script, which has its own epochs."""
     if run.epoch_seconds is None or script_name(run.plan):
         return None
     return run.epoch_seconds * int(run.plan["spec"]["training"]["epochs"])

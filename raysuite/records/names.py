@@ -17,7 +17,8 @@ Plan = dict[str, Any]
 
 
 def task_of(plan: Plan) -> TaskFacts:
-    """The declarations of a plan's task; plans of classification omit these."""
+    """The declarations of a plan's task. Plans of classification omit them, so the declarations of
+    classification are the default."""
     return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
 
 
@@ -123,7 +124,8 @@ def work_key(plan: Plan) -> str:
     same images.
 
     The path and the format of a named data set are left out, so that formats can be compared. The
-    number of images is included, as different images may have the same name.
+    number of images is part of the key, because data sets with different images may have the same
+    name.
     """
     if script := script_name(plan):
         return json.dumps({"script": script})
@@ -137,7 +139,8 @@ def work_key(plan: Plan) -> str:
 
 
 def work_name(plan: Plan) -> str:
-    """`resnet20 on digits`: the work that all variants of one comparison do."""
+    """`resnet20 on digits`: model and data set, which are equal for all variants of a
+    comparison."""
     if script := script_name(plan):
         return script
     data = plan["spec"]["data"]
@@ -150,8 +153,8 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, its values of the keys in which the plans' work differs although no matrix
-    names these keys: the plans were made from different specs.
+    """For each plan, {key: its value} of the keys in the blocks of _WORK that differ between the
+    plans and are in no plan's matrix. Such keys differ when the plans come from different specs.
 
     `found`: keys whose values were found by a batch search. The format of a data set on disk is
     left out, and so is the path of a data set known by name.

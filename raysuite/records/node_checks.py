@@ -1,4 +1,4 @@
-"""The node check before a training: the figures of each node, and which nodes are slow."""
+"""The node check before training: the figures of each node, and which nodes are slow."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ FEWEST = 3
 """With fewer nodes, no node is reported as slow: if two nodes differ, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
-"""Used for fewer than eight nodes, as their median absolute deviation is unreliable: with three
-nodes it is the difference of two of them."""
+"""Bound for fewer than eight nodes, whose median absolute deviation is unreliable: with three nodes
+it is the difference between two of them."""
 _FEW = 8
 _OWN_DEVIATIONS = 3.0
-"""Bound in standard deviations of a node's own tries."""
+"""Bound in standard deviations between the tries of one node, pooled over all nodes."""
 _LEAST = 0.2
-"""Smallest bound on the logarithm: equal nodes differ by some percent, even if the median absolute
+"""Smallest bound, on the log scale: equal nodes differ by some percent, even if the median absolute
 deviation of a few of them is smaller by chance."""
 _AGAIN = 5
 _TO_SIGMA = 1.4826
@@ -109,12 +109,13 @@ _TO_SIGMA = 1.4826
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """Figures whose logarithm is below all nodes' median by more than the largest of three bounds:
-    0.2, five robust standard deviations (two for fewer than eight nodes), and three standard
-    deviations of a node's own tries. Empty for fewer than three nodes.
+    """The slow figures: those that are, on the log scale, below the median of all nodes by more
+    than a bound. The bound is the largest of 0.2, five robust standard deviations (two for fewer
+    than eight nodes), and three times the standard deviation between the tries of one node, pooled
+    over all nodes. Empty for fewer than three nodes.
 
-    Logarithms compare factors, as other programs slow a node by a factor. By plain differences,
-    the fastest of three nodes can be as far from the median as a slow one.
+    The log scale is used because other programs slow a node by a factor. On a linear scale, the
+    fastest of three nodes can be as far from the median as a slow node.
     """
     found = []
     deviations = _DEVIATIONS_OF_FEW if len(rows) < _FEW else _DEVIATIONS
@@ -148,7 +149,8 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """The best of each figure of a node over its tries, and the spread of the tries."""
+    """A node's figures: the best value of each figure over the tries, and the spread over the
+    tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

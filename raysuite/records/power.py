@@ -33,9 +33,8 @@ def counter_name(number: float) -> str:
 
 
 def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
-    """The energy use of several consecutive stretches of training, each given with its seconds.
-
-    None if a stretch is unknown, or was on other devices or hosts.
+    """The total energy use of consecutive parts of a training, each given with its seconds. None if
+    the energy of a part is unknown, or if a part ran on other devices or hosts.
     """
     uses, seconds = [use for use, _ in parts if use is not None], [each for _, each in parts]
     if not uses or len(uses) < len(parts):
@@ -68,7 +67,7 @@ def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
     """The sum over distinct names: a counter that several workers share counts once.
 
     Workers read a shared counter at different times; the largest reading counts. None if a reading
-    is unknown, as a partial sum would be too small.
+    is unknown, because a partial sum would be too small.
     """
     known: dict[str, float] = {}
     for name, each in zip(names, joules, strict=True):

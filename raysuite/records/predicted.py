@@ -40,7 +40,7 @@ class RunPredicted(RecordBase):
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch, for the devices and hosts in the calibration."""
+    """Energy of an epoch in joules, of those of devices and hosts that the calibration covers."""
     memory_bytes: Interval | None = None
     """Largest peak memory of a worker."""
     speed_up: Interval | None = None
@@ -51,8 +51,10 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities in which the run is outside of the calibrated range: intervals do not hold."""
+    """Quantities in which the run is outside of the calibrated range. If there are any, the
+    intervals do not hold."""
     validated: str = ""
-    """How far predictions of this kind were from measurements, or that none has been compared."""
+    """As text: how far predictions of this kind were from measurements, or that no such prediction
+    has been compared."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -76,7 +76,8 @@ class Row:
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None relative to a row with as many workers."""
+    """E = S * workers of the baseline / workers; None if the baseline has as many workers as the
+    row."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
     workers; None without other such rows."""
@@ -92,7 +93,8 @@ class Row:
     """Whether a script trains more or fewer parameters than its baseline; if so, there is no
     speed-up."""
     break_even: Ratio | None = None
-    """Steps after which torch.compile has saved its own time; None if steps are no shorter."""
+    """Number of steps after which the time that torch.compile has saved equals the time that it
+    took; None if steps are not shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
     """Computes all ratios of throughputs above."""
 
@@ -103,7 +105,7 @@ class Row:
         raise AttributeError(f"a Row has no {name!r}")
 
     def over(self, base: Row) -> Ratio | None:
-        """Throughput of this row / that of another row of the same report."""
+        """Throughput of this row / throughput of another row of the same report."""
         return self.ratios(self, base) if self.ratios else None
 
     @property
@@ -199,9 +201,9 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
     else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
-    other `baseline` is a row's name, or a part of it such as `single`: each row is then relative to
-    the match with the same work that is most like the row (first in options, then loader, then
-    strategy).
+    other `baseline` is a row's name, or a part of a name such as `single`. A row's baseline is
+    then, among the rows with this name and with the row's work, the one that is most like the row
+    (first in options, then loader, then strategy).
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -246,7 +248,8 @@ def same_work(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 class Ratios:
-    """Ratios of throughputs. A pair of rows has the same interval wherever it is reported.
+    """Ratios of throughputs. A pair of rows has the same interval in every table, plot and
+    sentence.
 
     Intervals are simultaneous at 95 %: all intervals between rows of the same work and number of
     workers hold together, so that the best row may be picked afterwards. All intervals of rows
@@ -431,7 +434,8 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row`, relative to the row that is equal except for torch.compile or the wrapper."""
+    """`row` with its ratios to the row that is equal except for torch.compile or the strategy's
+    wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
     compiled = spec["training"].get("compile", "off") != "off"

@@ -15,7 +15,8 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""Epochs of a training on ImageNet, to which run times are projected (Aach et al. 2023)."""
+"""Number of epochs of a training run on ImageNet; run times are projected to this number (Aach et
+al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
@@ -58,7 +59,7 @@ def step_traffic(
     `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
     gradients, `small` the number of parameters in small tensors. None if the strategy declares no
     traffic. A test compares the result with counts of each framework's collectives. Flags, norms
-    and loss scales are left out, as they take some bytes each.
+    and loss scales are left out, because each takes only some bytes.
     """
     if int(plan["workers"]) == 1:
         return Traffic()
@@ -103,8 +104,8 @@ def run_costs(
 def _bus_bandwidth(
     traffic: Traffic | None, workers: int, shares: TimeShares | None
 ) -> float | None:
-    """Bytes per second of the profiled steps, for the worker with the least communication time: the
-    time of other workers includes waiting for this worker."""
+    """Bytes per second in the profiled steps, computed for the worker with the least communication
+    time, because the communication time of other workers includes waiting for this worker."""
     if traffic is None or shares is None or not traffic.total:
         return None
     seconds = min(shares.communication_seconds, default=0.0)
@@ -125,7 +126,7 @@ def _busy(epochs: Sequence[EpochFinished]) -> float | None:
 
 
 def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]) -> float | None:
-    """Energy per training image; None unless every epoch has it."""
+    """Energy per training image in joules; None unless it was measured in every epoch."""
     known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
     images = sum(epoch.images for epoch in epochs)
     joules = [each for each in known if each is not None]

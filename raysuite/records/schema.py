@@ -22,7 +22,8 @@ from raysuite.spec.base import later
 from raysuite.spec.descriptions import DescribedSchema
 
 SCHEMA = 1
-"""Version of the Records; raised when readers of the previous version could not read them."""
+"""Version of the Records. It is raised when readers of the previous version could not read the new
+Records."""
 
 
 class RunStarted(RecordBase):
@@ -30,7 +31,7 @@ class RunStarted(RecordBase):
 
     kind: Literal["run_started"] = "run_started"
     record_schema: int = 0
-    """Version of this journal's schema; 0 in journals without one."""
+    """Version of this journal's schema; 0 in journals that do not state a version."""
     plan: dict[str, Any]
     """The whole RunPlan."""
     environment: dict[str, Any]
@@ -50,8 +51,8 @@ class RunStarted(RecordBase):
 
     @property
     def words(self) -> str:
-        """The epoch, counted from 1, at which the run is resumed, and why not at a later epoch; and
-        what begins at random in spite of `model.weights`."""
+        """As text: the epoch, counted from 1, at which the run is resumed, and why it is not a
+        later epoch; and which tensors begin at random in spite of `model.weights`."""
         begun = self.first_epoch or self.first_step
         what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
         if self.unread:
@@ -81,7 +82,7 @@ class GateVerdict(RecordBase):
     error: float
     """Largest relative error of a weight tensor against one process on the same global batch."""
     error_batchnorm: float
-    """The same for a network with BatchNorm, compared with one process that normalises each rank's
+    """`error` for a network with BatchNorm, compared with one process that normalises each rank's
     slice of the batch separately."""
     error_16_bits: float | None = None
     """For a run in bf16 or fp16, without lossy options: largest relative error of the updates, the
@@ -101,8 +102,8 @@ class GateVerdict(RecordBase):
     network_seconds: float | None = None
     """Duration of that comparison; for a cached result, the duration of the original comparison."""
     tolerance: float | None
-    """Largest error that passes, uncompiled; None if the strategy has no exact form: single
-    gradients then have bounds (see `rule`), and trained weights have none."""
+    """Largest `error` that passes. None if the strategy has no exact form: there are then bounds
+    for single gradients (see `rule`), but none for trained weights."""
     rule: str
     """The checks that were made, as text."""
     steps: int
@@ -113,7 +114,8 @@ class GateVerdict(RecordBase):
 
 
 class SamplesSkipped(RecordBase):
-    """Unreadable samples found before the first epoch, which are left out of every epoch."""
+    """Unreadable samples that were found before the first epoch. They are left out of every
+    epoch."""
 
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
@@ -127,7 +129,8 @@ class SamplesSkipped(RecordBase):
     """Data that is not counted: classes without an image, and records after damaged bytes if
     no index states their number."""
     known: int
-    """Samples that an earlier run had checked, and that have not changed since."""
+    """Number of samples that were not checked again: an earlier run had checked them, and they have
+    not changed since."""
     seconds: float
     """Duration of the check; not included in any epoch's time."""
 
@@ -158,7 +161,7 @@ class EpochFinished(RecordBase):
     """Learning rate used, one per optimiser step."""
     figures: dict[str, list[float]] = later({})
     """Name of a metric that is measured in each optimiser step, such as `gradient_norm` -> its
-    values; NaN at a step without one, and at a step that fp16 skipped."""
+    values; NaN at a step without a value, and at a step that fp16 skipped."""
     skipped_steps: int = 0
     """Steps that changed no weight, because gradients overflowed in fp16."""
     attempts: int = 1
@@ -175,14 +178,14 @@ class EpochFinished(RecordBase):
     """Device-synchronised time of those steps on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
     """Duration of each step after the warm-up, from the end of the step before, with its wait for
-    data, on the slowest worker of that step. On a GPU measured by events in its stream, without
-    synchronising. Empty in old journals."""
+    data, on the slowest worker of that step. On a GPU, the durations are measured by events in the
+    GPU's stream, without synchronisation. Empty in old journals."""
     data_wait_seconds: list[float]
     """Per worker: time in which the training loop waited for its loader in this epoch."""
     validation_seconds: float
     compile_seconds: float = 0.0
     """Time in which torch.compile or another framework compiled, summed over steps on each step's
-    slowest worker. It is part of `elapsed_seconds`, and of no other time in this Record."""
+    slowest worker. Of the times in this Record, only `elapsed_seconds` includes it."""
     graphs: int = 0
     """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
     training and in validation, and for each part of a graph that is cut."""
@@ -198,8 +201,8 @@ class EpochFinished(RecordBase):
     val_metrics: dict[str, float] = later({})
     """Metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
-    """From before the first sample was touched to the end of this validation, over this attempt and
-    those whose checkpoints it resumed."""
+    """Seconds from before the first sample was touched to the end of this validation, summed over
+    this attempt and the attempts whose checkpoints it resumed."""
     power: PowerUse | None = None
     """Energy use of the training; None if none of it can be read, or it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
@@ -305,7 +308,8 @@ class TimeShares(RecordBase):
     warmup_steps: int
     """Steps before the window, without the profiler."""
     window_seconds: list[float]
-    """From the first step of the window to the device-synchronised end of the last."""
+    """Seconds from the start of the window's first step to the end of its last step, at which the
+    device is synchronised."""
     computation_seconds: list[float]
     """Time in which the device computes; on a CPU, the training thread in torch's operators."""
     communication_seconds: list[float]
@@ -372,22 +376,25 @@ class StagesMeasured(RecordBase):
     stages: int
     micro_batches: int
     steps: int
-    """Optimiser steps of the window; an asynchronous pipeline is full at its beginning."""
+    """Number of optimiser steps in the window. An asynchronous pipeline is already full when the
+    window begins."""
     partition: list[int]
     """Blocks per stage."""
     window_seconds: float
-    """From a barrier before the first step to the end of the slowest worker's last one."""
+    """Seconds from a barrier before the first step to the end of the last step on the slowest
+    worker."""
     forward_seconds: list[float]
     """Time of forward passes, without waiting for other workers; recomputation counts as
     backward."""
     backward_seconds: list[float]
     update_seconds: list[float]
     wait_seconds: list[float]
-    """Time of waiting for activations, gradients and other copies."""
+    """Seconds of waiting for activations, for gradients and for other copies of the pipeline."""
     bubble: list[float]
     """Share of the window outside of the worker's forward passes, backward passes and updates."""
     ideal_bubble: float
-    """Bubble of the schedule with equally fast stages and free transfers; 0 if asynchronous."""
+    """Bubble of the schedule if all stages were equally fast and transfers took no time; 0 for an
+    asynchronous schedule."""
     weight_bytes: list[int]
     """Bytes of one version of the weights."""
     versions: list[int]

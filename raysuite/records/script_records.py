@@ -44,7 +44,8 @@ class RankLog:
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     rows: list[list[Any]] = field(default_factory=list)
-    """Per step: end, device seconds, wait, samples, tokens, whether it evaluates, idle seconds."""
+    """One row for each step: end, device seconds, wait, samples, tokens, whether an evaluation
+    preceded the step, idle seconds."""
     checks: list[dict[str, Any]] = field(default_factory=list)
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
@@ -127,7 +128,7 @@ class Steps:
     """Indices of the steps that count."""
     left_out: int
     seconds: list[float]
-    """[taken] duration of each step on the slowest rank; 0 for the first."""
+    """[taken]: seconds of each step on its slowest rank; 0 for the first step."""
 
     @property
     def total_s(self) -> float:
@@ -402,7 +403,8 @@ def _mean(log: RankLog, steps: Steps) -> float:
 
 LOSS_TOLERANCE = 1e-3
 """Largest relative difference of a loss from that of one worker. Another order of fp32 sums changes
-a loss by about 1e-6, a wrong mean over two ranks by a third or more after a few steps."""
+a loss by about 1e-6. A wrong mean over two ranks changes it by a third or more after a few
+steps."""
 
 
 def _of_all(logs: Sequence[RankLog], key: str) -> Iterator[list[Any]]:
@@ -481,7 +483,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """The first parameters, rank and step that differ from rank 0."""
+    """The first step in which a rank's parameters differ from those of rank 0, with the rank and
+    the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")
@@ -541,8 +544,9 @@ def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iter
 
 
 _UNDIVIDED = 0.9
-"""Samples count as not divided if each rank's pass has more than this share of one worker's
-samples: two ranks that divide them have 0.5 each, plus one batch at most."""
+"""If a pass of each rank has more than this share of the samples of a run with one worker, the
+samples count as not divided among ranks. If two ranks divide the samples, each has a share of 0.5,
+plus one batch at most."""
 
 
 def _loss_error(

@@ -21,10 +21,10 @@ if TYPE_CHECKING:  # numpy and scipy take a moment to load, and planning does no
     Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Confidence level of every interval that is reported, unless a call gives another level."""
+"""Confidence level of each reported interval, unless a call gives another level."""
 PAIRED_FROM = 5
-"""Number of rounds from which runs are compared round by round. With fewer rounds, the loss of
-degrees of freedom costs more than a drift between rounds."""
+"""Smallest number of rounds with which runs are compared round by round. With fewer rounds, the
+loss of degrees of freedom costs more than a drift between rounds."""
 FEWEST_REPEATS = 4
 """Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
@@ -123,7 +123,8 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
 
     The interval combines the spread over seeds (Student's t) and that of a finite set of images
     (Wilson): the squares of their distances from the mean are added (MOVER: Zou and Donner 2008,
-    Statistics in Medicine 27:1693, equations 3 and 4). A single repeat has only the latter.
+    Statistics in Medicine 27:1693, equations 3 and 4). The interval of a single repeat includes
+    only Wilson's part.
     """
     stat = summarize(values)
     if stat is None:
@@ -166,7 +167,9 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """Convert a symmetric interval to the logarithm or logit, so that its ends are possible."""
+    """The ends, on the original scale, of a symmetric interval that is applied to the logarithm
+    (`positive`) or the logit (`share`) of the mean by the delta method. Both ends stay in the
+    possible range."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
         return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)
@@ -258,13 +261,14 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
     the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a
     level that Bonferroni's inequality gives for all pairs. The best variant may be picked after the
-    fact, as it is always one of the pairs.
+    fact, because every comparison with it is one of these pairs.
 
     Two variants are compared round by round (`paired`; column by column), or as independent samples
     with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more
-    variants, a pair's own variance has too few degrees of freedom. The larger of that variance and
-    the residual variance of all variants (if paired, about the means of variants and rounds) is
-    taken, with the latter's degrees of freedom.
+    variants, a pair's own variance has too few degrees of freedom. So the larger of two variances
+    is taken: the pair's own, and the residual variance of all variants (if paired, after
+    subtracting the means of variants and of rounds). The degrees of freedom are those of the
+    residual variance.
     """
     import numpy as np
 
@@ -301,7 +305,7 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 def caveat_level(rows: int) -> float:
     """The level of `outlying` and of `slow_start` for each of `rows` rows, such that at most 5 % of
-    reports on pure noise have a caveat of either kind (Bonferroni)."""
+    the reports on rows that differ only by noise have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 
@@ -309,7 +313,7 @@ def outlying(values: Array, level: float) -> Any:
     """A bool mask [..., n] that marks at most one outlier among the n values of the last axis.
 
     Two-sided test of Grubbs 1969, Technometrics 11:1: in normally distributed values, it finds a
-    false outlier with probability 1 - level. With fewer than four values it finds none.
+    false outlier with probability 1 - level. With fewer than four values, it finds no outlier.
     """
     import numpy as np
 
@@ -328,9 +332,10 @@ def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
     Returns two arrays [...]: a bool, and the share by which they were slower, in the mean over
     runs.
 
-    One-sided prediction interval of log(first / geometric mean of later epochs), averaged over
-    runs; its variance is from that of later epochs within runs. If all epochs are alike, a
-    difference is found with probability 1 - level. With fewer than four epochs none is found.
+    The test is a one-sided prediction interval of log(first / geometric mean of later epochs),
+    averaged over runs. Its variance is computed from the variance of later epochs within runs. If
+    all epochs are alike, a difference is found with probability 1 - level. With fewer than four
+    epochs, no difference is found.
     """
     import numpy as np
 

@@ -36,9 +36,10 @@ class TrialFigures:
     """Dotted key -> value at the trial's start. A key whose condition does not hold is absent."""
     status: Status
     reason: str
-    """Why there is no complete result; empty for a finished trial."""
+    """Why the trial has no complete result; empty for a finished trial."""
     goals: dict[Goal, float | None]
-    """The trial's result for each goal; None if there is none, or it may not be reported."""
+    """The trial's result for each goal; None if there is no result, or if it may not be
+    reported."""
     epochs: int
     """Completed epochs."""
     worker_seconds: float
@@ -106,7 +107,7 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
 
 
 def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
-    """The goals of a `search` section as plain data; trials are ranked by the first."""
+    """The goals of a `search` section that is plain data; trials are ranked by the first goal."""
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 
@@ -127,8 +128,9 @@ def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
 
 
 def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
-    """The trials that no other dominates (better in one goal, at least as good in all), best first
-    by the first goal. A trial without a result for one of the goals is left out."""
+    """The trials that no other trial dominates, sorted by the first goal, best first. A trial
+    dominates another if it is better in one goal and at least as good in all others. A trial
+    without a result for one of the goals is left out."""
     whole = [
         trial
         for trial in trials

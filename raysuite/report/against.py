@@ -29,7 +29,7 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Basis = Literal["both", "ours", "none"]
-"""The sides whose spread the interval of a ratio includes: both, only this study, or none."""
+"""The studies whose spread the interval of a ratio includes: both, only this study, or none."""
 Side = Literal["ours", "theirs"]
 
 
@@ -103,7 +103,7 @@ class Line:
     theirs_name: str
     theirs: Measured
     bound: str = ""
-    """`over`, `under`, `about` or `up to`, if a paper states its value with this word."""
+    """The word with which a paper states its value, if any: `over`, `under`, `about` or `up to`."""
     ratio: Ratio | None = None
     """Ours / theirs."""
     basis: Basis = "none"
@@ -221,8 +221,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. The speed-up of a baseline is left out, as it is 1 by
-    definition."""
+    """The figures of a row that are compared. The speed-up of a baseline is left out, because it is
+    1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
@@ -234,8 +234,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. If a variant has several matches, the one that agrees in most other options
-    is taken. Each line notes the differences.
+    number of workers. If a variant has several matches, the match that agrees with it in most other
+    options is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -323,8 +323,9 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    Of the ratios' logarithms, squared distances from estimate to limit are added (MOVER: Zou and
-    Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). None if undefined.
+    For the logarithms of the two ratios, the squares of the distances from the estimate to the
+    limit are added (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4).
+    None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -550,8 +551,8 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Throughput relative to the row that differs only in having the native loader. If there is
-    none, a row is used that also differs in the image format."""
+    """Throughput relative to the row that differs only in its loader, which is `native`. If there
+    is none, a row is used that also differs in the image format."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]

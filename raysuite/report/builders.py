@@ -32,7 +32,8 @@ class Drawing:
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
-    """If given, its published values are drawn as markers in the plots of their quantities."""
+    """A comparison whose published values are drawn as markers in the plots of their quantities;
+    None: no such markers."""
 
     @property
     def task(self) -> TaskFacts:
@@ -118,7 +119,8 @@ def traces_of(
     panel: str = "",
     series: str = "",
 ) -> list[Trace]:
-    """A trace of the rows' means with the ends of their intervals, and one of single repeats."""
+    """Two traces: the rows' means with the ends of their intervals, and the values of single
+    repeats."""
     scale = shown.scale
     means, repeats = [], []
     for row in rows:
@@ -183,14 +185,15 @@ class Over:
     shared: Sequence[str] = ("strategy", "loader")
     """Facets that name a line if no facet distinguishes it from others."""
     log: bool | None = None
-    """Whether the axis is logarithmic; None: if small numbers are too close on a linear axis."""
+    """Whether the axis is logarithmic. None: it is logarithmic if small numbers would be too close
+    on a linear axis."""
 
 
 WORKERS = Over("workers", lambda row: row.workers)
 BATCHES = Over("global batch", lambda row: row.global_batch, ("schedule",), log=True)
 
 Ideal = Callable[[Sequence[Row]], Mapping[str, Mapping[float, float]]]
-"""Rows of one panel -> ideal lines by name, each as x -> y."""
+"""A function: rows of one panel -> name of each ideal line -> its points (x -> y)."""
 
 
 def lines(
@@ -411,7 +414,8 @@ MOST_POINTS = 250
 """Largest number of points in a curve. Longer curves are drawn as means over equal stretches."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Largest number of intervals in a curve if many curves have their intervals drawn as rules."""
+"""Largest number of intervals that are drawn along a curve if there are so many curves that
+intervals are drawn as rules."""
 SAME = 2e-3
 """Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
@@ -556,8 +560,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Those keys of `places` whose curves may begin with a value like `first`; the key None has
-        the curves without a finite first value."""
+        """The keys of `places` under which curves that begin near the value `first` are stored. The
+        key None has the curves without a finite first value."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

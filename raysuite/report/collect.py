@@ -138,7 +138,8 @@ def collect(
     """Collect the report of a results folder, with `further` tables, without writing anything.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
-    `published:PAPER` or another results folder. Raises UserError if one of them is not found.
+    `published:PAPER` or another results folder. Raises UserError if `baseline` or `against` is not
+    found.
     """
     runs = results_figures(results)
     rows = make_rows(runs, baseline)

@@ -56,8 +56,8 @@ def telling(
 ) -> list[str]:
     """A few facets that, together with `given`, distinguish all rows.
 
-    A facet that follows from those before it, such as a precision that each strategy has, is left
-    out. A facet in `always` is included if rows differ in it, even if it follows from `given`.
+    A facet that follows from earlier facets is left out, such as the precision if each strategy has
+    only one. A facet in `always` is included if rows differ in it, even if it follows from `given`.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))
@@ -89,7 +89,7 @@ def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
 
 class Styles:
     """The styles of series in all plots of a report: the colour depends on the first facet of the
-    legend, the dash on the second, and the symbol on all of them."""
+    legend, the dash on the second facet, and the symbol on all facets."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._values: dict[str, list[str]] = {}

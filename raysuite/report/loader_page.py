@@ -152,10 +152,11 @@ class Diagnosis:
     best: str
     """The candidate's name; empty if no loader delivered anything."""
     rivals: tuple[str, ...]
-    """Loaders that are not shown to be slower than the best; all others if n = 1."""
+    """Loaders that are not shown to be slower than the best loader; with a single timing (n = 1),
+    all other loaders."""
     bound: Literal["loading", "hand-over"] | None
-    """`hand-over` if `best` reaches the share NEAR of the throughput of `synthetic`, or `loading`
-    if not. None: `synthetic` was not measured."""
+    """What limits the best loader: `hand-over` if `best` reaches the share NEAR of the throughput
+    of `synthetic`, else `loading`. None: `synthetic` was not measured."""
     because: str
     """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True
@@ -221,7 +222,7 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 FARTHEST = 3.0
 """Limits (rows that load or decode nothing) above this multiple of the fastest loader's throughput
-are not drawn: with them, all other bars would be too short to compare."""
+are not drawn, because all other bars would then be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:

@@ -270,8 +270,9 @@ def validation(drawing: Drawing, rows: Sequence[Row], name: str, title: str) -> 
 
 
 def validation_largest(drawing: Drawing) -> Made:
-    """The primary metric over epochs of the rows with the largest global batch for their work; None
-    unless a series has several batch sizes (Aach et al. 2023, Fig. 9)."""
+    """The primary metric by epoch, for the rows that have the largest global batch among the rows
+    of the same work (`work_key`). None unless some series has several batch sizes (Aach et al.
+    2023, Fig. 9)."""
     shown = [row for row in drawing.rows if row.final]
     names = telling(shown, lambda row: row.global_batch, WORK)
     most: dict[str, int] = {}  # by work key

@@ -21,8 +21,8 @@ def provenance(
 ) -> dict[str, Any]:
     """The data that are needed to reproduce these figures: the content of provenance.json.
 
-    `names`: run id -> name. Times are UTC. The SHA-256 of a journal is that of the bytes that this
-    report read; None if a run has no journal so far.
+    `names`: run id -> name. Times are UTC. The SHA-256 of a journal is computed from the bytes that
+    this report read; None if a run has no journal so far.
     """
     environments = _environments(runs)
     data = {

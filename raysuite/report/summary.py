@@ -162,8 +162,8 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 BUSY = 0.25
 """Other programs are reported if they used at least this share of all cores of the machine."""
 CROWDED = 0.1
-"""Other programs are also reported if, with no other cores free, they used at least this share of
-the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
+"""Other programs are also reported if no cores were free and these programs used at least this
+share of the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
 (docs/explanation/method.md)."""
 
 
@@ -189,7 +189,8 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
 
 
 WIDE_SPREAD = 0.1
-"""A spread of repeats is reported if its standard deviation is at least this share of the mean."""
+"""The spread of repeats is reported if their standard deviation is at least this share of the
+mean."""
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -341,7 +342,8 @@ NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noi
 
 
 def fastest(rows: Sequence[Row]) -> list[Sentence]:
-    """The best of each group of variants with the same work and number of workers."""
+    """Sentences on the best variant of each group of variants with the same work and number of
+    workers."""
     groups = same_work(rows)
     works = {work: group[0] for (work, _), group in groups.items()}
     apart = telling(list(works.values()), always=WORK)
@@ -416,7 +418,8 @@ def _throughput(row: Row) -> float:
 # Environments.
 
 MEMORY_SHARE = 0.05
-"""Smaller relative differences of memory do not count: equal nodes report slightly other sizes."""
+"""Relative differences of memory below this do not count, because equal nodes report slightly
+different sizes."""
 OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 """Variables that Ray and raysuite set for each worker, according to the plan of its run."""
 

@@ -48,7 +48,8 @@ class Sheet:
     styles: tuple[Style, ...] = ()
     """Style of each line: `bad` for an error, `dim` for a line without figures."""
     main: frozenset[str] = frozenset()
-    """Titles of the columns that a phone shows; empty: all."""
+    """Titles of the columns that are shown on a narrow screen, such as a phone's; empty: all
+    columns."""
 
     @property
     def classes(self) -> list[str]:
@@ -108,7 +109,7 @@ def sheet_from(
     numbers: Collection[str] = (),
     notes: tuple[str, ...] = (),
 ) -> Sheet:
-    """Make a table of lines that are given as title of the column -> cell."""
+    """Make a table of lines; each line maps the title of a column to its cell."""
     header = tuple(lines[0]) if lines else ()
     cells = tuple(tuple(line.values()) for line in lines)
     return Sheet(name, title, header, cells, frozenset(numbers), notes)
@@ -194,7 +195,7 @@ _SAFE = {
 
 
 def latex_text(content: str) -> str:
-    """Escape text, so that LaTeX sets it literally; letters beyond ASCII stay, as UTF-8."""
+    """Escape text, so that LaTeX prints it literally; letters beyond ASCII are kept as UTF-8."""
     content = content.replace("--", "-\0-")  # two hyphens would become a dash
     return "".join(_SAFE.get(character, character) for character in content)
 
@@ -223,7 +224,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines (the first one is the header), with notes below."""
+    """A LaTeX table of lines, of which the first is the header, with notes below."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",
@@ -276,7 +277,8 @@ def _time_to_accuracy(row: Row, write: text.Writer) -> str:
 
 
 def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
-    """The metrics of the rows, in the order of tables; those of classification without rows."""
+    """The metrics of the rows, in the order of tables; without rows, the metrics of
+    classification."""
     of_tasks = {row.task: row.metrics for row in rows}
     found = dict.fromkeys(metric for metrics in of_tasks.values() for metric in metrics)
     return tuple(found) or metrics_of()
@@ -347,7 +349,8 @@ _TO_BEST: Column[Row] = Column(
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """The columns speed-up and, if rows have other numbers of workers than their baselines,
-    efficiency. If each row is its own baseline: the ratio to the best row with the same work."""
+    efficiency. If each row is its own baseline, the column is the ratio to the best row with the
+    same work."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
     if not measured and any(row.to_best for row in rows):
         return (_TO_BEST,)
@@ -356,7 +359,8 @@ def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """The columns that have content for these rows: no device memory, for example, on CPUs."""
+    """The columns that have content for these rows; on CPUs, for example, the column of device
+    memory is left out."""
     scripts = all(script_name(row.runs[0].plan) for row in rows)
     optional = {
         "epoch_seconds": not scripts,
@@ -579,7 +583,8 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
 
 
 def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
-    """Rows with a wrapper or torch.compile, each compared with a row without; else None."""
+    """Rows with a wrapper or torch.compile, each compared with the row without it; None if there
+    are no such rows."""
     shown = [row for row in rows if row.beside is not None]
     if not shown:
         return None

@@ -15,7 +15,8 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 MOST_RUNS = 10_000
 """Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
 CHOSEN = "chosen:"
-"""Prefix of pydantic's tags, which tell a number from a block and are not keys of a spec."""
+"""Prefix of the tags by which pydantic distinguishes a number from a block. The tags are not keys
+of a spec."""
 
 
 class Options(BaseModel):

@@ -15,8 +15,8 @@ class AutoBatch(Options):
     """A number, such as a batch size, that trials on the run's workers find before the run."""
 
     auto: Literal["largest", "fastest"] = "largest"
-    """`largest`: as many samples at a time as fit into memory. `fastest`: the smallest micro-batch
-    whose mean throughput is within 5 % of the highest."""
+    """`largest`: the largest number of samples per pass that fits into memory. `fastest`: the
+    smallest micro-batch whose mean throughput is within 5 % of the highest."""
     at_most: int | None = Field(default=None, ge=1)
     """Largest micro-batch to try; default: the size of the data set or of the batch."""
 

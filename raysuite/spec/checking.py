@@ -36,7 +36,8 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """All dotted keys of a spec, such as `training.epochs`. A block has all keys of its classes."""
+    """All dotted keys of a spec, such as `training.epochs`. If a block can have several classes of
+    options, as `strategy` can, the keys of all of them are listed."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:

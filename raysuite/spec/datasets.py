@@ -61,8 +61,8 @@ class DatasetFacts:
 
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
-"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), of which every
-fifth is held out for validation."""
+"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), every fifth digit
+is held out for validation."""
 DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
 """Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; they are used
 for other image sizes too. A test recomputes them."""
@@ -81,7 +81,7 @@ class NamedSet:
     std: tuple[float, ...]
     augment: Augment
     fit: Fit
-    """How validation images are brought to the square input size: stretched, or cropped."""
+    """How validation images get the square input size: they are stretched, or cropped."""
     origin: str | None
     """The source of the official files, and their names; None if there are none."""
     first_label: int = 0

@@ -204,7 +204,7 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """The matrix without `keys`.
 
-    If a line also has other keys, these stay, without repeated values.
+    Other keys in the same line stay, without repeated values.
     """
     ended = set(keys)
     left: dict[str, Any] = {}
@@ -219,7 +219,8 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The columns `kept` of the rows, without repeats; a single column as a plain list."""
+    """The columns `kept` of the rows, without repeated rows; a single column becomes a plain
+    list."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:

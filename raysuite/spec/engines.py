@@ -87,7 +87,8 @@ def checked_bind(bind: str) -> str:
 
 
 def checked_image(image: str) -> str:
-    """Return the image's path. Raises UserError if Apptainer would take it for an address."""
+    """Return the image's path. Raises UserError if Apptainer would interpret the path as an
+    address."""
     if not image.startswith("/") or ":" in image or "\0" in image:
         raise UserError(
             f"got the image {image!r}; it should be the absolute path of a SIF file, without colons"

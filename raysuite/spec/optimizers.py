@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """What the optimiser needs of the weights (`NAME needs ...` in messages), if it cannot update
-    weights that a framework flattens and shards; else empty."""
+    """The requirement that prevents the optimiser from updating weights that a framework flattens
+    and shards (`NAME needs ...` in messages); empty if it can update such weights."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
@@ -30,8 +30,8 @@ class _Optimizer(Options):
     lr_reference_batch: int | None = Field(default=None, ge=1)
     """The global batch that `lr` is meant for; null: `lr` is used as given."""
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """How the rate grows with global batch / `lr_reference_batch`: linearly, with its square root,
-    or not at all."""
+    """How the learning rate grows with the ratio of the global batch to `lr_reference_batch`:
+    linearly, with the square root, or not at all."""
     weight_decay: float = Field(ge=0)
     """Strength of the decay of weights towards zero."""
     decay_bias_and_norm: bool
@@ -69,7 +69,7 @@ class SgdOptions(_Optimizer):
     lr: float = Field(default=0.1, gt=0)
     """Learning rate after the warm-up, before scaling."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is added to the next."""
+    """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: weight_decay * weight is added to each gradient."""
     decay_bias_and_norm: bool = True
@@ -93,7 +93,7 @@ class LarsOptions(_Optimizer):
     lr: float = Field(default=1.0, gt=0)
     """Learning rate after the warm-up, before scaling."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last update that is added to the next."""
+    """Share of the previous update that is added to each update."""
     weight_decay: float = Field(default=5e-4, ge=0)
     """weight_decay * weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False

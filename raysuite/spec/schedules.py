@@ -3,8 +3,8 @@ pass.
 
 A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipeline` executes them,
 `raysuite plan --schedule` draws them, and the gate's reference takes the versions of weights from
-them. The order of sends and receives follows: a worker receives the input of a pass right before
-it, and sends the output right after it.
+them. The order of sends and receives follows from these lists: a worker receives the input of a
+pass right before the pass, and sends the output right after it.
 
 All schedules follow one rule: pass n forward, then pass n - d backward, where the delay d depends
 on the worker. Synchronous schedules let the pipeline run empty in each step, before the weights
@@ -64,7 +64,8 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Number of workers of one copy of the pipeline; a stage's workers are consecutive."""
+        """Number of workers of one copy of the pipeline; the workers of a stage have consecutive
+        numbers."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:
@@ -267,7 +268,7 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The share of the workers' time in which they idle, in the result of `timeline`.
+    """The share of the workers' time in which they are idle, in the result of `timeline`.
 
     (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
     "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for

@@ -278,7 +278,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
 
 
 class HostsSite(_Site):
-    """Hosts of an allocation that the user already has, of any scheduler."""
+    """Hosts of an allocation that the user already has; the scheduler can be any."""
 
     kind: Literal["hosts"] = "hosts"
     hosts: tuple[HostName, ...] = ()
@@ -288,8 +288,8 @@ class HostsSite(_Site):
     """A file with one host per line; text after the name is ignored."""
     launcher: str | tuple[Line, ...] = "ssh"
     """Starts a command on a host: ssh, pbsdsh, blaunch, flux, mpirun, mpiexec, or your own command
-    line. Your own contains {command}, or {line} if a shell reads it; and {host}, or {index}, the
-    host's position in the list."""
+    line. Your own command line contains {command}, or {line} if a shell reads it, and {host} or
+    {index} (the host's position in the list)."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs that Ray schedules on each host; default: those of the host."""
     gpus_per_node: int | None = Field(default=None, ge=0)

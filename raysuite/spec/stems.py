@@ -83,7 +83,7 @@ PAPERS_MODELS = (
     "mobilenet_v2",
     *CIFAR_RESNETS,
 )
-"""Models trained by Aach et al. 2023, Mahon et al. 2020 and DDLBench, and similar ones."""
+"""Models trained by Aach et al. 2023, Mahon et al. 2020 and DDLBench, and similar models."""
 
 
 def family(name: str) -> str:

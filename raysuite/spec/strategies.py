@@ -1,8 +1,8 @@
 """Strategies: how gradients are made equal on all ranks.
 
 One class per strategy holds its options and declares its capabilities, so that no other code tests
-for a strategy's name. To add one: its class here, listed in `StrategyOptions`; its engine in
-`raysuite/parallel/`; its variants in tests/contract/variants.py.
+for a strategy's name. To add a strategy, write its class here and list it in `StrategyOptions`,
+write its engine in `raysuite/parallel/`, and add its variants to tests/contract/variants.py.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Network:
-    """Names of a network's parameters, and of those that some strategies cannot train."""
+    """Names of a network's parameters, and of the parameters that some strategies cannot train."""
 
     parameters: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Network:
 @dataclass(frozen=True)
 class Lossy:
     """Deliberate changes of the mean of the ranks' gradients, from which the gate's bound follows.
-    If all fields are empty, there is no bound, and the gate lets nothing pass."""
+    If all fields are empty, there is no bound, and no strategy passes the gate."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -127,7 +127,8 @@ class Lossy:
     subspace, as by PowerSGD with error feedback."""
     within: float = 0.0
     """Any other error of one parameter's gradient, relative to the mean of the ranks' absolute
-    gradients. It is less than 0.5, as a factor of two would pass otherwise."""
+    gradients. It must be below 0.5, because a gradient that is wrong by a factor of two would
+    otherwise pass."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class Reductions:
     overlap: bool = True
     """Whether buckets are reduced during the backward pass."""
     gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
-    """What ZeRO gathers: `updated weights` after the update (stages 1, 2), `weights` before the
-    passes (stage 3)."""
+    """Which weights ZeRO gathers: `updated weights` after the update (stages 1 and 2), or `weights`
+    before the passes (stage 3)."""
     gathers_again: bool = False
     """Whether `weights` are gathered again for the backward pass, instead of being kept."""
     gathered_bytes: float = 1.0
@@ -170,7 +171,7 @@ class _StrategyOptions(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     gated: ClassVar[bool] = True
-    """Whether the throughput is reported only if the gate passes."""
+    """Whether the throughput is reported only if the gate check passes."""
     distributed: ClassVar[bool] = True
     """Whether the strategy can have several workers, which communicate in each step."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
@@ -189,8 +190,8 @@ class _StrategyOptions(Options):
     have any value."""
 
     figures: ClassVar[tuple[str, ...] | None] = None
-    """The metrics of a step that its engine can measure on request; None: all, as for engines whose
-    step is `raysuite.parallel.base.TorchEngine`'s."""
+    """The metrics of a step that its engine can measure on request; None: all metrics, as for
+    engines that take their step from `raysuite.parallel.base.TorchEngine`."""
 
     @property
     def model_workers(self) -> int:
@@ -214,8 +215,8 @@ class _StrategyOptions(Options):
 
     @property
     def process_settings(self) -> Hashable:
-        """The settings that its framework reads once per process: runs with different ones need
-        different worker processes. None if there are none."""
+        """The settings that the strategy's framework reads once per process. Runs with different
+        settings need different worker processes. None if there are no such settings."""
         return None
 
     @property
@@ -241,9 +242,9 @@ class _StrategyOptions(Options):
     ) -> Traffic | None:
         """The collectives of an optimiser step with more than one worker.
 
-        `parameters` is the number of the model's parameters, `gradient_bytes` the fp32 gradients of
-        the trained ones, `small` the number of parameters in tensors of at most `SMALL`. None if
-        these numbers do not determine the traffic.
+        `parameters` is the number of the model's parameters, `gradient_bytes` the bytes of the fp32
+        gradients of the trained parameters, `small` the number of parameters in tensors of at most
+        `SMALL`. None if these numbers do not determine the traffic.
         """
         return None
 
@@ -265,7 +266,8 @@ class _StrategyOptions(Options):
 
     @property
     def lossy(self) -> Lossy | None:
-        """How the options change the results on purpose; None if they do not."""
+        """How the options change the results on purpose; None if the options do not change the
+        results."""
         return None
 
     def lossless(self) -> Self | None:
@@ -273,9 +275,9 @@ class _StrategyOptions(Options):
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
-        """Options with which the gradients of the gate's small network are reduced in several
-        parts, and the pause in seconds between layers that this needs. None if no options of the
-        strategy do this."""
+        """(options, pause): options with which the gradients of the gate's small network are
+        reduced in several parts, and the pause between layers, in seconds, that keeps the parts
+        separate (0 if none is needed). None if no options of the strategy do this."""
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
@@ -535,8 +537,8 @@ class DeepSpeedOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with offloading, and in ZeRO-3 with 10^9 parameters or more, or if `small` is needed
-        but None.
+        """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
+        `accumulate` is above 1 and `small` is None.
 
         ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
         3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19
@@ -749,9 +751,9 @@ class FsdpOptions(_StrategyOptions):
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
         Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,
         arXiv:2304.11277, section 3; 3 Ψ numbers per worker, as counted by Rajbhandari et al. 2020,
-        "ZeRO", section 7). Weights outside of all units, such as a first layer and a classifier if
-        units are blocks, are gathered once for both passes: the result is too high by one gathering
-        of these.
+        "ZeRO", section 7). Weights outside of all units, such as the first layer and the classifier
+        if units are blocks, are gathered only once for both passes. The result counts them twice,
+        so it is slightly too high.
         """
         if self.copies != 1:
             return None
@@ -809,21 +811,23 @@ class PipelineOptions(_StrategyOptions):
     schedule: ScheduleName = "1f1b"
     """The order of forward and backward passes. `model_parallel`: one micro-batch at a time through
     all stages; `gpipe`: all forward passes, then all backward passes; `1f1b`: each backward pass as
-    early as possible; `interleaved_1f1b`: the same with several stages on each worker; `pipedream`,
-    `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied late."""
+    early as possible; `interleaved_1f1b`: like `1f1b`, with several stages on each worker;
+    `pipedream`, `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied
+    late."""
     stages: int = Field(default=2, ge=2)
     """Number of contiguous parts of the network. `resources.workers` is this number or a multiple
     of it; several copies of the pipeline then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
-    `training.accumulate` in pipelines. Default in `pipedream`: 1, or with `replicas` their least
-    common multiple. `auto`: the fastest number, found by trials before the run; `{auto: largest}`:
-    the smallest number that fits into memory."""
+    `training.accumulate` in pipelines. Default in `pipedream`: 1, or the least common multiple of
+    `replicas` if these are given. `auto`: the fastest number, found by trials before the run;
+    `{auto: largest}`: the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")
-    """The quantity whose largest sum over a stage is minimised: `parameters`; `time` of both passes
-    or `memory` with activations, which are measured on the first worker before the run."""
+    """The stages are cut so that the largest sum of this quantity over a stage is as small as
+    possible. `parameters`: their number. `time` of both passes, or `memory` with activations: these
+    are measured on the first worker before the run."""
     chunks: int = later(1, ge=1)
     """Number of stages on each worker in `interleaved_1f1b`; `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = later(None)
@@ -831,7 +835,7 @@ class PipelineOptions(_StrategyOptions):
     micro-batches in turn, and average their gradients. Default: one for each stage."""
     recompute: bool = later(False)
     """Keep a stage's input instead of its activations, and repeat the forward pass before the
-    backward pass: less memory for about a third more computation."""
+    backward pass. This takes less memory, but about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "task.name": ("classification", "language_model"),
@@ -999,7 +1003,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _unshardable(network: Network) -> str:
-    """What of a network cannot be sharded; empty if all of it can."""
+    """The properties of a network that prevent sharding; empty if the whole network can be
+    sharded."""
     if network.empty:
         return f"{listed(network.empty)}: without a value"
     return "a ScriptModule" if network.scripted else ""

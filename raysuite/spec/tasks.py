@@ -70,7 +70,8 @@ class MetricFacts(_Facts):
 
     @property
     def sign(self) -> int:
-        """Factor for values of the metric, such that a larger product is better."""
+        """1 if larger values of the metric are better, else -1: a larger product of sign and value
+        is always better."""
         return 1 if self.higher_is_better else -1
 
     def words(self, values: Mapping[str, float], digits: int = 3) -> str:
@@ -102,7 +103,7 @@ class TaskFacts(_Facts):
 
     def units(self, samples: int, sequence: int) -> int:
         """Number of the throughput's units in `samples` samples of `sequence` tokens. For tokens
-        the result is an upper limit, as the last sequence of a data set may be shorter."""
+        the result is an upper limit, because the last sequence of a data set may be shorter."""
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
     @property

@@ -40,8 +40,8 @@ class TrainingOptions(Options):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast dtype of forward and backward; the weights stay fp32."""
     memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")
-    """Strides of images and convolutions. `auto`: channels_last for 16-bit precision on GPUs, whose
-    tensor cores use it, else contiguous."""
+    """Strides of images and convolutions. `auto`: channels_last for 16-bit precision on GPUs,
+    because tensor cores use this format; else contiguous."""
     cudnn_benchmark: bool = later(False)
     """Let cuDNN time its algorithms for each new shape and use the fastest. Two runs, or a run and
     its resumed part, may then use different algorithms and round differently."""
@@ -57,9 +57,9 @@ class TrainingOptions(Options):
     """A weight for each class in the training loss, which is then the weighted mean over the global
     batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
     sampler: Literal["shuffled", "balanced"] = later("shuffled")
-    """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, but equally
-    many of each class; samples of rare classes are repeated, and some samples of other classes left
-    out."""
+    """The order of an epoch. `shuffled`: each sample once; `balanced`: an epoch of the same length,
+    but with equally many samples of each class. Samples of rare classes are repeated, and some
+    samples of other classes are left out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Also keep an exponential moving average of the weights, and use the average in validation.
     The value is the share of the old average that each step keeps."""

@@ -8,8 +8,8 @@ MLflow, plots) reads its declarations:
     metrics                  each with the sums that it is computed from
     unit                     the unit that the throughput counts
 
-The loss of a step is sum / weight over the *global* batch. It is therefore independent of how
-samples and tokens are split over ranks, micro-batches and a smaller last batch.
+The loss of a step is sum / weight over the *global* batch. It therefore does not depend on how
+samples and tokens are split over ranks and micro-batches, even in a smaller last batch.
 """
 
 from __future__ import annotations
@@ -100,14 +100,15 @@ class Task(ABC):
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
-        """Zeros, to which `count` adds counts in the last validation; None without counts."""
+        """A tensor of zeros, to which `count` adds in the last validation; None if the task counts
+        nothing."""
         return None
 
     def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
         """Add a batch's counts to `tally`, in place."""
 
     def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may take anything
-        """Raise UserError if the loss cannot take this output."""
+        """Raise UserError if the loss cannot be computed from this output."""
 
     @classmethod
     def facts(cls) -> TaskFacts:

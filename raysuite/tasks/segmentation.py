@@ -15,7 +15,8 @@ from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
-    """[3 * classes] pixel counts by class: true, predicted, and both at once."""
+    """[3 * classes]: for each class, the numbers of pixels that are of the class, predicted as the
+    class, and both."""
     classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]

@@ -136,8 +136,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run. While the run is under way, only those that a complete checkpoint
-    covers: they are repeated only if the checkpoint is lost. A checkpoint is complete once a later
+    """The epochs of a run. During the run, only the epochs that a complete checkpoint covers,
+    because these are repeated only if the checkpoint is lost. A checkpoint is complete once a later
     epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
@@ -147,13 +147,14 @@ def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
 
 
 def history_of(epochs: Sequence[EpochFinished]) -> str:
-    """`N DIGEST` of N epochs; the digest changes if one of them is trained again."""
+    """`N DIGEST` of N epochs; the digest changes if one of the epochs is trained again."""
     times = ",".join(str(milliseconds(epoch.time)) for epoch in epochs)
     return f"{len(epochs)} {hashlib.sha256(times.encode()).hexdigest()[:16]}"
 
 
 def continues(run: RunFigures, history: str) -> bool:
-    """Whether the run's first epochs are those of `history`, which `history_of` made."""
+    """Whether the run's first epochs are the epochs that `history`, a result of `history_of`,
+    describes."""
     return history_of(run.epochs[: int(history.partition(" ")[0])]) == history
 
 
@@ -249,9 +250,9 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def mlflow_key(name: str) -> str:
     """A key, or one part of a key with slashes, for any text; different texts have different keys.
 
-    MLflow accepts letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses a
-    key that differs from its normalised path. An accepted text stays as it is. Any other text gets
-    a digest at its end, and so does a text that already ends like a digest.
+    MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
+    and refuses a key that is not a normalised path. An accepted text stays as it is. Any other text
+    gets a digest at its end, and so does a text that already ends like a digest.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name
@@ -260,7 +261,8 @@ def mlflow_key(name: str) -> str:
 
 
 _MOST_PART = 200
-"""Most characters of one part: with the text before the part, a key has at most MOST_KEY."""
+"""Largest number of characters of one part, chosen so that a key, with the text before the part,
+has at most MOST_KEY characters."""
 _DIGITS = 16
 _PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
 _DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")

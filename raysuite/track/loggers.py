@@ -1,4 +1,4 @@
-"""Write each run's params and points (those that MLflow gets) as files of other loggers.
+"""Write each run's params and points (the same that MLflow gets) as files of other loggers.
 
 If a run's journal has grown, all files of the run are replaced. To add a logger, add its function,
 its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it needs a package,
@@ -56,7 +56,7 @@ class LoggerSummary:
     name: str
     folder: Path
     written: int = 0
-    """Number of written runs: those that were new, or whose journal had grown."""
+    """Number of runs that were written because they were new or their journal had grown."""
     error: str = ""
     """Why nothing was written; empty if all went well."""
 

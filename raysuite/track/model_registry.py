@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 # A network as an MLflow model: an exported graph with its signature, its spec and its plan.
 
 TOLERANCE = 1e-4
-"""Largest allowed difference of the graph's and the network's outputs, over the largest output."""
+"""Largest allowed difference between the outputs of the graph and of the network, relative to the
+largest output."""
 
 
 class Network(NamedTuple):
@@ -47,7 +48,8 @@ class Network(NamedTuple):
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32; or the tensors of another task."""
     example: NDArray[Any]
-    """At least two input samples: a graph that was traced with one sample accepts only one."""
+    """At least two input samples, because a graph that was traced with one sample accepts only one
+    sample."""
     outputs: NDArray[Any]
     """The module's outputs for `example`."""
     classes: list[str]
@@ -217,7 +219,8 @@ def register(
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make `uri` MLflow's default store: clients of all stores resolve `models:/ID` in this one."""
+    """Make `uri` MLflow's default store, because clients of all stores look up `models:/ID` in the
+    default store."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:

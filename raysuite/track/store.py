@@ -132,7 +132,8 @@ class Store:
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
         self.refused: list[str] = []
-        """Errors of values that MLflow refused. Other values of the same requests were accepted."""
+        """Errors for values that MLflow refused. MLflow accepted all other values of these
+        requests."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""

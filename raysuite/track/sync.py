@@ -46,11 +46,11 @@ class SyncSummary:
     """The tracking store, without any password."""
     experiment: str
     written: int = 0
-    """Number of written runs: those that were new, or whose journal had grown."""
+    """Number of runs that were written because they were new or their journal had grown."""
     unchanged: int = 0
     """Number of runs that were up to date, or have nothing to write yet."""
     error: str = ""
-    """Why the sync stopped, or what was refused; empty if all went well."""
+    """Why the sync stopped, or which values MLflow refused; empty if all went well."""
     page: str = ""
     """The page with the table of the runs, relative to MLflow's address."""
 
@@ -60,7 +60,8 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """The URL of the table of runs or, without a server, a hint; "" if there is no table."""
+        """The URL of the table of runs; without a server, a hint how to see the table; "" if there
+        is no table."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):

@@ -153,7 +153,8 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Leave out trials that ended after `now`, when reading of the journals began. Otherwise a sync
-    might see a later end and miss an earlier one, and the next sync would number them anew."""
+    might see a later end and miss an earlier end, and the next sync would give these trials other
+    numbers."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
@@ -278,7 +279,7 @@ MARK = "raysuite.synced"
 """Tag of a run: the digest of the written data. It is set last, so a crash leaves it unset."""
 
 ParentStatus = Literal["RUNNING", "KILLED"]
-"""Status of a folder whose suite continues or was stopped, even if all known runs have ended."""
+"""Status of a folder whose suite still runs or was stopped, even if all known runs have ended."""
 
 
 class Upload:
@@ -497,7 +498,7 @@ class Upload:
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
     """The folder's status, from the statuses of its runs. KILLED for a sweep that is not complete
-    (`whole`) although no trial is running."""
+    (`whole` is False) although no trial is running."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"

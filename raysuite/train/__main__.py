@@ -113,7 +113,7 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
     """The newest results below PARENT. Raises UserError if there are none, and if their runs do
-    other work than `plans`: one table would contain rows of both."""
+    other work than `plans`, because one table would then contain rows of both."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
     results = Results.open(parent.absolute())
@@ -269,12 +269,12 @@ _ENDING_S = 10.0
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
     """Record why the run that started at `began` failed, and return the error of the failed rank
-    instead of the errors that it caused on others. Empty if no rank failed but one disappeared: the
-    run can then be resumed.
+    instead of the errors that this failure caused on other ranks. Empty if no rank failed but one
+    disappeared: the run can then be resumed.
 
     Each rank writes its own error, because ranks that wait in a collective are not notified. Ranks
-    with a shared file system share one journal. A rank that lost another waits for the recorded
-    reason, because torchrun kills all ranks when the first one ends.
+    with a shared file system share one journal. A rank that lost another rank waits for the
+    recorded reason, because torchrun kills all ranks when the first rank ends.
     """
 
     def known() -> RunFailed | None:

@@ -7,8 +7,8 @@ that runs out of memory there ends, because the others may wait in a collective 
 cancelled. The driver starts the ranks again, and the search continues with smaller sizes, from a
 file of the trials.
 
-A GPU refuses an allocation that does not fit, a CPU does not. On a CPU a larger size is tried only
-if memory use at the smaller sizes predicts that it fits.
+An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU a larger size is tried
+only if memory use at the smaller sizes predicts that it fits.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def search_batch(
     Return the chosen micro-batch; 0 if nothing fits, or if `stopped` became true on rank 0, which
     reads and writes the file. All ranks must call it.
 
-    Raises what the model or the strategy raises, and MemoryError if one of several ranks runs out
-    of memory in a complete step: the ranks then have to be started again.
+    Raises any exception of the model or the strategy. Raises MemoryError if one of several ranks
+    runs out of memory in a complete step: the ranks then have to be started again.
     """
     import_own(plan)
     with joined(plan.spec.strategy, world) as strategy:
@@ -86,7 +86,8 @@ def _next_of_all(
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
-    """The next size to try; sizes too large for a host's memory are recorded as not fitting."""
+    """The next size to try. Sizes that are too large for a host's memory are not tried, but
+    recorded as not fitting."""
     while True:
         tried = file.read()
         wanted = search_of(plan, tried).next()
@@ -102,8 +103,8 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
     """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
 
-    The memory for more samples is extrapolated from the largest tried size and the largest of at
-    most half that size.
+    The peak memory is extrapolated linearly from two tried sizes that fit: the largest one, and the
+    largest one of at most half its size.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),

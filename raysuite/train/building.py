@@ -127,7 +127,8 @@ def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, An
 
 
 def drawn(task: Task, data: str, count: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Random samples of a task; for a task without them, randomly chosen training samples."""
+    """Random samples of a task; randomly chosen training samples if the task cannot draw random
+    samples."""
     found = task.draw(count, generator)
     if found is not None:
         return found

@@ -6,7 +6,8 @@ FOLDER/average.pt    the average of the weights, if there is one
 FOLDER/files.json    the size of each file; written last
 
 All ranks write into one folder, on a shared file system. A new checkpoint is written to
-FOLDER.partial; while it is renamed to FOLDER, the previous one is FOLDER.old.
+FOLDER.partial; while the new checkpoint is renamed to FOLDER, the previous checkpoint is
+FOLDER.old.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ class SoFar(BaseModel):
     power: PowerUse | None = None
     compile_seconds: float = 0.0
     weights: list[float] = Field(default_factory=list)
-    """Divisor of each step's loss, if it is computed from the step's targets."""
+    """Divisor of each step's loss, if the divisor is computed from the step's targets."""
     other_cores: list[float] = Field(default_factory=list)
-    """Cores used by other programs, per worker; for several attempts, in the last one."""
+    """Number of cores that other programs used, per worker; if there were several attempts, in the
+    last attempt."""
 
 
 class LoopState(BaseModel):
@@ -100,10 +102,10 @@ class _Files(BaseModel):
 
 def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | None, str]:
     """The newest complete checkpoint of a run in `folder`, as `keep_checkpoint` wrote it, or None;
-    and why newer ones are not used.
+    and why newer checkpoints are not used.
 
-    `epochs`: number of epochs in the run's journal. A later checkpoint belongs to epochs whose
-    records are lost.
+    `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
+    because the records of its epochs are lost.
     """
     wrong = []
     for place in filter(Path.is_dir, places(folder)):

@@ -80,7 +80,7 @@ def peak(device: str, precision: str, tf32: bool) -> Peak | None:
 
 
 class EpochPower:
-    """Energy of the devices and hosts of all workers in each epoch's training."""
+    """Measures the energy of the devices and hosts of all workers in each epoch's training."""
 
     def __init__(self, plan: RunPlan, world: World) -> None:
         self._meter = PowerMeter(world.device) if plan.spec.measure.power == "auto" else None

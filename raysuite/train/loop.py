@@ -67,11 +67,12 @@ class TrainingLoop:
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self.steps_here = 0
-        """Optimiser steps of this attempt: a new process warms up again."""
+        """Number of optimiser steps of this attempt; warm-up is counted by attempt, because a new
+        process warms up again."""
         self.so_far = SoFar()
         """The finished part of the current epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
-        """An epoch and the order of its samples: the last order that was computed."""
+        """(epoch, order of its samples) that was computed last."""
         self.diverged_at: int | None = None
         """The first optimiser step, counted from 1, with losses or weights that are not finite."""
         self._draws: dict[str, Tensor] | None = None
@@ -93,7 +94,8 @@ class TrainingLoop:
         self._tally: Tensor | None = None
         """Counts of this rank's samples in the last validation of this attempt."""
         self._labels: NDArray[np.int64] | None = None
-        """Labels of the training samples, negative for those left out; None if not needed."""
+        """Labels of the training samples; negative for samples that are left out. None if labels
+        are not needed."""
         self._weights: NDArray[np.float64] | None = None
         """Weight of each training sample in the loss."""
 
@@ -194,8 +196,8 @@ class TrainingLoop:
         )
 
     def class_figures(self) -> ClassFigures | None:
-        """Figures by class of the last validation; None if this attempt has not validated, or with
-        too many classes. All ranks must call it."""
+        """Figures by class of the last validation; None if this attempt has not validated, or if
+        there are too many classes. All ranks must call it."""
         if self._tally is None:
             return None
         matrix = self.engine.comm.all_reduce(self._tally.cpu(), "sum").tolist()
@@ -233,7 +235,7 @@ class TrainingLoop:
         return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
-        """Call before an epoch's first sample is read; `when` is monotonic time."""
+        """Call this before the first sample of an epoch is read; `when` is monotonic time."""
         if self._began is None:
             self._began = when
 
@@ -302,8 +304,8 @@ class TrainingLoop:
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
-        """The micro-batches of a step with the weight of the global batch, and that weight. All
-        ranks must call it."""
+        """(the micro-batches of a step, with the weight of the global batch in each; this weight).
+        All ranks must call it."""
         own = sum(
             float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
         )
@@ -314,7 +316,7 @@ class TrainingLoop:
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """Take one optimiser step; return the summed loss of this rank's samples, on the device.
 
-        `engine.figures` are then those of the step; none if fp16 skipped it."""
+        `engine.figures` then has the figures of this step; it is empty if fp16 skipped the step."""
         self.engine.figures = {}
         skipped = self.engine.scale.skipped
         with layers_named(self.engine.model, self.world):
@@ -349,7 +351,8 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint into a folder, common or each rank's own. All ranks must call it."""
+        """Write a checkpoint into `folder`, which is a common folder or a folder of each rank. All
+        ranks must call it."""
         self.engine.save(folder)
         if self.average is not None:
             self.engine.complete(self.average.model)
@@ -541,8 +544,8 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
 def joined_figures(
     before: SoFar, steps: Sequence[dict[str, Tensor]], comm: Comm
 ) -> dict[str, list[float]]:
-    """Name -> the value at each step of the epoch: those of earlier attempts, and the means over
-    ranks of `steps`; NaN at a step without it. All ranks must call it."""
+    """Name -> the value at each step of the epoch: first the values of earlier attempts, then the
+    means over ranks of `steps`; NaN at a step without a value. All ranks must call it."""
     found = {name: [math.nan] * before.steps for step in steps for name in step} | before.figures
     for name, values in found.items():
         known = [step[name] for step in steps if name in step] or [torch.zeros(())]

@@ -35,10 +35,12 @@ from raysuite.records import TimeShares
 from raysuite.train.loop import TrainingLoop
 
 _SETTLING_STEPS = 2
-"""Profiled steps before the measured ones: the first calls under a profiler are slower."""
+"""Number of profiled steps before the measured steps, because the first calls under a profiler are
+slower."""
 
 _AHEAD_STEPS = 4
-"""Steps that the loader gets beyond the measured ones, so that it loads ahead as in training."""
+"""Number of steps that the loader gets in addition to the measured steps, so that it loads ahead as
+in training."""
 
 _UNSEEN = (
     "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
@@ -162,7 +164,8 @@ def _seen_by_nsys() -> Iterator[None]:
 
 
 def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals, the only ones, on all ranks; the ranks' clocks are treated as equal."""
+    """Rank 0's intervals, returned on all ranks; only rank 0 has intervals. The ranks' clocks are
+    treated as equal."""
     rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
     most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
     if most == 0:

@@ -10,8 +10,8 @@ from raysuite.records.ends import is_left
 
 
 def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
-    """Messages about runs that have ended: how to repeat failed ones, and that none is left to
-    resume."""
+    """Messages about runs that have ended: how to repeat failed runs, and, if that is so, that no
+    run is left to resume."""
     ends = [results.end_of(plan.run_id) for plan in plans]
     lines = [
         f"{plan.title}: it failed, and is not repeated: {end.message}; to repeat it from its first "

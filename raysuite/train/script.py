@@ -36,7 +36,8 @@ def output_file(folder: Path, rank: int) -> Path:
 
 
 SETTLING_STEPS = 2
-"""Profiled steps before the measured ones: the first calls under a profiler are slower."""
+"""Number of profiled steps before the measured steps, because the first calls under a profiler are
+slower."""
 
 
 class _Profile:

@@ -22,11 +22,12 @@ from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 
 EXAMPLES = 2
-"""Number of images in an example: a graph traced with one image accepts only one."""
+"""Number of images in an example; at least two, because a graph that is traced with one image
+accepts only one."""
 
 
 class Served(nn.Module):
-    """A network with its normalisation in front: users do not need the mean and std."""
+    """A network preceded by its normalisation, so that users do not need the mean and std."""
 
     shift: Tensor
     scale: Tensor
@@ -45,7 +46,8 @@ class Served(nn.Module):
 
 
 class Whole(nn.Module):
-    """A network of one input, whatever the name of its forward's parameter."""
+    """Wraps a network with one input, so that the name of the parameter of its `forward` does not
+    matter."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -66,7 +68,8 @@ def served(plan: RunPlan, weights: Path) -> nn.Module:
 def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     """The network of a run with the state stored in `weights`, on the CPU, for inference.
 
-    Raises UserError if the file is not that network's state: the user's own model may have changed.
+    Raises UserError if the file does not hold a state of this network, for example because the
+    user's own model has changed.
     """
     network = models.build(plan.spec.model, plan.dataset)
     try:

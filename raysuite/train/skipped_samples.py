@@ -23,8 +23,8 @@ from raysuite.records import SamplesSkipped
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 MOST_BAD = 0.1
-"""The largest share of a split that may be left out: with more, the data set would no longer be the
-one in the spec."""
+"""The largest share of a split that may be left out. If more samples were left out, the data set
+would no longer be the data set of the spec."""
 MOST_TOLD = 20
 """Maximum number of bad samples reported with location and reason, and of missing items reported;
 the rest are only counted."""
@@ -55,7 +55,7 @@ def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> 
 def check_samples(
     prepared: Prepared, split: Split, run_id: str, world: World, comm: Comm, threads: int
 ) -> Skipped:
-    """Check every sample of a split, each rank its share, with `threads` threads.
+    """Check every sample of a split; each rank checks its share, with `threads` threads.
 
     All ranks must call it. They synchronise after each chunk, so that no rank waits long, and too
     many bad samples end the check early.

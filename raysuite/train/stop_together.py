@@ -41,7 +41,7 @@ class Signals:
     """Whether this process has received a signal to stop, within the context.
 
     `within_s`: seconds from the signal to the deadline; None for no deadline. Repeated signals have
-    their usual effect; with `kept`, none.
+    their usual effect; with `kept`, they have no effect.
     """
 
     def __init__(self, within_s: float | None = None, kept: bool = False) -> None:
@@ -136,8 +136,8 @@ class Watch:
         self._met_at, self._steps, self._anew = time.monotonic(), 0, False
 
     def anew(self) -> None:
-        """Call on every rank before steps of another duration: the next reduction then follows the
-        first step.
+        """Call this on every rank before steps of another duration, such as those of a validation.
+        The next reduction then follows the first of these steps.
 
         Otherwise a number of steps computed from short validation steps could last half an epoch.
         """

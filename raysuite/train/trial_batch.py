@@ -51,11 +51,13 @@ from raysuite.units import human_bytes
 _LARGE = 2 * 10**7
 """Number of parameters above which a network is tried on the meta device first."""
 _IMAGES = 2
-"""Images per batch, as in the smallest micro-batch: raysuite.data.order pads smaller ones."""
+"""Images per batch, as in the smallest micro-batch; raysuite.data.order pads smaller
+micro-batches."""
 _PASSES = 2
 """Two passes, to find layers that are used only in every second step."""
 _RANDOM_PASSES = 8
-"""Passes through a network that draws random numbers, and may choose its layers by them."""
+"""Number of passes through a network that draws random numbers and may choose its layers by these
+numbers."""
 
 
 _KEYS = ("model.weights", "task", "data.name")
@@ -82,9 +84,10 @@ def check(plans: Sequence[RunPlan], document: Document) -> None:
 
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
-    """Reasons why this plan's network cannot be trained with its strategy, or its images not read.
+    """Reasons why this plan's network cannot be trained with its strategy, or why its images cannot
+    be read.
 
-    `raysuite.plan.dry_batch.distinct` lists what the result depends on.
+    `raysuite.plan.dry_batch.distinct` lists the keys on which the result depends.
     """
     facts = plan.dataset
     size = _IMAGES * facts.image_values * torch.float.itemsize
@@ -291,7 +294,8 @@ def examine(
 def _loss(task: Task, output: Any, targets: Any) -> Tensor:
     """The summed loss of a batch, after the check that its weight and metrics can be computed.
 
-    Raises UserError if one of them raises an exception, and for targets that are not finite.
+    Raises UserError if the loss, the weight or a metric raises an exception, and for targets that
+    are not finite.
     """
     for each in leaves(targets):
         if isinstance(each, Tensor) and not each.isfinite().all():
@@ -338,7 +342,8 @@ def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
 
 @cache
 def _unread(data: str, facts: DatasetFacts) -> str:
-    """The reason why the first image of a split cannot be read; empty if both can."""
+    """The reason why the first image of a split cannot be read; empty if the first images of both
+    splits can be read."""
     options = DataOptions.model_validate_json(data)
     if options.name == "digits":  # made from scikit-learn's data
         return ""
@@ -358,8 +363,8 @@ def _unread(data: str, facts: DatasetFacts) -> str:
 
 
 def main(file: Path, batches: bool = True) -> None:
-    """Check the plans on standard input in order; without `batches`, only whether their networks
-    can be imported."""
+    """Check the plans on standard input, in order. Without `batches`, check only whether their
+    networks can be imported."""
     sys.path.append(os.getcwd())  # like `raysuite`, for the user's own modules
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:

@@ -29,7 +29,8 @@ from raysuite.errors import RaysuiteError
 # Start and restart MLflow's server on the head, and copy its database to the cluster's folder.
 
 _RESTARTS, _WITHIN_S = 5, 600.0
-"""Up to _RESTARTS restarts in _WITHIN_S seconds have no delay; the next waits _REST_S seconds."""
+"""Up to _RESTARTS restarts within _WITHIN_S seconds have no delay; each further restart waits
+_REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
 """Seconds within which even a busy node's server gives its first answer. After that, a warning is
@@ -81,8 +82,8 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Check or restart the server, copy its database; return if `answers` or `error`
-        changed."""
+        """Check the server, restart it if necessary, and copy its database. Return whether
+        `answers` or `error` has changed."""
         now = time.monotonic()
         if self.error and now > self._again:
             self.error = ""
@@ -170,7 +171,8 @@ _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", r
 # without a driver. A running head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds for which the head tries to submit a suite: on a busy node the job server starts late."""
+"""Seconds for which the head tries to submit a suite, because the job server starts late on a busy
+node."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
 """Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
@@ -184,7 +186,7 @@ class _Waiting:
 
 
 class Resuming:
-    """Suites that are still to be submitted. A suite has at most one job at a time."""
+    """Submits suites that have to be resumed. A suite has at most one job at a time."""
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder
@@ -230,7 +232,7 @@ class Resuming:
             self._left.setdefault(resume.results, _Waiting(resume, job, until))
 
     def _without_driver(self, dashboard: Dashboard) -> list[Resume]:
-        """Suites whose driver died, except those whose resuming job is still running."""
+        """Suites whose driver died, except suites that a running job already resumes."""
         found = resume_commands(self._folder, head_is_new=False)
         if not found:
             return []
@@ -338,8 +340,8 @@ class HeadNode:
             self._relay = None
 
     def _tell_where(self) -> None:
-        """Write the cluster's addresses, even before Ray answers: the other nodes try to connect
-        until it answers, so no time is lost."""
+        """Write the cluster's addresses, even before Ray answers: the other nodes then try to
+        connect until Ray answers, so no time is lost."""
         node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(
@@ -392,7 +394,7 @@ class HeadNode:
             node.say("joined")
 
     def _count(self) -> None:
-        """Write which nodes Ray counts as alive, whenever they change."""
+        """Write which nodes Ray counts as alive, whenever this set changes."""
         try:
             alive = [node for node in self._dashboard().nodes() if node.alive]
         except NoAnswerError as error:

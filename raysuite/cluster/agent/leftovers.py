@@ -1,4 +1,4 @@
-"""Remove what a killed agent of the cluster left on this host."""
+"""Remove the processes and files that a killed agent of the cluster left on this host."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def clear_away(
 
     On the head, MLflow's database in the temporary folder is first copied to the cluster's folder,
     if it is newer than the copy there and its server has answered. A running agent keeps its
-    folder. A folder that is not the agent's is not touched: /tmp may have been emptied since, and
-    another user may have made the folder.
+    folder. A folder that the agent did not make is not touched: since then, /tmp may have been
+    emptied, and another user may have made a folder with this name.
     """
     wrong = []
     left = folder.left_nodes()
@@ -62,7 +62,8 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """Why a temporary folder is not the one that this user's agent made; empty if it is."""
+    """Why a temporary folder is not the folder that this user's agent made; empty if this user's
+    agent made it."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()

@@ -76,12 +76,12 @@ class MlflowServer:
         return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 
     def answers(self, pid: int) -> bool:
-        """Whether the server is up and runs in process `pid` or in a child of it."""
+        """Whether the server answers, and runs in process `pid` or in one of its children."""
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Write a file that marks the database as usable for the agent that follows a killed
-        one."""
+        """Mark the database as usable, with a file: if this agent is killed, the next agent on this
+        host may copy the database."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:

@@ -156,7 +156,7 @@ class ThisNode:
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
-        """Take a free block of ports, another one at each attempt."""
+        """Take a free block of ports; each attempt takes another block."""
         self.release_ports()
         seed = f"{self.folder.path}:{self.place.incarnation}:{self.place.host}:{attempt}"
         size = ports.block_size(self.place.cpus or 0)
@@ -206,13 +206,14 @@ class ThisNode:
 
 _REJOIN_AFTER_S = 5.0
 _HEAD_SILENT_S = 90.0
-"""Seconds for which the head may be unreachable before its nodes end, counted from when Ray
-considers it dead."""
+"""Seconds for which the head may be unreachable before its nodes end, counted from the moment at
+which Ray considers the head dead."""
 _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
 """Number of consecutive refused connections after which Ray's head has certainly ended."""
 _NEW_HEAD_S = 20.0
-"""Seconds within which a new head must answer; otherwise its agent is considered dead too."""
+"""Seconds within which a new head must answer; otherwise the agent of the new head is considered
+dead too."""
 
 
 class WorkerNode:
@@ -243,8 +244,8 @@ class WorkerNode:
         self._node.end()
 
     def _find_head(self) -> Head | None:
-        """The head of this start of the step, once it can be reached; None if this node or the head
-        has to end before."""
+        """Wait until the head of this start of the step can be reached, and return it; None if this
+        node or the head has to end before."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:
@@ -343,7 +344,7 @@ class Signals:
         return warned
 
     def wait(self, seconds: float) -> None:
-        """Sleep until the time is over, or until the end is requested."""
+        """Sleep for the given time, or until the end is requested."""
         deadline = time.monotonic() + seconds
         while not self.ended and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_STEP_S, left))

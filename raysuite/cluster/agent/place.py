@@ -20,7 +20,7 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Place:
-    """A node of the cluster. If a number is None, Ray detects it."""
+    """A node of the cluster. Ray detects a number that is None."""
 
     host: str
     index: int
@@ -75,7 +75,8 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
 
 
 def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
-    """The number of GPUs from SLURM; if SLURM gives none (SLURM_GPUS_PER_TASK), the site's."""
+    """The number of GPUs, from SLURM's variables; if SLURM sets none of them (SLURM_GPUS_PER_TASK),
+    from the site."""
     said = _number(variables, "SLURM_GPUS_ON_NODE")
     if said is not None:
         return said

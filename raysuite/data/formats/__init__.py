@@ -40,7 +40,7 @@ def module_of(form: str | None) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """Count the data set on disk. Raises UserError with what is missing or damaged, and a
+    """Count the data set on disk. Raises UserError that names the missing or damaged files, and a
     remedy."""
     counts: Counts = module_of(data.form).count(data)
     return counts

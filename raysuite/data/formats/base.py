@@ -68,8 +68,9 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`, in the one of `folders` (below
-    the set's folder) that has most of them. Raises DataError with the missing names."""
+    """Find the files `names`, with or without the suffix `packed`. Of `folders` (below the set's
+    folder), the folder with most of these files is used. Raises DataError with the missing
+    names."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -157,7 +158,8 @@ class Source(ABC):
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
-        """The sample's file, or None if no file's modification time shows changes."""
+        """The path of the sample's file, whose modification time shows whether the sample has
+        changed; None if there is no such file."""
         return None
 
     def close(self) -> None:  # noqa: B027 - some have no files
@@ -235,9 +237,8 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Tasks that call the importable `check(part, *paths)` for each (split, paths) of `find`.
-
-    A DataError of `find` is reported as a finding.
+    """Tasks that call `check(part, *paths)`, an importable function, for each (split, paths) that
+    `find` returns. A DataError of `find` becomes a finding.
     """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()

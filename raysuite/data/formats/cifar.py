@@ -72,7 +72,7 @@ class Batch:
 
 
 def read_batch(path: Path) -> Batch:
-    """A pickled batch, read as data: code in it is not run.
+    """A pickled batch, read as data: code in the pickle is not run.
 
     Raises DataError if the file is not a pickle of plain data, or not a batch of CIFAR-10.
     """
@@ -236,7 +236,8 @@ class _Kind:
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the byte order, which single bytes lack, and fields, which are not supported."""
+        """Ignore the byte order, because single bytes have none, and fields, which are not
+        supported."""
 
 
 @dataclass
@@ -291,7 +292,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: bytes) -> Any:
-    """The value of a pickle of plain data and NumPy arrays; code in it is not run.
+    """The value of a pickle of plain data and NumPy arrays; code in the pickle is not run.
 
     Raises ValueError, with the reason, for anything else.
     """

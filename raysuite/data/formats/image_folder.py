@@ -42,7 +42,8 @@ LABEL_FILES = (
 )
 """Files with the classes of validation images that lie in one flat folder."""
 _THREADS = 8
-"""Number of folders that are listed in parallel, as network file systems have a high latency."""
+"""Number of folders that are listed in parallel, because network file systems have a high
+latency."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Images:
 
 
 def find(data: DataOptions) -> Images:
-    """The images of a set. Raises DataError with what is missing or inconsistent."""
+    """The images of a set. Raises DataError that names the missing or inconsistent parts."""
     root = root_of(data)
     official = data.name in NAMED
     if official:
@@ -83,8 +84,8 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
     """The last modification time of the set's folders, in s since 1970, and a digest of what `find`
     depends on: adding or removing an entry changes the time of its folder.
 
-    Queries only the folders themselves, which takes a thousandth of the time of listing them.
-    Raises OSError if a folder is missing.
+    Only the folders themselves are queried, which takes a thousandth of the time that listing them
+    takes. Raises OSError if a folder is missing.
     """
     root = root_of(data).resolve()
     top = _top(root)

@@ -34,8 +34,8 @@ EXPECTED = (
 def open_split(data: DataOptions, split: str) -> Any:
     """The data set that attribute(split=..., **options) returns.
 
-    Raises UserError if it cannot be imported, and DataError if the call fails or its result cannot
-    be indexed.
+    Raises UserError if the attribute cannot be imported, and DataError if the call fails or its
+    result cannot be indexed.
     """
     make = lazy.load(data.name)
     try:
@@ -198,8 +198,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, then read all of them again backwards from a second instance, as two
-    workers have separate instances and read samples in different orders."""
+    """Read each sample, then read all samples again, backwards, from a second instance: two workers
+    also have separate instances, and read samples in different orders."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -119,7 +119,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """Missing shards: their numbers follow from the names of other shards."""
+    """Missing shards, whose numbers follow from the names of other shards."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -220,8 +220,8 @@ def cut_short(place: str, present: int, size: int) -> DataError:
 
 
 def _crc(data: bytes) -> bytes:
-    """The CRC-32C of `data`, masked as in records: otherwise, the CRC of data that contains CRCs is
-    weak (TensorFlow's crc32c.h)."""
+    """The CRC-32C of `data`, masked as in records. Without the mask, the CRC of data that contains
+    CRCs is weak (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
@@ -310,8 +310,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read. Its package
-is not "tensorflow", because TensorFlow registers that package itself."""
+"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read. The message's
+package is not "tensorflow", because TensorFlow registers that package itself."""
 
 
 def _example_class() -> Any:
@@ -331,7 +331,8 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and a label under these names, and `more` features."""
+    """An Example with an encoded image and a label, under the given names, and with the features
+    `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -553,7 +554,7 @@ def check_shard(
 
 
 def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
-    """The records' places: from the file itself, and after a damaged length from the index. Errors
+    """The records' places: from the file itself, or, after a damaged length, from the index. Errors
     in the file and in the index are added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
@@ -590,7 +591,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
-    """Add the error of an index; if `write`, write the index anew instead, from the places
+    """Add an error for the index, or, with `write`, write the index again from the places
     `found`."""
     if not write:
         part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
@@ -642,7 +643,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
-    """The manifest of a conversion; empty without one. Raises DataError if damaged."""
+    """The manifest of a conversion; empty if there is no manifest. Raises DataError if damaged."""
     path = root / "manifest.json"
     try:
         found = json.loads(path.read_bytes())

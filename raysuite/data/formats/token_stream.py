@@ -36,7 +36,7 @@ _SHORT = 2**16
 
 
 class _Stream:
-    """The tokens of several stretches of arrays, in order."""
+    """The tokens of several parts of arrays, one after the other."""
 
     def __init__(self, stretches: Sequence[_Stretch]) -> None:
         self._stretches = stretches
@@ -46,7 +46,7 @@ class _Stream:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def part(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The tokens [start, stop), or as many of them as exist."""
+        """The tokens [start, stop); fewer if the stream ends earlier."""
         found = [np.empty(0, np.int64)]
         for number in range(self._number(start), len(self._stretches)):
             each, end = self._stretches[number], int(self._ends[number])

@@ -27,8 +27,8 @@ def make_loader(
     `channels_last`: whether a GPU gets images in this memory format. `images`: whether the worker
     needs images; if False, only labels are read.
 
-    Raises MissingPartError if the loader is not installed, and DataError if it cannot load this
-    data set on this device.
+    Raises MissingPartError if the loader is not installed, and DataError if the loader cannot load
+    this data set on this device.
     """
     if prepared.data.transform is not None and not options.transforms:
         raise DataError(

@@ -49,8 +49,8 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """Corner and extent of the whole pixels that each view touches, the view relative to the corner
-    (all in the order height, width), and whether it is mirrored."""
+    """For each view: corner and extent of the whole pixels that it touches, its box relative to
+    that corner (all in the order height, width), and whether the view is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)
@@ -70,8 +70,9 @@ _Fed = tuple[list[Any], NDArray[np.int64]]
 class DaliLoader:
     """Decodes, resizes and normalises in a DALI pipeline, on the CPU or on the GPU.
 
-    DALI's own readers choose order, shards and padding; with an external source, raysuite chooses
-    them. One thread reads ahead, so that slow disks do not block the training thread.
+    DALI's own readers choose the order, the shards and the padding. Therefore an external source is
+    used, for which raysuite chooses them. One thread reads ahead, so that slow disks do not block
+    the training thread.
     """
 
     def __init__(
@@ -256,7 +257,8 @@ class DaliLoader:
         )
 
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
-        """An error that names the image: DALI at best reports the image's index in the batch."""
+        """An error that names the image, because DALI at best reports the image's index in the
+        batch."""
         channels = self._prepared.facts.channels
         try:
             got = read(self._source, self._prepared, slice_)

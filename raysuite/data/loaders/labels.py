@@ -1,4 +1,5 @@
-"""Load only labels, for workers that need no images: the later stages of a pipeline."""
+"""Load only labels, for workers that need no images, which are those of the later stages of a
+pipeline."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Decoded:
 class Decoding:
     """Decodes a split into a folder by the reference decoder, with one thread per core.
 
-    Unreadable images are marked and left out. All images' sizes are read first, so that the memory
-    is reserved before decoding.
+    Unreadable images are marked and left out. The sizes of all images are read first, so that
+    memory can be reserved before decoding.
     """
 
     def __init__(self, source: Source, prepared: Prepared, samples: int) -> None:
@@ -212,7 +212,7 @@ class MemoryLoader:
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
     """Views of the same size as the images [b, H, W, C], shifted by whole pixels and mirrored, with
-    zeros outside the image. Does the same as `cut_out`, for all images at once."""
+    zeros outside the image. The result is that of `cut_out`, but for all images at once."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

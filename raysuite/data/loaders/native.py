@@ -30,11 +30,13 @@ Room = Callable[[int], Tensor]
 """Number of images -> memory for a batch of them."""
 
 _PART = 16
-"""Images per task: few, so that threads share a batch, but enough to draw views efficiently."""
+"""Images per task: few enough that threads share a batch, and enough that views are drawn
+efficiently."""
 
 
 class InThreads:
-    """Threads share each batch and load ahead; with 0 threads, batches are loaded on demand."""
+    """Loads batches ahead in threads that share the work on each batch; with 0 threads, batches are
+    loaded on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -165,7 +167,8 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes by libjpeg-turbo or Pillow, resizes by torch, normalises where that is cheapest."""
+    """Decodes with libjpeg-turbo or Pillow, resizes with torch, and normalises where that is
+    cheapest."""
 
     def __init__(
         self,

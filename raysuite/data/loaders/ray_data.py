@@ -33,7 +33,7 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Object store memory, in blocks, that is allowed for each block in progress or ready."""
+"""Object store memory that each block in progress, and each finished block, may take, in blocks."""
 
 
 class RayDataLoader:
@@ -185,7 +185,7 @@ are not images, `images` holds the pickled inputs and targets."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}
-"""Sources by loader; a Ray process serves many loaders, one after the other or in turn."""
+"""Sources by loader. One Ray process serves many loaders, one after the other or alternately."""
 
 
 def _decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:

@@ -23,9 +23,10 @@ class SyntheticLoader:
     """Delivers the beginning of one random batch repeatedly; reads no files.
 
     Batches have the requested sizes, and share memory, so they must not be changed. Images are
-    standard normal, similar to normalised images, and labels and tokens are uniform. Validation has
-    other values than training, so that memorising them gives no accuracy. Losses are meaningless.
-    For the user's own samples that are not images, the first samples of the split are read once.
+    standard normal, similar to normalised images, and labels and tokens are uniform. Validation and
+    training have different values, so that a network that memorises the training values gains no
+    accuracy in validation. Losses are meaningless. If the user's own samples are not images, the
+    first samples of the split are read once.
     """
 
     def __init__(

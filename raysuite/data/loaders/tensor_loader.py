@@ -133,7 +133,8 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor, an array or a number as a contiguous tensor, with the dtype that stacking gives."""
+    """A tensor, an array or a number as a contiguous tensor; its dtype is that of a stacked
+    batch."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))
@@ -147,8 +148,8 @@ def _as_given(tensor: Tensor, like: Any) -> Any:
 
 
 class _Held(TensorSource):
-    """Samples in a folder in memory. For the N-th tensor of a sample, N.bin has the bytes of this
-    tensor in all samples, and N.npy its shapes."""
+    """Samples in a folder in memory. N.bin has the bytes of each sample's N-th tensor, and N.npy
+    has the shapes of these tensors."""
 
     def __init__(self, source: TensorSource, prepared: Prepared, split: Split) -> None:
         self._source, self._samples = source, prepared.samples(split)
@@ -161,7 +162,7 @@ class _Held(TensorSource):
         self._all = [self._mapped(number) for number in range(len(self._first))]
 
     def _size(self) -> int:
-        """Read all samples, and return the bytes of their files."""
+        """Read all samples, and return the number of bytes of their files."""
         kinds = [each.dtype for each in self._first]
         for number in range(self._samples):
             found = [*map(_tensor, leaves(self._source.sample(number)))]

@@ -174,7 +174,8 @@ def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""Only in the hidden folder: the set's parameters, and a line for each complete chunk."""
+"""Files that exist only in the hidden folder: the set's parameters, and a line for each complete
+chunk."""
 
 
 def check_place(folder: Path) -> None:
@@ -256,7 +257,8 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal lists the chunk, and its files have the size recorded there."""
+    """Whether the journal lists the chunk, and the chunk's files have the size that the journal
+    records."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -269,7 +271,8 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock on writing `folder`; the kernel releases it when this process ends.
+    """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
+    ends.
 
     `waiting` is called once if another process holds it.
     """

@@ -38,8 +38,9 @@ def fields(side: int) -> list[NDArray[np.float32]]:
 
 
 def field_side(longest: int) -> int:
-    """The side of the fields from which pictures of `longest` pixels are cut: at least 1.5 times
-    `longest`, and a multiple of 256, which suits the Fourier transform."""
+    """The side, in pixels, of the fields from which pictures with a longer side of `longest` pixels
+    are cut. It is at least 1.5 times `longest`, and a multiple of 256, for a fast Fourier
+    transform."""
     return 256 * max(1, -(-3 * longest // (2 * 256)))
 
 
@@ -68,13 +69,13 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""First numbers of the seeds, so that different purposes use different random numbers."""
+"""First numbers of the seeds of each purpose, so that purposes use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
-"""Range of the standard deviation of the two fields together; pixels are from 0 to 255."""
+"""Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""The strength of a class's pattern in one of its pictures."""
+"""The range of the strength with which a picture contains the pattern of its class."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25

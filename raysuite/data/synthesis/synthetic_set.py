@@ -1,4 +1,4 @@
-"""SyntheticSet: all parameters of a synthetic set, determined before any pixel."""
+"""SyntheticSet: all parameters of a synthetic set, determined before any pixel is computed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SIZES: dict[str, Size] = {
     "imagenet": (500, 375),
     "highres": (512, 512),
 }
-"""Width and height in pixels. For ImageNet the most common size; the sizes of all other sets are
-exact."""
+"""Width and height in pixels. For ImageNet this is the most common size; all images of the other
+sets have this size."""
 
 _SIDES = (8, 2048)
 _QUALITY = {"natural": 88, "noise": 75}
@@ -71,7 +71,7 @@ class SyntheticSet:
     quality: int | None
     """JPEG quality; None for PNG, or for pixels that are not encoded."""
     shards: tuple[int, int]
-    """TFRecord files of train and val; 0 in other formats."""
+    """Numbers of TFRecord files of train and val; 0 in other formats."""
 
     def samples(self, split: Split) -> int:
         return self.train if split == "train" else self.val

@@ -32,7 +32,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 # A space's dimensions in Optuna's form: plain numbers between bounds.
 
 _TAIL = 1e-6
-"""Probability of each tail that is left out of a normal distribution."""
+"""Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
 """Significant digits of a drawn number: it is readable, and exact when written to a file."""
 

@@ -1,9 +1,10 @@
 """A population whose trials wait for each other (PBT). Trials are compared when all have reached
-the end of an interval; then each is resumed from its own checkpoint or from that of a better trial.
+the end of an interval; then each trial is resumed from its own checkpoint or from the checkpoint of
+a better trial.
 
-The journals contain its whole state. No trial continues before each PBT step is written and each
-checkpoint to be taken is copied. So a new driver makes the same decisions as the killed driver that
-it replaces.
+The journals contain its whole state. No trial continues until every PBT step is written and every
+checkpoint that a trial takes is copied. So a driver that replaces a killed driver makes the
+decisions that the killed driver would have made.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """The trials that wait at the end of an interval and may continue: all, once every trial
-        to be compared with them has arrived. The decision on each is then in its journal.
+        """The trials that wait at the end of an interval and may continue: all, once every trial to
+        be compared with them has arrived. The decision on each trial is then in its journal.
 
-        `plans`: all of the population; `left`: trials whose workers and driver have ended. Only
-        journals of `left` are written to, because a driver expects its trial's end as the last
-        line. Raises RunError if a checkpoint cannot be copied.
+        `plans`: all of the population; `left`: trials whose workers and driver have ended.
+        Decisions are only written to the journals of `left`, because a driver that still runs
+        expects the end of its trial as the last line of the journal. Raises RunError if a
+        checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
         unfinished = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
@@ -170,7 +172,7 @@ def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """The path of the copied checkpoint that a run took."""
+    """The path of the copy of another run's checkpoint that a run has taken."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 

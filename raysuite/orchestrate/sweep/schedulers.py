@@ -2,7 +2,7 @@
 
 A scheduler does not kill a trial: its decision is written to the results folder, the workers end
 between two steps, and rank 0 records it. In a resumed sweep, the scheduler gets the journals'
-epochs again, in the same order, so that its rungs are the same.
+epochs again in their original order, so that its rungs are as before.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class JournaledScheduler(FIFOScheduler):
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
         """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
-        attempts, in the same order, then the rest."""
+        attempts, in the order of that time, then all other epochs."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
@@ -122,7 +122,8 @@ class JournaledScheduler(FIFOScheduler):
     def on_epoch(self, epoch: EpochFinished) -> None:
         """Pass an epoch to the scheduler, unless this was done before or the epoch has no value.
 
-        A run that is to end may finish some more epochs before its workers stop: these are ignored.
+        A run that has to end may finish some more epochs before its workers stop; these epochs are
+        ignored.
         """
         run_id = epoch.run_id
         if (
@@ -182,8 +183,8 @@ class JournaledScheduler(FIFOScheduler):
         """The value by which runs are compared at one epoch, and the sign by which it is multiplied
         so that higher is better.
 
-        With a time to the target as the goal, the primary metric is compared. None if the whole
-        epoch was warm-up: the first later epoch with a value is used.
+        The value is the throughput if that is the goal, else the primary metric. The throughput is
+        None if the whole epoch was warm-up; the caller then ignores the epoch.
         """
         if self._search.wanted[0] == "throughput":
             rate = epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None

@@ -39,7 +39,7 @@ def run(
     listener: Listener,
     resume: bool = False,
 ) -> Stop | None:
-    """Make the trials that RESULTS/search.json requests and that have not ended yet.
+    """Run the trials that RESULTS/search.json requests and that have not ended yet.
 
     Return the request that stopped the sweep before its end, if any. `resume`: the results contain
     trials of an earlier attempt; unfinished trials are resumed first, from their checkpoints.

@@ -65,7 +65,8 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""Seconds for which idle workers keep their resources: another trial may be waiting for these."""
+"""Seconds for which idle workers keep their resources. After that, the resources are free for a
+waiting trial."""
 _POLL_S = 0.1
 """Seconds between two queries of the Mailbox, which is in this process."""
 
@@ -144,8 +145,8 @@ class WarmWorkers:
             self.error = error
 
     def _jobs(self) -> dict[str, Any]:
-        """The address at which new workers find jobs, and the number of the current job, their
-        first."""
+        """The address at which new workers find their jobs, and the number of the first of these
+        jobs, which is the current one."""
         with self._lock:
             return {"mailbox": self._mailbox.address, "first": self._number}
 
@@ -179,7 +180,8 @@ class Setting:
     path: str
     """The driver's working folder."""
     environment: dict[str, str] = field(default_factory=dict)
-    """The driver's variables for Ray and raysuite: an existing cluster has other values."""
+    """The driver's environment variables for Ray and raysuite. They are passed on, because the
+    processes of an existing cluster have other values."""
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
@@ -218,7 +220,8 @@ def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
 def _epochs(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> Iterator[str]:
-    """Make the run, or a segment of it; yield its epochs' lines as they are written."""
+    """Execute the run, or a segment of it; yield the line of each epoch as soon as it is
+    written."""
     workers = _start(plan, results, deadline, segment)
     for line in workers.epochs():
         if line is not None:
@@ -254,7 +257,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run without a recorded end, unless it was stopped or waits for trials."""
+    """Record the end of a run that has no recorded end, unless the run was stopped or waits for
+    other trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

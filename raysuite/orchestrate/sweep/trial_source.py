@@ -120,7 +120,8 @@ class TrialSource(Searcher):
         """Whether no further trial starts, because the driver ends."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """An empty state: what Ray Tune saves is never read, and `notify` cannot be pickled."""
+        """Return an empty state, because `notify` cannot be pickled. The state that Ray Tune saves
+        is never read."""
         return {}
 
     @property
@@ -215,7 +216,7 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether to choose the next trial later, when results of running trials are known."""
+        """Whether the next trial must be chosen later, when results of running trials are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):

@@ -7,8 +7,9 @@ to the newest weights. The schedule decides which version a pass uses. BatchNorm
 statistics have only one version, that of the newest pass.
 
 Autograd saves the weight tensors for the backward pass, but no copies of their values. Before a
-backward pass, the stash therefore sets the tensors to the values of the earlier version. An update
-of a version that is still needed changes a copy. n versions take n times the weights' memory.
+backward pass, the stash therefore sets the tensors to the values of the earlier version. If a
+version is still needed, its update changes a copy. n versions take n times the memory of the
+weights.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest in the weights themselves, older versions in copies."""
+    """Versions of weights: the newest version is in the weights themselves, older versions are in
+    copies."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights
@@ -113,8 +115,8 @@ class Stash:
 
     @contextmanager
     def changed(self, oldest: int) -> Iterator[None]:
-        """An update in the context makes a new version. `oldest`: the oldest version still
-        needed."""
+        """Within the context, an update of the weights makes a new version. `oldest`: the oldest
+        version that is still needed."""
         if oldest <= self._version:
             self._older[self._version] = self._given([each.data.clone() for each in self._weights])
         # without this, autograd refuses later backward passes, as weights were changed in place

@@ -78,7 +78,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 
 def entered(x: Tensor) -> Tensor:
-    """Make the input of a stage the result of an operation, as autograd does not allow a layer to
+    """Pass the input of a stage through an operation, because autograd does not allow a layer to
     change a leaf, or a view of a leaf, in place."""
     found: Tensor = _Entered.apply(x) if x.requires_grad else x
     return found

@@ -130,7 +130,7 @@ class Measured:
     clock: Callable[[], float]
     """Time in seconds, read after the device has finished its work."""
     memory: bool = False
-    """Whether to count the bytes that forward passes save, which slows the passes down."""
+    """Whether to count the bytes that forward passes save. Counting slows the passes down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
     """(operation, begin, end, seconds of waiting for other workers in between)."""
     waited_s: float = 0.0
@@ -321,8 +321,8 @@ class PipelineEngine(TorchEngine):
         return self.options.recompute and self.schedule.delay(self.worker) > 0
 
     def _again(self, operation: Operation, made: _Pass) -> Tensor:
-        """Repeat a forward pass, and now save tensors for the backward pass. Random numbers are the
-        same as before, and running statistics do not change."""
+        """Repeat a forward pass, this time saving tensors for the backward pass. Random numbers are
+        the same as before, and running statistics do not change."""
         buffers = [(each, each.clone()) for each in self.model.buffers()]
         cuda = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
@@ -444,7 +444,7 @@ class PipelineEngine(TorchEngine):
         return x
 
     def _chunk(self, stage: int) -> int:
-        """The chunk, see `Schedule`, to which a stage belongs."""
+        """The chunk (see `Schedule`) to which a stage belongs."""
         return stage // len(self.schedule.replicas)
 
     def _rank(self, stage: int, micro_batch: int) -> int:

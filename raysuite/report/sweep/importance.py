@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""With fewer trials, no importance is reported: it would be chance."""
+"""Smallest number of trials for which importances are reported; with fewer trials they would be
+chance."""
 FEW = 30
 """With fewer trials, the estimate is called rough."""
 RESAMPLES = 20
@@ -128,8 +129,8 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 
 
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
-    """The trials for optuna: numbers on the scale on which they were drawn (logarithmic for the
-    keys `logs`), and other values as categories."""
+    """The trials for optuna: numbers as they are, with the keys in `logs` on a logarithmic scale,
+    as they were drawn; other values as categories."""
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,

@@ -65,7 +65,7 @@ class Study:
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
-        """The goals of the sweep; trials are ranked by the first."""
+        """The goals of the sweep; trials are ranked by the first goal."""
         return wanted_goals(self.search)
 
     @property
@@ -178,7 +178,8 @@ def goal_text(goal: Goal, value: float | None, task: TaskFacts) -> str:
 
 
 def epochs_to_target(trial: TrialFigures) -> str:
-    """`, 3 epochs`: text after a time to target, whose resolution is an epoch."""
+    """The text `, 3 epochs` that follows a time to target, because such a time has a resolution of
+    one epoch."""
     epochs = trial.figures.epochs_to_accuracy
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 

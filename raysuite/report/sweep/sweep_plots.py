@@ -50,7 +50,7 @@ BY_RANK = "The best is orange; the others are coloured by rank, from blue to gre
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
-    """Number of a trial -> its colour; the first trial in `ranked` is the best."""
+    """Number of a trial -> its colour, by rank; the first trial in `ranked` is the best."""
     others = len(ranked) - 1
     shades = [SCALE[len(SCALE) * place // others] for place in range(others)]
     return {each.number: color for each, color in zip(ranked, (BEST, *shades), strict=False)}
@@ -122,7 +122,7 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 # Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Position of a trial without a value on the axis, because the key's condition is not met."""
+"""Position on the axis of a trial that has no value, because the key's condition is not met."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
@@ -198,7 +198,7 @@ def _numbers(
 MOST_AXES = 12
 """Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""With fewer trials that have begun, nothing is drawn: there is nothing to compare."""
+"""With fewer trials that have begun, nothing is drawn, because there is nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:

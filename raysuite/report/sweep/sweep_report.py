@@ -136,7 +136,8 @@ def _given(options: Any) -> Any:
 _NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
 """Keys that an experiment has, but a run does not."""
 HEAD = "# Written by raysuite report: "
-"""First words of the files of best specs, by which files of an earlier report are recognised."""
+"""First words of a file with a best spec; by these words, files of an earlier report are
+recognised."""
 
 
 def best_files(study: Study) -> dict[str, str]:
@@ -171,7 +172,8 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
 
 
 def _last_plan(trial: TrialFigures) -> Plan:
-    """The trial's plan; if PBT changed its values, the plan of the last attempt, which has them."""
+    """The trial's plan; if PBT changed its values, the plan of the last attempt, which has the
+    changed values."""
     started = trial.figures.started
     return started.plan if trial.taken and started is not None else trial.figures.plan
 
