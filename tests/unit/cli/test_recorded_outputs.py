@@ -58,7 +58,6 @@ COMMANDS = {
         "sweep experiments/sweep-quickstart.yaml resources.device=cpu --dry-run",
         "sweep experiments/sweep-population.yaml resources.device=cpu --dry-run --json",
         "models resnet50 vgg11 --json",
-        "schema",
     ),
     "results": (
         "report kinds",
