@@ -50,7 +50,7 @@ FAILED: dict[FailReason, str] = {
     "interrupted": "interrupted",
     "out_of_memory": "out of memory",
     "deadline": "deadline",
-    "infeasible": "cannot be",
+    "infeasible": "infeasible here",
     "diverged": "diverged",
     "damaged": "journal damaged",
 }
