@@ -17,7 +17,7 @@ from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
 from raysuite.report.sweep.importance import LEAST, _sample, importances
 from raysuite.report.sweep.study import is_number, study
-from raysuite.report.sweep.sweep_plots import BEST, goal_axis, importance_plot, parallel
+from raysuite.report.sweep.sweep_plots import BEST, _names, goal_axis, importance_plot, parallel
 from raysuite.report.sweep.sweep_report import best_spec
 from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
@@ -195,6 +195,12 @@ def test_two_trials_that_have_begun_are_enough_for_parallel_coordinates(tmp_path
     begun = study(write_sweep(tmp_path, 3, scheduler="none", missing=[2]))
     assert parallel(begun).description.startswith("2 trials ")
     assert parallel(replace(begun, trials=begun.trials[1:])) is None
+
+
+def test_values_that_are_written_alike_have_one_place_on_an_axis():
+    places, ticks = _names({0: 0.5, 1: 0.12341, 2: 0.12342})
+    assert places == {0: 1.0, 1: 0.0, 2: 0.0}
+    assert ticks == [(0.0, "0.1234"), (1.0, "0.5")]
 
 
 def test_numbers_are_no_booleans_and_no_words():
