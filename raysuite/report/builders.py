@@ -383,7 +383,7 @@ def bars(
                 if not several:
                     each["x"], each["y"] = each["y"], each["x"]
                 traces.append(each)
-    order = p.labels(list(dict.fromkeys(map(label, rows))), lying=not several)
+    order = p.labels(dict.fromkeys(map(label, rows)), lying=not several)
     return Plot(
         name=name,
         title=title,

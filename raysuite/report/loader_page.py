@@ -256,7 +256,7 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
         ],
         layers=p.bars(),
         x=p.quantity("images per second"),
-        y=p.labels(list(dict.fromkeys(row.candidate.series for row in shown))),
+        y=p.labels(dict.fromkeys(row.candidate.series for row in shown)),
         styles=styles,
         height=p.BAR_PX,
         bars_per_label=len(widths),

@@ -13,7 +13,7 @@ its points. Layers draw the traces of one `kind`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -319,7 +319,7 @@ MOST_SORTED = 1000
 """Largest number of names in a given order. With 1,500, vl-convert 1.9.0 ends with an error."""
 
 
-def labels(names: Sequence[str], title: str | None = None, lying: bool = True) -> Layer:
+def labels(names: Collection[str], title: str | None = None, lying: bool = True) -> Layer:
     """An axis of names in the given order; more than MOST_SORTED are in the order of the data."""
     axis: dict[str, Any] = {
         "grid": False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -164,12 +163,9 @@ def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-            made = optuna.create_study(storage=optuna.storages.InMemoryStorage())
-            made.add_trials(trials)
-            evaluator = FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
-            found = evaluator.evaluate(made)
+        made = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+        made.add_trials(trials)
+        found = FanovaImportanceEvaluator(n_trees=TREES, seed=seed).evaluate(made)
     except RuntimeError:
         return None
     finally:

@@ -173,10 +173,11 @@ def goal_axis(study: Study) -> Axis:
 
 def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
     """Evenly spaced positions: numbers in ascending order, other values sorted by name."""
+    names = {value_text(each): each for each in values.values()}
     number = all(map(is_number, values.values()))
-    order = sorted({(each if number else 0, value_text(each)) for each in values.values()})
+    order = sorted(names, key=lambda name: names[name] if number else name)
     last = len(order) - 1
-    spots = {name: place / last if last else 0.5 for place, (_, name) in enumerate(order)}
+    spots = {name: place / last if last else 0.5 for place, name in enumerate(order)}
     ticks = [(spot, name) for name, spot in spots.items()]
     return {trial: spots[value_text(each)] for trial, each in values.items()}, ticks
 

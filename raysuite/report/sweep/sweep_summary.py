@@ -40,8 +40,7 @@ def _results(study: Study) -> Iterator[str]:
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
         goals = text.listed([study.told(goal).words for goal in study.goals])
-        verb = "is" if len(study.front) == 1 else "are"
-        yield f"Of {text.count(total, 'trial')}, {names} {verb} on the Pareto front of {goals}."
+        yield f"On the Pareto front of {goals}, of {text.count(total, 'trial')}: {names}."
     for goal in study.goals:
         top = ranked(study.front or [best], goal)[0]
         head = f"Best {study.told(goal).words}" if study.front else f"Best of {total} trials"
@@ -114,7 +113,7 @@ def _cost(study: Study) -> Iterator[str]:
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
-    if study.best is not None and len(study.ranked) > 1:
+    if len(study.ranked) > 1:
         seen = " [ ] is the 95 % interval, from the validation set's size only (Wilson)."
         yield (
             f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "

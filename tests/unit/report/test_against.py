@@ -296,6 +296,22 @@ def test_a_baseline_that_is_asked_for_is_that_of_both_studies(tmp_path):
         assert (shown.ratio.value, shown.notes) == (1, ())
 
 
+def test_a_baseline_that_the_other_study_lacks_is_refused_with_its_folder(tmp_path):
+    write_results(tmp_path / "b")
+    rows = rows_of(tmp_path / "a")
+    with pytest.raises(UserError, match=f"in {tmp_path / 'b'}: .*'single'"):
+        compare(rows, str(tmp_path / "b"), "single")
+
+
+def test_rows_without_a_baseline_are_compared_without_speed_ups(tmp_path):
+    rows = rows_of(tmp_path)
+    alone = [replace(row, baseline=None, speed_up=None, efficiency=None) for row in rows]
+    for ours, theirs in ((rows, alone), (alone, rows)):
+        found = against_study(ours, theirs, "there")
+        assert line(found, "throughput", rows[6].name).ratio.value == 1
+        assert not {"speed_up", "efficiency"} & {each.quantity for each in found.lines}
+
+
 def test_another_option_of_the_model_does_not_match(tmp_path):
     small, large = (
         TWELVE_ROWS.replace("model: resnet20", f"model: {{name: resnet18, options: {{stem: {s}}}}}")

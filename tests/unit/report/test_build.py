@@ -7,6 +7,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from raysuite.records import Results, Row, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.page import _measured, script_json
-from raysuite.report.tables import columns, terminal_table
+from raysuite.report.tables import Sheet, columns, rows_sheet, terminal_table
 from tests.fake_results import TWELVE_ROWS, write_results
 
 EVIL = "</script><img src=x onerror=alert(1)> | \"quoted\" & 'more'"
@@ -41,12 +42,20 @@ def test_files(tmp_path):
 
 def test_a_variant_that_failed_has_its_line(tmp_path):
     lost = RunFailed(run_id="", reason="lost", message="the workers died")
-    build(write_results(tmp_path, fails={0: lost}), pictures=False)
+    caught = RunFailed(run_id="", reason="gate", message="the ranks disagree")
+    report = build(write_results(tmp_path, fails={0: lost, 4: caught}), pictures=False)
+    assert rows_sheet(report.rows).styles == ("dim", "", "", "", "bad", *[""] * 7)
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines()))
     assert len(rows) == 12
     markdown = (tmp_path / "rows.md").read_text("utf-8")
     (line,) = re.findall(rf"^\| {re.escape(rows[0]['name'])} \| (.*failed.*)$", markdown, re.M)
     assert line.startswith("passed; run failed | – |")
+
+
+def test_columns_of_a_page_are_aligned_and_hidden_by_their_classes() -> None:
+    sheet = Sheet("s", "S", ("A", "B", "C"), (), frozenset("BC"), main=frozenset("AB"))
+    assert sheet.classes == ["", "number ", "number extra"]
+    assert replace(sheet, main=frozenset()).classes == ["", "number ", "number "]
 
 
 def test_a_page_has_the_time_of_the_last_record() -> None:

@@ -53,8 +53,12 @@ def test_nothing_where_nothing_was_counted(tmp_path: Path) -> None:
 
 def test_many_classes_are_in_the_table_alone(tmp_path: Path) -> None:
     size = 31
-    rows = rows_of(tmp_path, [[int(a == b) for a in range(size)] for b in range(size)])
+    whole = [[int(a == b) for a in range(size)] for b in range(size)]
+    rows = rows_of(tmp_path / "more", whole)
     assert confusion(rows) is None
+    drawn = confusion(rows_of(tmp_path / "most", [line[1:] for line in whole[1:]]))
+    assert drawn is not None
+    assert drawn.height >= 12 * 30  # each name has its line
     sheet = class_sheet(rows)
     assert sheet is not None
     assert len(sheet.cells) == size * len(rows)

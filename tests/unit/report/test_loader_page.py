@@ -52,9 +52,10 @@ def test_as_fast_as_nothing_loaded():
 
 
 def test_without_synthetic_no_bound_is_named():
-    figures = {"dali cpu · 2 threads": ([500, 505, 495], 2.0), **DECODING}
-    found = diagnose(fake_bench(figures))
+    speeds = {"dali cpu": 500.0, "decoding alone": 1000.0}
+    found = diagnose(fake_bench({f"{k} · 2 threads": ([v], 2.0) for k, v in speeds.items()}))
     assert (found.best, found.bound) == ("dali cpu · 2 threads", None)
+    assert found.because == "500 (n = 1) images/s; 0.50 of decoding alone; 2.0 of 2 cores busy"
 
 
 def test_rivals_are_those_that_the_intervals_do_not_tell_apart():
@@ -81,7 +82,8 @@ def test_intervals_are_mentioned_where_there_are_some():
 def test_synthetic_is_no_loader():
     found = diagnose(fake_bench(SYNTHETIC, failures={"native · 1 thread": "no such file"}))
     assert (found.best, found.bound) == ("", None)
-    assert "no such file" in str(found)
+    assert found.because == "native · 1 thread: no such file"
+    assert found.because in str(found)
 
 
 def test_shares_are_of_the_limit_with_as_many_threads():

@@ -399,10 +399,12 @@ def test_curves_have_a_band_over_the_repeats(tmp_path):
     first = summarize([1.5, 2.5])
     assert (band["low"][0], band["high"][0]) == pytest.approx((first.low, first.high))
     assert (len(band["x"]), band["low"][4], band["high"][4]) == (250, None, None)
-    plot = drawn("accuracy", [row])
+    more = row.runs[0].plan | {"dataset": row.runs[0].plan["dataset"] | {"val_samples": 9000}}
+    uneven = (replace(row.runs[0], plan=more), row.runs[1])  # the smaller set gives the interval
+    plot = drawn("accuracy", [replace(row, runs=uneven)])
     curve, band, _ = plot.traces
     accuracies = [[run.epochs[place].val_accuracy for run in row.runs] for place in range(6)]
-    wanted = [accuracy(each, row.runs[0].val_samples) for each in accuracies]
+    wanted = [accuracy(each, row.runs[1].val_samples) for each in accuracies]
     assert band["low"] == [each.low for each in wanted]
     assert band["high"] == [each.high for each in wanted]
     assert band["y"] == curve["y"]
@@ -470,7 +472,10 @@ def test_markup_in_names_stays_text():
     ]
     styles = {name: Style("#000000"), "語": Style("#ff0000")}
     plot = Plot("p", "t", "", "", traces, [line()], quantity("x"), quantity("y"), styles)
-    assert {name, "語"} <= set(texts(pictures(plot)[".svg"]))
+    made = pictures(plot)
+    assert {name, "語"} <= set(texts(made[".svg"]))
+    width = Image.open(io.BytesIO(made[".png"])).width
+    assert width == pytest.approx(2 * 480, rel=0.1)  # a column of a paper
 
 
 @pytest.mark.parametrize(("most", "places"), [(0, 100), (25, 25), (30, 25)])

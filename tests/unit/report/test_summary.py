@@ -127,6 +127,12 @@ def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     assert "them: ddp · native · 1 worker" in said
 
 
+def test_of_many_failures_four_are_named_and_the_others_counted(tmp_path):
+    said = summary(tmp_path, fails=dict.fromkeys(range(6), LOST))
+    assert said.count("failed (lost: worker died).") == 4
+    assert "2 more runs failed." in said
+
+
 def test_what_diverged_is_named_with_its_step(tmp_path):
     end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
     report = collect(write_results(tmp_path, fails={0: end}))
@@ -325,6 +331,19 @@ def test_other_programs_count_where_workers_have_no_free_cores_beside_them(
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if "Other programs" in s.text]
     assert len(said) == told
     assert not any("ray_data" in each for each in said), "whose tasks are those programs"
+
+
+def test_a_slow_first_epoch_is_a_caveat_of_repeats_of_any_length(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+    same = [place for place, run in enumerate(runs) if run.variant == runs[0].variant]
+    for place, speeds in zip(same, ([50, 100, 99, 101, 100, 100], [50, 99, 101, 100]), strict=True):
+        epochs = [
+            each.model_copy(update={"steady_images": speed, "steady_seconds": 1.0})
+            for each, speed in zip(runs[place].epochs, speeds, strict=False)
+        ]
+        runs[place] = replace(runs[place], epochs=tuple(epochs))
+    [said] = [s.text for s in summarize_rows(make_rows(runs), runs) if "Slower in" in s.text]
+    assert f"{runs[0].variant} (by 50%)" in said
 
 
 @pytest.mark.parametrize("devices", [[], ["mlx5_0"]])

@@ -16,8 +16,9 @@ from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
 from raysuite.report.sweep.importance import LEAST, _sample, importances
-from raysuite.report.sweep.study import study
-from raysuite.report.sweep.sweep_plots import BEST, goal_axis, importance_plot
+from raysuite.report.sweep.study import is_number, study
+from raysuite.report.sweep.sweep_plots import BEST, _names, goal_axis, importance_plot, parallel
+from raysuite.report.sweep.sweep_report import best_spec
 from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
@@ -190,6 +191,22 @@ def test_parallel_coordinates_hold_every_trial_and_axis(asha):
     )
 
 
+def test_two_trials_that_have_begun_are_enough_for_parallel_coordinates(tmp_path):
+    begun = study(write_sweep(tmp_path, 3, scheduler="none", missing=[2]))
+    assert parallel(begun).description.startswith("2 trials ")
+    assert parallel(replace(begun, trials=begun.trials[1:])) is None
+
+
+def test_values_that_are_written_alike_have_one_place_on_an_axis():
+    places, ticks = _names({0: 0.5, 1: 0.12341, 2: 0.12342})
+    assert places == {0: 1.0, 1: 0.0, 2: 0.0}
+    assert ticks == [(0.0, "0.1234"), (1.0, "0.5")]
+
+
+def test_numbers_are_no_booleans_and_no_words():
+    assert [is_number(each) for each in (2, 0.5, True, "2", None)] == [True, True, *[False] * 3]
+
+
 @pytest.mark.parametrize("goal", ["accuracy", "time_to_accuracy"])
 def test_ticks_of_a_goal_stand_at_its_values_and_the_best_is_on_top(tmp_path, goal):
     drawn = study(write_sweep(tmp_path, 6, scheduler="none", goals=(goal,)))
@@ -293,6 +310,12 @@ def test_the_best_spec_plans_the_same_run(asha, front):
         assert {k: again[k] for k in ("seed", "workers", "global_batch", "peak_lr")} == {
             k: first[k] for k in ("seed", "workers", "global_batch", "peak_lr")
         }
+
+
+def test_the_best_spec_is_the_plans_where_the_sweeps_own_is_refused(tmp_path):
+    made = study(write_sweep(tmp_path, 2, scheduler="none"))
+    changed = replace(made, base=made.base | {"training": {"epochs": -1}})
+    assert "epochs: 9\n" in best_spec(changed, made.best)
 
 
 def test_best_specs_of_an_earlier_report_go(tmp_path):
