@@ -165,9 +165,10 @@ def too_few(steps: Steps, warmup: int, code: int) -> str:
         )
     if not steps.counted:
         apart = f", {steps.left_out} came after an evaluation or a pause" if steps.left_out else ""
+        fewer = ", or give fewer --warmup-steps" if warmup > 1 else ""
         return (
-            f"the script took {steps.taken} steps, of which the first {warmup} are the warm-up"
-            f"{apart}: none is left; let it train longer, or give fewer --warmup-steps"
+            f"the script took {steps.taken} steps, of which the first {max(1, warmup)} are the "
+            f"warm-up{apart}: none is left; let it train longer{fewer}"
         )
     return ""
 

@@ -41,6 +41,8 @@ LABEL_FILES = (
     "ILSVRC2012_validation_ground_truth.txt",
 )
 """Files with the classes of validation images that lie in one flat folder."""
+_META = "meta.mat"
+"""The devkit's synset of each number, next to its file of numbers."""
 _THREADS = 8
 """Number of folders that are listed in parallel, because network file systems have a high
 latency."""
@@ -91,7 +93,9 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
     top = _top(root)
     splits = [root / f"{top}{split}" for split in SPLITS]
     paths = [*splits, *(split / name for split in splits for name in class_names(split))]
-    paths += [path for path in _label_places(root, top) if path.is_file()]
+    labels = _label_places(root, top)
+    labels += [path.with_name(_META) for path in labels]
+    paths += [path for path in labels if path.is_file()]
     with ThreadPoolExecutor(_THREADS) as threads:
         found = list(threads.map(os.stat, paths))
     told = hashlib.sha256(repr((_CLASSES, data.name, data.bad_samples)).encode())
@@ -262,7 +266,7 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
         by_name = file.suffix == ".csv"
         lines = _kaggle(images, file) if by_name else file.read_text("utf-8").split()
         if lines and lines[0].isdigit():
-            names = _devkit_names(file.parent / "meta.mat")
+            names = _devkit_names(file.with_name(_META))
             lines = [names[int(line)] for line in lines]
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise DataError(

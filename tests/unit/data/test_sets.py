@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import re
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,35 @@ def test_a_damaged_list_of_classes_is_named(kind, file, change, said, folder):
     path.write_bytes(change)
     with pytest.raises(DataError, match=said):
         prepared(small, folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "first", "second"),
+    [
+        ("kaggle", "LOC_val_solution.csv", b"n01440764", b"n02084071"),
+        ("devkit", "ILSVRC2012_validation_ground_truth.txt", b"2", b"3"),
+        ("devkit", "meta.mat", b"n01440764", b"n02084071"),
+    ],
+)
+def test_corrected_classes_of_validation_images_replace_the_kept_ones(
+    kind, file, first, second, folder
+):
+    small = small_sets.write(f"imagenet-folder-{kind}", folder)
+    (path,) = folder.rglob(file)
+
+    def labels(time: int) -> dict[str, int]:
+        """By image; the set is older than what may still change within its time stamp."""
+        for each in [*folder.rglob("*"), folder]:
+            os.utime(each, (10**9, 10**9))
+        os.utime(path, (time, time))
+        source = open_source(prepared(small, folder), "val")
+        return {source.place(n): source.label(n) for n in range(small_sets.COUNTS["val"])}
+
+    before = labels(10**9)
+    swap = {first: second, second: first}
+    content = path.read_bytes()
+    path.write_bytes(re.sub(b"|".join(swap), lambda found: swap[found[0]], content))
+    assert labels(10**9 + 1) == {image: (1, 0, 2)[label] for image, label in before.items()}
 
 
 def test_validation_images_of_a_class_without_folder_are_told(folder):

@@ -117,18 +117,26 @@ def test_the_context_holds_the_lock_the_wheel_and_the_facts(order: Order, tmp_pa
     assert not (context / "containers/requirements/dev.txt").exists()
 
 
-def test_every_line_is_heard_and_kept(tmp_path: Path) -> None:
+def test_every_line_is_heard_and_kept_below_the_earlier_ones_at_once(tmp_path: Path) -> None:
     heard: list[str] = []
+    kept: list[list[str]] = []
+    log = tmp_path / "log"
+    log.write_text("$ raysuite image build\n")
+
+    def say(line: str) -> None:
+        heard.append(line)
+        kept.append(log.read_text().splitlines())
+
     script = "echo out; echo err >&2; pwd; echo $RAYSUITE_X"
     streamed(
         ["sh", "-c", script],
-        tmp_path / "log",
-        heard.append,
+        log,
+        say,
         cwd=tmp_path,
         environment={"RAYSUITE_X": "x y"},
     )
     assert heard == ["out", "err", str(tmp_path), "x y"]
-    assert (tmp_path / "log").read_text().splitlines() == heard
+    assert kept == [["$ raysuite image build", *heard[: n + 1]] for n in range(4)]
 
 
 def test_a_failure_shows_the_logs_end(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from raysuite.records import (
     results_figures,
 )
 from raysuite.records.ends import is_left
+from raysuite.records.journal import began
 from raysuite.records.schema import json_line
 from raysuite.spec import parse_document
 from tests.fake_batches import batch_found
@@ -202,6 +204,16 @@ def test_the_newest_results_began_last(tmp_path: Path) -> None:
     assert Results.open(tmp_path).folder.name == "20261102-120000"
     os.utime(tmp_path / "zebra" / "plan.json")
     assert Results.open(tmp_path).folder.name == "zebra"
+
+
+def test_a_results_folder_is_named_by_the_local_time_at_which_it_began(tmp_path: Path) -> None:
+    before = int(time.time())
+    folder = Results.create(tmp_path).folder
+    after = time.time()
+    assert before <= began(folder / "plan.json") <= after
+    # 5:30 ahead of UTC in unit tests
+    first, last = (time.gmtime(moment + 19_800) for moment in (before, after))
+    assert first[:6] <= time.strptime(folder.name, "%Y%m%d-%H%M%S")[:6] <= last[:6]
 
 
 def test_a_run_has_ended_if_its_end_is_the_last_record(tmp_path: Path) -> None:

@@ -165,6 +165,19 @@ def test_time_shares_of_a_script_by_hand() -> None:
     assert "takes 12 steps" in unended.message
 
 
+@pytest.mark.parametrize(("warmup", "count"), [(0, 3), (1, 3), (2, 2), (4, 0)])
+def test_the_first_step_never_counts_as_its_beginning_is_unknown(warmup: int, count: int) -> None:
+    log = rank([5.0, 1.0, 1.0, 1.0])
+    steps = steps_of([log], warmup)
+    assert (len(steps.counted), steps.left_out, steps.total_s) == (count, 0, count)
+    if count:
+        found = measured([log], warmup)
+        epoch = found[EpochFinished]
+        assert epoch.step_seconds == [1.0] * count
+        assert (epoch.steady_images, epoch.steady_seconds) == (8 * count, count)
+        assert found[ScriptMeasured].steps_per_second == 1.0
+
+
 def test_evaluations_and_pauses_are_left_out() -> None:
     seconds = [1.0] * 10
     seconds[4], seconds[6], seconds[8] = 3.0, 9.0, 9.0
