@@ -76,11 +76,8 @@ def test_orphans_and_processes_that_ignore_sigterm_are_ended(tmp_path: Path) -> 
 
 
 def test_a_child_ends_with_its_descendants_and_the_orphans_of_its_session(tmp_path: Path) -> None:
-    shell = (
-        "(sleep 600 & echo $! >>pids) & (trap '' TERM; echo $BASHPID >>pids; "
-        "while :; do sleep 1; done) & echo $$ >>pids; wait; sleep 600"
-    )
-    program = begin(tmp_path, shell, "children.end('shell', 0.1)")
+    shell = "(sleep 600 & echo $! >>pids) & sleep 600 & echo $! $$ >>pids; wait"
+    program = begin(tmp_path, shell, "children.end('shell', 2.0)")
     try:
         started = pids(tmp_path, 3)
         (tmp_path / "end").touch()

@@ -20,6 +20,7 @@ from raysuite.cluster.state_files import Head
 from raysuite.cluster.state_files import Stop as ClustersStop
 from raysuite.cluster.suites import Suite, resume_commands
 from raysuite.errors import UserError
+from raysuite.orchestrate import stopping
 from raysuite.orchestrate.ray_cluster import interrupted_afterwards
 from raysuite.orchestrate.stopping import (
     FILE,
@@ -153,8 +154,14 @@ def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
     ids=str,
 )
 def test_a_suite_is_resumed_by_its_cluster_unless_it_ended_or_a_person_ended_it(
-    cluster: ClusterFolder, gcs: socket.socket, tmp_path: Path, how: Any, resumed: bool
+    cluster: ClusterFolder,
+    gcs: socket.socket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: Any,
+    resumed: bool,
 ) -> None:
+    monkeypatch.setattr(stopping, "_AGENT_S", 0.0)
     (results := tmp_path / "results").mkdir()
     (results / "plan.json").touch()
     raises = isinstance(how, BaseException)
