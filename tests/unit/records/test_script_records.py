@@ -466,3 +466,12 @@ def test_ranks_that_pass_over_the_whole_data_set_are_named(each: int | None, nam
     found, notes = judged(checked(dict(own), dict(own)), alone(pass_samples=1000))
     assert found.passed
     assert any("whether samples are divided" in note for note in notes) == named
+
+
+@pytest.mark.parametrize(("warmup", "advice"), [(0, False), (1, False), (2, True)])
+def test_fewer_steps_of_warm_up_are_advised_where_there_can_be_fewer(
+    warmup: int, advice: bool
+) -> None:
+    told = too_few(steps_of([rank([1.0])], warmup), warmup, 0)
+    assert f"of which the first {max(1, warmup)} are the warm-up" in told
+    assert ("or give fewer --warmup-steps" in told) == advice
