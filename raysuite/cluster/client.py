@@ -268,8 +268,8 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state. It is queried at once if `news` differs from the `news` of the last
-        call."""
+        """The job's state. It is queried at once if `news`, which may be anything that the caller
+        observes, such as the starts of the head, differs from the value of the last call."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news

@@ -27,7 +27,8 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 class ClusterFolder:
     """Paths in the folder, and the content of its files.
 
-    The result for a file that does not exist is None; lists and dicts leave the file out.
+    Most methods that read one file return None if it does not exist; methods that return a
+    list or dict leave it out.
     """
 
     def __init__(self, path: Path) -> None:

@@ -111,9 +111,9 @@ def authorize() -> Authorization | Response:
     """Identify the sender of a request, or refuse it; MLflow's server calls this for each request.
 
     A browser that opens `/?token=PASSWORD` gets a cookie and a page that loads the address without
-    the password. A redirect would not work: the browser would not send the cookie, because a file
-    or another site led to the link (RFC 6265bis, 5.2.1). Programs send the password by HTTP basic
-    authentication.
+    the password. A redirect would not work: the cookie is SameSite=Strict, and a browser does not
+    send such a cookie on a redirect if a link in a file or on another site was opened (RFC 6265bis,
+    5.2.1). Programs send the password by HTTP basic authentication.
     """
     from flask import current_app, make_response, request
     from mlflow.server.auth import authenticate_request_basic_auth

@@ -235,7 +235,7 @@ def _trainer(poll: Callable[[], None]) -> Any:
 
     class Fixed(FixedScalingPolicy):
         """Keeps the number of workers fixed. Unlike Ray's class, it does not register the workers
-        with Ray Data's actor."""
+        with Ray Data's AutoscalingCoordinator."""
 
         def _maybe_send_resource_request(self) -> None:
             pass

@@ -75,7 +75,7 @@ class Head(File):
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether MLflow's server answers; the cluster is up even before."""
+    """Whether MLflow's server answers; the cluster counts as up even before it does."""
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""

@@ -34,7 +34,7 @@ _FORKED, _CRASHED = b"f", b"c"
 connection."""
 _STARTS_S = 20.0
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
-"""Signals of crashes, such as Ray's failed checks."""
+"""Signals that end a process that crashes; a failed check in Ray, for example, raises SIGABRT."""
 _SAFE_THREADS = {"jemalloc_bg_thd"}
 """Names of threads that do not prevent a fork, because their libraries handle fork(2) themselves
 (jemalloc, in PyArrow)."""

@@ -412,7 +412,8 @@ def _images(shard: Shard) -> int:
 
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
-    """Whether the shard exists, and was made from the images in their present state."""
+    """Whether the shard and its index exist, the shard has its recorded size, and it was made from
+    the images in their present state, with no bad images unless `bad` is "skip"."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None

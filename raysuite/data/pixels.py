@@ -83,7 +83,8 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
 
 
 def check_whole(sample: Sample, channels: int, place: str) -> None:
-    """Decode a sample; raises DataError also for files that only Pillow can read."""
+    """Decode a sample; also raises DataError for a PNG that only Pillow accepts, because rows or
+    the checksum of its pixels are missing."""
     decode(sample, channels, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:

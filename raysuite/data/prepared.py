@@ -67,7 +67,7 @@ class Prepared:
 
 
 def unchanged_images() -> dict[str, Any]:
-    """The fields of Prepared that concern images, for samples that are not images."""
+    """Values of Prepared's image fields for samples that are not images."""
     return {"augment": "none", "fit": "stretch", "exact": True, "mean": (), "std": ()}
 
 

@@ -31,7 +31,8 @@ output argument. For uint8, it computes like Pillow, with weights of 15 bits ins
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
     """Write `fit(cut, part, size)` to `out` [size, size, C]; values may differ by 1 from Pillow's.
 
-    Pillow is used for a part that is not the whole of `cut`: torch resizes only whole images.
+    Pillow resizes a part that is not the whole of `cut`, because torch's operator has no argument
+    for a part.
     """
     size = len(out)
     if cut.shape[:2] == (size, size) or part != whole(cut):

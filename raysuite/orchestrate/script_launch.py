@@ -59,7 +59,7 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Bytes of a rank's output that are kept, from its end."""
+"""Only this many bytes of a rank's output are kept: the last ones."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"

@@ -118,7 +118,8 @@ class LossScale:
     def decide(self) -> None:
         """Decide after a step's last backward pass whether all ranks take the step.
 
-        Whole gradients are unscaled here. Unless sharded, they give the same decision on all ranks.
+        With `whole`, the gradients are unscaled here. If none is sharded, all ranks find the same
+        overflow without communication; otherwise the ranks exchange it.
         """
         if not self.enabled:
             return

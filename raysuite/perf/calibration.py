@@ -64,7 +64,7 @@ class Errors(_Part):
 
 
 class Residual(_Part):
-    """One run of a calibration, in seconds, bytes or joules."""
+    """Measured and fitted value of one run of a calibration, in seconds, bytes or joules."""
 
     run: str
     measured: float
@@ -535,9 +535,9 @@ def _separable(
 def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
-    """The cost of a neighbour on the same node, for networks that were measured only on one worker.
-    It is estimated as a share of the cost of an image: the median of this share over the other
-    networks."""
+    """The cost of a neighbour (another worker on the same node), for networks that were measured
+    only on one worker. It is estimated as a share of the cost of an image: the median of this share
+    over the other networks."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]

@@ -77,8 +77,8 @@ def _size(facts: Plan) -> str:
 
 def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
-    options, without buffer sizes and the number of micro-batches, because these are quantities of
-    the terms."""
+    options, without buffer sizes and the number of micro-batches. These change the quantities by
+    which costs are multiplied, not the costs."""
     strategy = plan["spec"]["strategy"]
     sizes = ["bucket_mb", "micro_batches"]
     if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone

@@ -65,9 +65,9 @@ def rank(
     epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
     for a limit is unknown is left out.
 
-    A candidate has the same place as the first better candidate whose prediction interval includes
-    its figure. Part of the errors is common to all candidates, so some ties may be unnecessary, but
-    no tie is missing.
+    The first candidate of each place is compared with the later candidates: a candidate has the
+    first place for which this candidate's prediction interval includes its figure, or a new place.
+    Part of the errors is common to all candidates, so some ties may be unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

@@ -64,8 +64,8 @@ def of_plan(plan: Plan) -> Kind | None:
 
 
 def of_rate(plan: Plan) -> Kind | None:
-    """The kind of a simulation from the rate of one worker. Simulations of image classification on
-    GPUs were compared with published figures."""
+    """The kind of validation of a simulation that starts from the measured rate of one worker. Only
+    simulations of image classification on GPUs were compared with published figures."""
     return "from one" if plan["device"] == "gpu" and "task" not in plan else None
 
 

@@ -115,7 +115,7 @@ class Search:
         return math.isfinite(self._ceiling)
 
     def timings(self, size: int) -> list[float]:
-        """Images per second of a size, in each trial with full steps."""
+        """Images per second in each trial of the micro-batch `size` with full steps."""
         return [
             each.images_per_second
             for each in self.tried

@@ -32,9 +32,9 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """The plans that need a dry batch; all others are combinations that raysuite's tests train.
 
-    These are plans of a task other than classification, of the user's own network, data set or
-    transform, with the user's model options, weights or parameter names, with a strategy that
-    passes a dtype other than fp32 to layers, or with an optimiser that cannot train every network.
+    A plan needs one if it has: a task other than classification; the user's own network, data set
+    or transform; model options, weights or parameter names from the user; a strategy that passes a
+    dtype other than fp32 to layers; or an optimiser that averages the weights.
     """
     return [
         plan

@@ -188,7 +188,7 @@ class EpochFinished(RecordBase):
     slowest worker. Of the times in this Record, only `elapsed_seconds` includes it."""
     graphs: int = 0
     """Number of graphs that rank 0 has compiled in this attempt so far: one for each shape, in
-    training and in validation, and for each part of a graph that is cut."""
+    training and in validation, and for each part of a model with graph breaks."""
     graph_breaks: dict[str, int] = Field(default_factory=dict)
     """Reason why torch.compile cut rank 0's graphs -> how often; empty if the model is one
     graph."""

@@ -304,8 +304,8 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
 
 
 def caveat_level(rows: int) -> float:
-    """The level of `outlying` and of `slow_start` for each of `rows` rows, such that at most 5 % of
-    the reports on rows that differ only by noise have a caveat of either kind (Bonferroni)."""
+    """The level at which `outlying` and `slow_start` test each of `rows` rows. If rows differ only
+    by noise, at most 5 % of reports then have a caveat of either kind (Bonferroni)."""
     return 1 - 0.05 / (2 * max(1, rows))
 
 

@@ -525,7 +525,7 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Average long curves over equal stretches of steps, which are the same for all curves."""
+    """Shorten long curves: each new point is the mean of equally many points, in all curves."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)

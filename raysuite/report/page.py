@@ -99,7 +99,7 @@ def script_json(data: Any) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Round to six significant digits: more than a screen shows, at half the size."""
+    """Round to six significant digits, more than a screen shows: this halves the page's data."""
     if isinstance(data, dict):
         return {key: _rounded(value) for key, value in data.items()}
     if isinstance(data, list):

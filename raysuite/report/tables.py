@@ -400,7 +400,8 @@ def rows_sheet(rows: Sequence[Row]) -> Sheet:
 
 
 NARROW = 140
-"""Width of a terminal in columns, below which only the most important columns are shown."""
+"""Width of a terminal, in characters. In a narrower terminal only the most important columns of the
+table are shown."""
 
 TOGETHER = "those of all rows hold together at 95 %, so that the best may be picked"
 """An explanation of the intervals of ratios (`raysuite.records.rows.Ratios`)."""

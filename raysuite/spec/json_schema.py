@@ -98,7 +98,7 @@ def _with_auto(prop: Schema) -> None:
 
 
 def _matrix(schema: Schema) -> Schema:
-    """Dotted keys -> lists of values that the key may have."""
+    """The JSON Schema of `matrix`: dotted keys, each with a list of values that it may have."""
     sweeps: dict[str, list[Schema]] = {}
     for key, prop in schema["properties"].items():
         if key not in NOT_IN_A_MATRIX:

@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """The requirement that prevents the optimiser from updating weights that a framework flattens
-    and shards (`NAME needs ...` in messages); empty if it can update such weights."""
+    """What the optimiser needs (`NAME needs ...` in messages), so that it cannot update weights
+    that a framework flattens and shards; empty if it can."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False

@@ -323,7 +323,7 @@ class SearchOptions(Options):
 
 
 def name_of(value: Any) -> Any:
-    """The value as conditions give it; for a block, its name."""
+    """The value in the form that conditions (`when`) compare: for a block, its name."""
     return value.get("name") if isinstance(value, dict) else value
 
 

@@ -67,7 +67,7 @@ class Traffic:
         return self.all_reduced + self.reduce_scattered + self.all_gathered
 
     def sent(self, workers: int) -> float:
-        """Bytes that each of n workers sends if algorithms are optimal in bandwidth.
+        """Bytes that each of n workers sends if the algorithms are bandwidth-optimal.
 
         `2 (n - 1) / n` of all-reduced bytes, `(n - 1) / n` of reduce-scattered or gathered bytes.
         Divided by the time, this is NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
@@ -492,8 +492,8 @@ class DeepSpeedOptions(_StrategyOptions):
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
     overlap_comm: bool | None = None
-    """Reduce gradients during the backward pass (stages 1 to 3). Default: DeepSpeed's own, only in
-    stage 3."""
+    """Reduce gradients during the backward pass (stages 1 to 3). Default: as in DeepSpeed, which
+    does this only in stage 3."""
 
     def refusals(self, spec: Trained) -> Refusals:
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]

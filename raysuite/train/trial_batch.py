@@ -51,8 +51,8 @@ from raysuite.units import human_bytes
 _LARGE = 2 * 10**7
 """Number of parameters above which a network is tried on the meta device first."""
 _IMAGES = 2
-"""Images per batch, as in the smallest micro-batch; raysuite.data.order pads smaller
-micro-batches."""
+"""Images per batch: the size of the smallest micro-batch that occurs, because raysuite.data.order
+pads smaller ones to it."""
 _PASSES = 2
 """Two passes, to find layers that are used only in every second step."""
 _RANDOM_PASSES = 8

@@ -311,7 +311,7 @@ _CLASSES = "classes.json"
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """List the images, in place; the listing is kept below `cache`.
+    """List the images without copying them; the listing is kept below `cache`.
 
     One process of a node checks whether the set has changed, and the other processes wait for it;
     an unchanged set is not listed again.

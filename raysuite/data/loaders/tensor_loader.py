@@ -162,7 +162,7 @@ class _Held(TensorSource):
         self._all = [self._mapped(number) for number in range(len(self._first))]
 
     def _size(self) -> int:
-        """Read all samples, and return the number of bytes of their files."""
+        """Read all samples, and return the number of bytes that the files of `_write` may need."""
         kinds = [each.dtype for each in self._first]
         for number in range(self._samples):
             found = [*map(_tensor, leaves(self._source.sample(number)))]
