@@ -87,13 +87,9 @@ class AccelerateEngine(TorchEngine):
     def update_weights(self) -> None:
         self._optimizer.step()
 
-    def clip(self) -> None:
-        if self.settings.clip_norm is None:
-            super().clip()
-        else:
-            self.figures["gradient_norm"] = self._accelerator.clip_grad_norm_(
-                self._module.parameters(), self.settings.clip_norm
-            )
+    def clip_to(self, limit: float) -> Tensor:
+        norm: Tensor = self._accelerator.clip_grad_norm_(self._module.parameters(), limit)
+        return norm
 
     def close(self) -> None:
         super().close()

@@ -358,10 +358,16 @@ class TorchEngine(Engine):
 
     def clip(self) -> None:
         """Measure the norm of the synchronised gradients, and scale them down to `clip_norm`."""
-        if self.settings.needs_norm:
-            norm, limit = self.gradient_norm(), self.settings.clip_norm
-            if limit is not None:
-                nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+        if self.settings.clip_norm is not None:
+            self.figures["gradient_norm"] = self.clip_to(self.settings.clip_norm)
+        elif self.settings.needs_norm:
+            self.gradient_norm()
+
+    def clip_to(self, limit: float) -> Tensor:
+        """Scale the gradients down to the norm `limit`; return their norm before, on all ranks."""
+        norm = self.gradient_norm()
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+        return norm
 
 
 def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:

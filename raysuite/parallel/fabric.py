@@ -102,18 +102,12 @@ class FabricEngine(TorchEngine):
     def update_weights(self) -> None:
         self._optimizer.step()
 
-    def clip(self) -> None:
-        if self.settings.clip_norm is None:
-            super().clip()
-        else:
-            norm = self._fabric.clip_gradients(
-                self._module,
-                self._optimizer,
-                max_norm=self.settings.clip_norm,
-                error_if_nonfinite=False,
-            )
-            assert norm is not None, "the strategy of this engine clips by the norm"
-            self.figures["gradient_norm"] = norm
+    def clip_to(self, limit: float) -> Tensor:
+        norm: Tensor | None = self._fabric.clip_gradients(
+            self._module, self._optimizer, max_norm=limit, error_if_nonfinite=False
+        )
+        assert norm is not None, "the strategy of this engine clips by the norm"
+        return norm
 
 
 class Fabric(TorchGroupStrategy):
