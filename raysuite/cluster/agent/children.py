@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,10 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from raysuite.cluster.process import end_with_parent
-
-_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from raysuite.cluster.process import adopt_orphans, end_with_parent
 
 
 class Children:
@@ -26,7 +22,7 @@ class Children:
         """`folder` is the children's working folder."""
         self._folder = folder
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
 
     def start(
         self, name: str, words: Sequence[str], environment: Mapping[str, str], log: Path
