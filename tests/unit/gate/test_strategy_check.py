@@ -554,7 +554,7 @@ def test_a_run_is_checked_by_small_networks_of_their_own_size_and_then_by_its_ow
         "accumulate=2 image=(1, 8, 8) norm=True",
         "compression=bf16",  # again, and the rest is known
     ]
-    del noted.made[:]
+    del noted.made[:], noted.closed[:]
     options, *_ = CASES["pipeline"]
     comm_of(options, ALONE, strategy)
     staged = "schedule=pipedream_2bw stages=4 micro_batches=5"
@@ -594,6 +594,7 @@ class Noted(BaseStrategy):
 
     made: ClassVar[list[str]] = []
     off: ClassVar[tuple[str, float]] = ("", 1.0)
+    closed: ClassVar[list[str]] = []
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
@@ -614,6 +615,7 @@ class Noted(BaseStrategy):
         right, (wrong, factor) = engine.step, self.off
         if wrong and all(word in words for word in wrong.split()):
             engine.step = lambda batches, lr: right(batches, lr * factor)  # type: ignore[method-assign]
+        engine.close = lambda: self.closed.append(words)  # type: ignore[method-assign]
         return engine
 
 
@@ -622,10 +624,12 @@ USUAL = asdict(StepSettings(4)) | {"layers": 3, "pause_s": 0.0, "optimizer": "SG
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Noted]]:
-    """So are strategies with the options that the gate changes."""
+    """So are strategies with the options that the gate changes; each engine is closed in turn."""
     monkeypatch.setattr(strategy_check, "make_strategy", Noted)
     yield Noted
+    assert Noted.closed == Noted.made
     Noted.made.clear()
+    Noted.closed.clear()
     Noted.off = "", 1.0
 
 
@@ -819,6 +823,11 @@ def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing
             [Found(0.6, differs="in step 1 x", seconds=3.0), Found(skipped="too slow")],
             "in step 1 x; not compared: too slow",
             "Tiny is not trained as by one process: in step 1 x; at most 1e-03 can be rounding; ",
+        ),
+        (
+            [Found(1e-5, ranks_equal=False, seconds=1.0), Found(0.4, seconds=2.0)],
+            "equal to one process; in bf16 an update differs by 4.0e-01 at most",
+            "the ranks hold different weights of Tiny; ",
         ),
         (
             [Found(None, ranks_equal=False, skipped="one process cannot", seconds=3.0)],
