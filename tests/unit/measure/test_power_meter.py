@@ -146,14 +146,16 @@ class Library:
     """NVML's three questions, as a V100 and then an older device answer them."""
 
     NVMLError = SomeError
+    percent, millijoules, asked = 40, 2500, 0
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
         if handle == "old":
             raise SomeError
-        return 2500
+        self.asked += 1
+        return self.millijoules
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(gpu=40)
+        return SimpleNamespace(gpu=self.percent)
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         """Nothing to leave."""
@@ -169,16 +171,7 @@ def test_units_of_nvml() -> None:
 def test_a_window_is_of_its_own_samples_and_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Changing(Library):
-        percent, millijoules = 100, 1000
-
-        def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
-            return self.millijoules
-
-        def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
-            return SimpleNamespace(gpu=self.percent)
-
-    library = Changing()
+    library = Library()
     monkeypatch.setattr(power_meter, "PERIOD_S", 0.001)
     monkeypatch.setattr(Gpu, "found", lambda device: Gpu(library, "new", "GPU-1"))
     meter = PowerMeter(CPU, tmp_path)
@@ -214,6 +207,9 @@ def test_amds_counter_is_read_in_its_resolution(monkeypatch: pytest.MonkeyPatch)
         def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, object]:
             return {"gfx_activity": self.activity}
 
+        def amdsmi_shut_down(self) -> None:
+            self.activity = "shut down"
+
     smi, place = Smi(), SimpleNamespace(pci_domain_id=0, pci_bus_id=0x23, pci_device_id=0)
     monkeypatch.setattr(power_meter, "amdsmi", lambda: smi)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
@@ -222,4 +218,6 @@ def test_amds_counter_is_read_in_its_resolution(monkeypatch: pytest.MonkeyPatch)
     assert (gpu.uuid, gpu.joules(), gpu.busy()) == ("of handle", pytest.approx(3.06), 0.25)
     smi.activity = "N/A"
     assert gpu.busy() is None
+    gpu.close()
+    assert smi.activity == "shut down"
     assert power_meter.AmdGpu.found(CPU) is None
