@@ -66,6 +66,10 @@ def test_imagenets_shards_are_those_of_tensorflow() -> None:
     [
         ("mnist", {"fraction": 0.01}, 600, 100, 10),
         ("mnist", {"images": 20}, 20, 10, 10),
+        ("mnist", {"images": 2}, 2, 2, 2),
+        ("mnist", {"fraction": 1.0, "classes": 1}, 60_000, 10_000, 1),
+        ("cifar10", {"images": 5}, 5, 5, 5),
+        ("highres", {"images": 29, "classes": 29, "size": (8, 2048)}, 29, 29, 29),
         ("imagenet", {"images": 20_000}, 20_000, 1000, 1000),
         ("imagenet", {"fraction": 0.01}, 12_812, 1000, 1000),
         ("imagenet", {"images": 200}, 200, 20, 20),

@@ -139,6 +139,7 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place_in_its_file(tmp_pat
         ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
         ({"pointers": [0, 5]}, "sequence 1 is not in"),
         ({"cut": 40}, "ends before the last of its 2 sequences"),
+        ({"cut": -1}, "ends before the last of its 2 sequences"),
         ({"cut": 8}, "not a Megatron-LM index"),
     ],
 )
