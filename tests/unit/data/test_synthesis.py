@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from raysuite.data.pixels import encode
 from raysuite.data.prepared import Split
 from raysuite.data.synthesis import SyntheticSet, plan_synthetic_set
-from raysuite.data.synthesis.pictures import Painter
+from raysuite.data.synthesis.pictures import VERSION, Painter
 from raysuite.errors import UserError
-from raysuite.spec.datasets import NAMED
+from raysuite.spec.datasets import NAMED, SPLITS
+from tests.recorded import check
 
 
 def drawn(
@@ -128,6 +131,21 @@ def test_a_picture_depends_on_seed_split_and_number_alone(name: str, content: st
         *(pixels for pixels, _ in one[1:]),
     ]
     assert all(other.tobytes() != one[0][0].tobytes() for other in others)
+
+
+def test_pictures_of_a_version_are_as_recorded(tmp_path: Path) -> None:
+    """If they change, VERSION does, so that no set is made of pictures of two versions."""
+    found: dict[str, Any] = {}
+    for name in NAMED:
+        size = None if name in ("mnist", "cifar10") else (96, 72)
+        for content in ("natural", "noise"):
+            synthetic = plan_synthetic_set(name, images=200, size=size, content=content, seed=3)
+            painter = Painter(replace(synthetic, upright=name == "imagenet"))
+            pictures = [painter.picture(split, n) for split in SPLITS for n in range(4)]
+            found[f"{name} {content} {VERSION}"] = [
+                (label, pixels.shape, pixels.tobytes().hex()) for pixels, label in pictures
+            ]
+    check("synthetic-pictures", found, tmp_path)
 
 
 def test_every_class_has_its_share() -> None:
