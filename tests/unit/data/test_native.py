@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from raysuite.data import Slice, make_loader
 from raysuite.data.loaders.native import InThreads, _transport
 from raysuite.data.normalise import Buffers
+from raysuite.data.prepared import Prepared
 from raysuite.data.rendering import Rendering
 from raysuite.errors import RunError
-from raysuite.spec.loaders import DaliOptions, NativeOptions
+from raysuite.spec.loaders import DaliOptions, MemoryOptions, NativeOptions
 from tests.require import require
 
 CPU = torch.device("cpu")
@@ -57,17 +58,32 @@ def test_a_process_that_dies_is_an_error_and_no_hang(loader):
 
 @pytest.mark.parametrize(
     "options",
-    [NativeOptions(), NativeOptions(threads=1), NativeOptions(processes=1), DaliOptions()],
-    ids=["native", "threads", "processes", "dali"],
+    [
+        NativeOptions(),
+        NativeOptions(threads=1),
+        NativeOptions(processes=1),
+        DaliOptions(),
+        MemoryOptions(),
+    ],
+    ids=["native", "threads", "processes", "dali", "memory"],
 )
-def test_the_models_random_numbers_do_not_depend_on_the_loader(digits, options):
+def test_a_loader_leaves_no_file_open_and_the_models_random_numbers_as_they_were(digits, options):
     if options.name == "dali":
         require("dali")
+    before = open_files(digits)
     loader = make_loader(digits, "val", options, CPU)
     state = torch.get_rng_state()
     list(loader.batches(SLICES))
     assert torch.equal(torch.get_rng_state(), state)
+    assert (open_files(digits) == before) == (options.name == "native" and options.processes > 0)
     loader.close()
+    assert open_files(digits) == before
+
+
+def open_files(prepared: Prepared) -> list[str]:
+    """The files of a set that this process has open."""
+    paths = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return sorted(path for path in paths if path.startswith(str(prepared.files)))
 
 
 WAYS = [
