@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,9 @@ def test_files_that_are_no_tokens_are_named(
         count(data)
 
 
-def test_topics_of_python_are_apart_by_split() -> None:
-    train, val = (opened(split, name="python_topics", sequence=64) for split in ("train", "val"))
-    sizes = [weights.sum() for each in (train, val) if (weights := each.weights()) is not None]
-    assert sizes[0] > 10 * sizes[1] > 10_000
+def test_every_tenth_topic_of_python_is_held_out() -> None:
+    texts = [text.encode() for _, text in sorted(topics.items())]
+    held_out = texts[9::10]
+    for split, own in (("train", [t for t in texts if t not in held_out]), ("val", held_out)):
+        source = opened(split, name="python_topics", sequence=64)
+        assert pairs_of(source) == list(itertools.pairwise(b"\n\n".join(own)))

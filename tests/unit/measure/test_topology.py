@@ -103,10 +103,10 @@ def test_a_gpu_of_no_known_node_leaves_an_even_share(tmp_path: Path) -> None:
 
 
 def test_cpus_of_others_are_left_out(tmp_path: Path) -> None:
-    host(tmp_path, 2, 1, 4)
-    topology = read_topology([1, 2, 5], tmp_path)
-    assert [core.cpus for core in topology.cores] == [(1,), (2,), (5,)]
-    assert shares(topology, 3, [0, 0, 1]) == [[1], [2], [5]]
+    host(tmp_path, 2, 1, 4, 2)
+    topology = read_topology([1, 9, 2, 5], tmp_path)
+    assert [core.cpus for core in topology.cores] == [(1, 9), (2,), (5,)]
+    assert shares(topology, 3, [0, 0, 1]) == [[1, 9], [2], [5]]
 
 
 def test_one_memory_node_is_left_as_it_is_unless_asked(tmp_path: Path) -> None:
