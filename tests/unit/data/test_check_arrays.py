@@ -75,3 +75,4 @@ def test_official_counts_are_noted(tmp_path: Path) -> None:
     message = "23 training and 9 validation images; the official cifar10 has 50,000 and 10,000"
     expected = Finding(str(tmp_path), -1, "file", message, note=True)
     assert notes(check(detect(tmp_path))) == [expected]
+    assert str(expected) == f"{tmp_path}: {message}"

@@ -20,7 +20,6 @@ from tests.unit.tasks.conftest import plan_of
 
 TRAINING = {"epochs": 1, "global_batch": BATCH}
 TABLE = {"name": "torch.nn:Embedding", "options": {"num_embeddings": 5, "embedding_dim": 5}}
-WIDE = {"name": "torch.nn:Embedding", "options": {"num_embeddings": 256, "embedding_dim": 300}}
 LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features": 1}}
 
 
@@ -51,7 +50,6 @@ LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features
         ("regression", {"task": {"name": "regression", "options": {"loss": "cubic"}}}, "task"),
         ("regression", {"task": "tests.task_sets:Two"}, "task"),
         ("regression", {"task": f"{__name__}:Without"}, "task"),
-        ("regression", {"task": f"{__name__}:Words"}, "task"),
         ("regression", {"data": {"name": f"{HERE}:numbers", "image_size": 8}}, "data.image_size"),
         ("regression", {"data": {"name": f"{__name__}:uneven"}}, "data.name"),
         (
@@ -110,7 +108,6 @@ def test_a_spec_is_refused_with_its_key(
             "data.name",
             "its targets hold NaN or infinity",
         ),
-        ("language_model", {"model": WIDE}, "model.name", r"\[2, 16, 300\]; .* \[2, 16\] x 256:"),
         (
             "language_model",
             {"model": {"name": "gpt", "options": {"sequence": 8}}},
@@ -166,6 +163,9 @@ def test_a_task_has_metrics_of_different_names_one_of_them_primary(
     with nullcontext() if chosen else pytest.raises(UserError, match=r"task .*:Odd'"):
         facts = kind.facts()
         assert ([each.name for each in facts.metrics], facts.primary) == ([*names], chosen)
+    kind.metrics = names  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"task .*:Odd' has no metrics"):
+        kind.facts()
 
 
 def uneven(split: str) -> Samples:
@@ -220,12 +220,6 @@ class Without(Task):
 
     def loss(self, output: Any, targets: Any) -> torch.Tensor:
         return nn.functional.mse_loss(output, targets, reduction="sum")
-
-
-class Words(Without):
-    """A name in place of a metric."""
-
-    metrics: Any = ("loss",)
 
 
 class Unsummed(Task):
