@@ -505,8 +505,8 @@ def test_a_scripts_scaling_is_that_of_the_measured_rows_of_its_series(tmp_path):
     strong, weak = (of_script(tmp_path / name, of, command=name) for name, of in samples.items())
     lost = [replace(run, script=None, throughput=None) for run in strong[2].runs]
     runs = [run for row in (*strong[:2], *weak) for run in row.runs]
-    rows = make_rows([*runs, *lost])
-    assert [row.scaling for row in rows] == ["strong"] * 2 + ["weak"] * 3 + ["strong"]
+    found = [row.scaling for row in make_rows([*runs, *lost])]
+    assert found == ["strong"] * 2 + ["weak"] * 3 + ["strong"]
 
 
 def test_the_samples_of_a_scripts_step_are_rounded_or_not_known(tmp_path):

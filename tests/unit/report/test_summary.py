@@ -368,7 +368,6 @@ def test_tcp_between_hosts_that_have_infiniband_is_a_caveat(tmp_path, devices):
 
 def test_weights_that_were_not_compared_are_a_caveat(tmp_path):
     runs = results_figures(write_results(tmp_path))
-    assert said_of(runs, "not compared") == []
     unknown = [
         replace(run, verdict=run.verdict.model_copy(update={"tolerance": None})) for run in runs
     ]

@@ -15,17 +15,10 @@ from raysuite.plan import make_plans
 from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
+from raysuite.report.sweep import sweep_plots
 from raysuite.report.sweep.importance import LEAST, _sample, importances
 from raysuite.report.sweep.study import is_number, study
-from raysuite.report.sweep.sweep_plots import (
-    BEST,
-    MOST_MARKERS,
-    _names,
-    curves,
-    goal_axis,
-    importance_plot,
-    parallel,
-)
+from raysuite.report.sweep.sweep_plots import BEST, _names, goal_axis, importance_plot, parallel
 from raysuite.report.sweep.sweep_report import best_spec
 from raysuite.report.sweep.sweep_summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
@@ -236,9 +229,10 @@ def test_crosses_stand_where_trials_were_stopped(asha):
 
 def test_no_line_has_markers_if_one_has_too_many_epochs(asha):
     drawn = asha.sweep.study
-    for epochs, layers in ((MOST_MARKERS, 4), (MOST_MARKERS + 1, 3)):
+    most = sweep_plots.MOST_MARKERS
+    for epochs, layers in ((most, 4), (most + 1, 3)):
         longest = replace(drawn.best, curve=tuple((n, 1.0 + n, 0.5) for n in range(epochs)))
-        plot = curves(replace(drawn, trials=(*drawn.trials, longest)))
+        plot = sweep_plots.curves(replace(drawn, trials=(*drawn.trials, longest)))
         assert len(plot.layers) == layers
 
 
@@ -289,9 +283,8 @@ def test_importance_counts_the_epochs_that_every_trial_finished(tmp_path, higher
     assert [value for _, value in sample] == values
     assert judged == "accuracy within 2 epochs"
     timed = replace(made, search=made.search | {"goals": ["throughput"]})
-    sample, judged = _sample(timed)
-    assert [value for _, value in sample] == [each.figures.throughput for each in timed.ranked]
-    assert judged == "throughput"
+    wanted = [(each, each.figures.throughput) for each in timed.ranked]
+    assert _sample(timed) == (wanted, "throughput")
 
 
 def test_importance_is_not_told_of_few_trials(tmp_path):

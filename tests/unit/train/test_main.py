@@ -34,7 +34,7 @@ from raysuite.report.build import collect
 from raysuite.spec import parse_document
 from raysuite.track.model_registry import weights_of
 from raysuite.train import stop_together
-from raysuite.train.__main__ import _end, main
+from raysuite.train.__main__ import _end, _run, main
 from raysuite.train.run import execute
 from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
@@ -218,8 +218,6 @@ def test_the_first_error_of_a_run_is_its_record_and_the_message_of_ranks_that_it
 def test_a_rank_that_lost_another_gives_its_error_or_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str, end: str
 ) -> None:
-    from raysuite.train import __main__ as module
-
     [plan] = make_plans(parse_document(SPEC, "x.yaml"))
     results = Results(tmp_path)
 
@@ -229,10 +227,10 @@ def test_a_rank_that_lost_another_gives_its_error_or_how_to_resume(
             Journal(results.journal_file(plan.run_id)).write(record)
         raise DistError("closed")
 
-    monkeypatch.setattr(module, "recorded", losing)
-    monkeypatch.setattr(module, "_ENDING_S", 0.0)
+    monkeypatch.setattr("raysuite.train.__main__.recorded", losing)
+    monkeypatch.setattr("raysuite.train.__main__._ENDING_S", 0.0)
     with pytest.raises(RunError, match=f"rank 0 lost another: {end}$"):
-        module._run(plan, results, resume=False, requested=lambda: None)
+        _run(plan, results, resume=False, requested=lambda: None)
 
 
 @pytest.mark.integration
