@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.folder import ClusterFolder, prepare
-from raysuite.cluster.hosts import PLACE, Keeper, find_hosts, launch_lines
+from raysuite.cluster.hosts import PLACE, Keeper, check_hosts, find_hosts, launch_lines
 from raysuite.cluster.state_files import Cluster, Head
 from raysuite.errors import UserError
 from raysuite.spec.site import LAUNCHERS, HostsSite
@@ -130,6 +130,27 @@ def test_a_list_that_is_none_is_refused(given: str | None, words: str) -> None:
 def test_mistakes_of_a_site_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         HostsSite.model_validate(keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"launcher": ["no-such", "{host}", "{command}"]}, {"launcher": "wrong"}),
+        ({}, {"launcher": "works", "hosts": "unsure"}),
+        ({"hosts": ["0", "1", "0x"]}, {"launcher": "works", "hosts": "works"} |
+         {"0": "works", "1": "wrong", "0x": "wrong"}),
+    ],
+)  # fmt: skip
+def test_a_check_tries_the_launcher_then_the_list_then_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], expected: dict[str, str]
+) -> None:
+    """The launcher is a shell here, and a host the exit status of its command."""
+    for name in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+    launcher = ["bash", "-c", "{line} && exit $0", "{host}"]
+    found = check_hosts(HostsSite.model_validate({"launcher": launcher} | keys))
+    assert {each.what: each.state for each in found} == expected
 
 
 def test_an_agent_knows_its_place() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from raysuite.data import Prepared, prepare
+from raysuite.data import Batch, Loader, Prepared, prepare
 from raysuite.orchestrate import loader_timings
 from raysuite.orchestrate.loader_timings import (
     Trial,
     _enough,
     _excused,
     decoding_limit,
+    inspect_split,
     reading_limit,
     timed,
     turn,
@@ -22,6 +27,7 @@ from raysuite.plan.loading import LoadingPlan, candidates
 from raysuite.records.loader_rates import Material
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
+from tests import small_sets
 
 DATA = DataOptions(name="digits", format="tfrecord")
 
@@ -107,7 +113,14 @@ def test_a_timing_counts_whole_batches_until_it_has_its_images(
         device="cpu",
         candidates=tuple(found.values()),
     )
-    threads = torch.get_num_threads()
+    batches = loader_timings._endless
+
+    def late(loader: Loader, trial: Trial) -> Iterator[Batch]:
+        time.sleep(0.05)
+        yield from batches(loader, trial)
+
+    monkeypatch.setattr(loader_timings, "_endless", late)
+    threads, began = torch.get_num_threads(), time.perf_counter()
     trial = Trial(plan, digits, found[kind], repeat=3, seed=1)
     try:
         timing = timed(trial)
@@ -115,3 +128,22 @@ def test_a_timing_counts_whole_batches_until_it_has_its_images(
         torch.set_num_threads(threads)
     assert (timing.candidate, timing.repeat, timing.images) == (found[kind].name, 3, 4 * 32)
     assert timing.seconds > 0
+    assert timing.start_seconds > (0.05 if kind == "loader" else 0), "until the first batch"
+    assert timing.start_seconds + timing.seconds < time.perf_counter() - began
+
+
+@pytest.mark.parametrize(("free", "fits"), [(2 * 23 * 784, True), (2 * 23 * 784 - 1, False)])
+def test_a_set_is_read_once_before_the_timings_if_it_takes_at_most_half_of_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    made = small_sets.write("mnist-idx", tmp_path)
+    assert inspect_split(prepare(made.data, made.facts), "train", 2) == Material(
+        samples=23,
+        image_bytes=784.0,
+        pixel_bytes=784.0,
+        jpeg_share=0.0,
+        encoded=False,
+        augment="none",
+        read_before=fits,
+    )
