@@ -17,9 +17,7 @@ from raysuite.orchestrate.loader_timings import (
     Trial,
     _enough,
     _excused,
-    decoding_limit,
     inspect_split,
-    reading_limit,
     timed,
     turn,
 )
@@ -43,19 +41,6 @@ def test_no_subject_always_follows_the_same_other():
     assert {order[0] for order in orders} == {"a", "b", "c"}
     followed = {pair for order in orders for pair in itertools.pairwise(order)}
     assert len(followed) == 6
-
-
-def test_the_limits_deliver_what_they_are_asked_for(digits: Prepared) -> None:
-    subjects = {
-        "decoding": decoding_limit(digits, 2, 40, "train"),
-        "reading": reading_limit(digits, 2, "train"),
-    }
-    delivered = {
-        name: [each.run(50, epoch) for epoch in range(3)] for name, each in subjects.items()
-    }
-    for subject in subjects.values():
-        subject.close()
-    assert delivered == {"decoding": [50] * 3, "reading": [50] * 3}
 
 
 def test_what_holds_all_pixels_is_tried_where_they_fit_or_where_it_is_named(

@@ -23,7 +23,7 @@ from raysuite.orchestrate.part_trials import (
 from raysuite.orchestrate.torchrun import Request
 from raysuite.spec.strategies import DdpOptions
 
-PART = Part("pretend", "pretend", required=False, deadline_s=120)
+PART = Part("pretend", "pretend", distribution="not-installed", required=False, deadline_s=120)
 
 
 @pytest.fixture
