@@ -200,7 +200,7 @@ def test_conditions_in_a_circle() -> None:
     (found,) = mistakes(text)
     first = {8: "seed", 9: "strategy"}[found.line or 0]
     assert found.key == f"search.space.{first}.when"
-    assert f" {first} -> " in found.message
+    assert f"circle: {first} -> " in found.message
 
 
 @pytest.mark.parametrize(
