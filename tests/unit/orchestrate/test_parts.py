@@ -22,6 +22,7 @@ from raysuite.orchestrate.part_trials import (
 )
 from raysuite.orchestrate.torchrun import Request
 from raysuite.spec.strategies import DdpOptions
+from tests.require import require
 
 PART = Part("pretend", "pretend", distribution="not-installed", required=False, deadline_s=120)
 
@@ -176,3 +177,8 @@ def test_every_tried_part_has_a_trial() -> None:
     from raysuite.orchestrate.part_trials import TRIALS
 
     assert [part.name for part in parts.TRIED] == list(TRIALS)
+
+
+def test_dali_works_where_it_is_installed() -> None:
+    require("dali")
+    assert parts.dali() == "CPU pipeline"
