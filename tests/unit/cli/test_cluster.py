@@ -21,6 +21,7 @@ from raysuite.cli.cluster import (
     _mlflow_page,
     _printer,
     _requested,
+    _scratch,
     _wait,
     _working_folder,
     exports,
@@ -57,6 +58,8 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
 
 
 def test_ray_clients_address_is_told(own_home: Path) -> None:
+    none = CLI.invoke(app, ["cluster", "list"])
+    assert (none.exit_code, none.stdout) == (0, "")
     folder = prepare(living("one"))
     head = Head(
         host="a", gcs="1.2.3.4:1", client="ray://1.2.3.4:3", dashboard="http://a:2", mlflow=""
@@ -201,6 +204,18 @@ def test_a_script_finds_apptainer_where_this_shell_does(
     assert done.exit_code == 0, done.output
     asked = "apptainer" if "Apptainer" in modules else str(program)
     assert f"command=({asked} --quiet exec --no-eval" in done.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "scratch", "bound"),
+    [("slurm", "/s", "/s"), ("slurm", "$TMPDIR", None), ("local", "$TMPDIR/s", "/t/s")],
+)
+def test_scratch_is_bound_into_the_image_unless_each_node_has_its_own(
+    kind: str, scratch: str, bound: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/t")
+    Path("far.yaml").write_text(f"kind: {kind}\nscratch: {scratch}\n")
+    assert _scratch(_requested("./far.yaml", None, None, None)) == bound
 
 
 @pytest.mark.parametrize(
