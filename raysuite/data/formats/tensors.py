@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,10 @@ def count(data: DataOptions) -> Counts:
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
     own = getattr(splits["train"], "classes", 0)
-    classes = data.classes or (own if isinstance(own, int) else len(own))
+    try:
+        classes = data.classes or index(own)
+    except TypeError:
+        classes = len(own)
     return Counts(counts[0], counts[1], classes=(), vocabulary=classes, inputs=inputs)
 
 
