@@ -44,7 +44,7 @@ def count(data: DataOptions) -> Counts:
         found = source.stacked([source.sample(0)], 0)
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
-    own = getattr(splits["train"], "classes", 0)
+    own: Any = getattr(splits["train"], "classes", 0)
     try:
         classes = data.classes or index(own)
     except TypeError:
