@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }
     main = runs[0].task.main
-    valued = [run for run in runs if main.name in run.final]
+    valued = [run for run in runs if not math.isnan(run.final.get(main.name, math.nan))]
     if len(kinds) > 1:
         return None
     return max(valued, key=lambda run: main.sign * run.final[main.name], default=None)

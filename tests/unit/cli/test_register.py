@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.orchestrate.registration import best_run, chosen_run, only_run
-from raysuite.records import Results, results_figures
+from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.track.model_registry import Registration, weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
@@ -38,6 +39,18 @@ def test_the_best_of_a_study_is_marked_and_taken(tmp_path: Path) -> None:
     assert wanted in marked
     with pytest.raises(UserError, match="give one of them"):
         chosen_run(results, other, best=True)
+
+
+def test_a_run_whose_metric_is_not_a_number_is_not_the_best(tmp_path: Path) -> None:
+    results = kept(write_results(tmp_path))
+    first, *others = results_figures(results)
+    *_, last = (r for r in results.records(first.run_id) if isinstance(r, EpochFinished))
+    journal = Journal(results.journal_file(first.run_id))
+    assert first.end is not None
+    for record in (last.model_copy(update={"val_accuracy": math.nan}), first.end):
+        journal.write(record)
+    best = max(others, key=lambda run: run.final["accuracy"])
+    assert best_run(results) == (best.run_id, "")
 
 
 @pytest.mark.parametrize(("error", "code"), [("", 0), ("refused", 1)])
