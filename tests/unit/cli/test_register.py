@@ -7,15 +7,18 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from raysuite import models
 from raysuite.cli import app
 from raysuite.errors import UserError
-from raysuite.orchestrate.registration import best_run, chosen_run, only_run
+from raysuite.orchestrate.registration import best_run, chosen_run, network_of, only_run
 from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.track.model_registry import Registration, weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
+from tests.unit.train.conftest import plan_of
 
 
 def kept(results: Results) -> Results:
@@ -99,3 +102,14 @@ def test_a_goal_that_no_trial_reached(tmp_path: Path) -> None:
     told = f"that kept its weights has a value of time_to_accuracy; .* --run {first}"
     with pytest.raises(UserError, match=told):
         best_run(results)
+
+
+def test_the_input_of_a_network_with_a_transform_is_what_the_transform_returns(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(data_transform="my_transforms:cutout")
+    weights = tmp_path / "model.pt"
+    torch.save(models.build(plan.spec.model, plan.dataset).state_dict(), weights)
+    assert network_of(plan, weights).takes == (
+        "pixels, 0 to 255, as my_transforms:cutout returns them"
+    )
