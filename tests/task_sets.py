@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.tasks import Metric, Task
+from raysuite.tasks.language_model import LanguageModel
 from raysuite.tasks.multi_label import THRESHOLDS
 
 TRAIN, VAL = 45, 13
@@ -163,6 +164,19 @@ class Copy(Task):
 
     def weight(self, targets: Tensor) -> Tensor:
         return (targets >= 0).sum()
+
+
+class Vowels(LanguageModel):
+    """A language model that is trained to predict vowels only."""
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return super().loss(output, targets.where(self._chosen(targets), -100))
+
+    def weight(self, targets: Tensor) -> Tensor:
+        return self._chosen(targets).sum()
+
+    def _chosen(self, targets: Tensor) -> Tensor:
+        return torch.isin(targets, torch.tensor(list(b"aeiou")))
 
 
 class Cubes(Task):

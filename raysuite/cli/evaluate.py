@@ -69,7 +69,7 @@ def evaluate(
     from raysuite.orchestrate.registration import chosen_run, trained
     from raysuite.records import Results
     from raysuite.train.evaluation import evaluate as predict
-    from raysuite.train.evaluation import evaluate_task, places
+    from raysuite.train.evaluation import evaluate_task, left_out, places
 
     opened = Results.open(results)
     run_id, note = chosen_run(opened, run, best)
@@ -79,13 +79,18 @@ def evaluate(
     plan = _with_data(plan, overrides or [])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
+    bad = left_out(plan, split)
+    skipped = None if bad is None else bad.mask
+    if bad is not None and bad.record.words:
+        print_text(bad.record.words, error=True)
+        total -= bad.record.skipped
     unit = "images" if plan.task.unit == "images" else "samples"
     head = {"run_id": run_id, "split": split}
     names: Sequence[str]
     show: Callable[[dict[str, str], bool], None]
     with progress("predicting", total, unit, hidden=as_json) as advance:
         if plan.spec.task.classifies:
-            found = predict(plan, weights, split, device, advance)
+            found = predict(plan, weights, split, device, advance, skipped)
             names, rows = ("label", "predicted", "probability"), _rows_of_classes(found)
             show = partial(_show_classes, found)
         else:
@@ -93,7 +98,7 @@ def evaluate(
             names, rows = _task_columns(of_task)
             show = partial(_show_task, of_task, plan)
     if out is not None:
-        _write(out, places(plan, split), names, rows)
+        _write(out, places(plan, split, skipped), names, rows)
     show(head, as_json)
     if out is not None and not as_json:
         print_text(f"predictions: {out}")
@@ -157,12 +162,12 @@ def _rows_of_classes(found: Evaluation) -> Rows:
         yield found.classes[label], found.classes[predicted], f"{probability:.6g}"
 
 
-def _write(out: Path, places: Sequence[str], names: Sequence[str], rows: Rows) -> None:
+def _write(out: Path, places: Sequence[tuple[int, str]], names: Sequence[str], rows: Rows) -> None:
     """Write a CSV file with a line for each sample: number, place in the data set, prediction."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(("sample", "place", *names))
-    for sample, (place, row) in enumerate(zip(places, rows, strict=True)):
+    for (sample, place), row in zip(places, rows, strict=True):
         writer.writerow((sample, place, *row))
     write_whole(out, text.getvalue().encode())
 

@@ -131,12 +131,20 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second in the last seconds, else in the last epoch; None if not known."""
+        """Units of `images_done` per second in the last seconds, else in the last epoch; None if
+        not known."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
         seconds = last.seconds + last.validation_seconds if last else 0.0
-        return last.images / seconds if last and seconds > 0 else None
+        if last is None or seconds <= 0:
+            return None
+        return (last.images if self.units_are_known else self.plan.epoch_units) / seconds
+
+    @property
+    def units_are_known(self) -> bool:
+        """Whether `images_done` counts the units of the task's throughput; else samples."""
+        return self.plan.task.units_are_known(self.plan.dataset.sequence)
 
     @property
     def figures(self) -> TrialFigures:
@@ -158,7 +166,7 @@ class RunState:
 
     @property
     def images_done(self) -> int:
-        """Training images so far."""
+        """Training images so far, or other units of the throughput; see `units_are_known`."""
         inside = 0 if self.live is None or self.status != "running" else self.live.images
         return self.epochs_done * self.plan.epoch_units + inside
 
@@ -401,7 +409,7 @@ def _facts(run: RunState) -> list[str]:
     if live is not None:
         inside = f"step {live.step:,} of {live.steps:,}"
         facts[0] += ", validation" if live.step == live.steps else f", {inside}"
-    rate = live.images_per_second if live is not None else None
+    rate = live.images_per_second if live is not None and run.units_are_known else None
     if rate is None and last is not None and last.seconds > 0:
         rate = last.images / last.seconds
     facts += [] if rate is None else [f"{rate:,.0f} {run.plan.task.unit}/s"]

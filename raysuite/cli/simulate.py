@@ -130,6 +130,12 @@ def simulate(
                 "--jitter, --straggler and --storage-per-second are for data-parallel strategies; "
                 f"{each.title} is a pipeline"
             )
+        if not each.task.units_are_known(each.dataset.sequence):
+            raise UserError(
+                f"{each.title}: the number of tokens in a sample of {each.spec.data.name} is not "
+                "known, so tokens/s cannot be simulated; give data with `sequence`, such as text "
+                "or tokens"
+            )
         line: dict[str, Any] = {"run": each.title, "workers": each.workers, "unit": each.task.unit}
         lines.append(line)
         if rate is not None and each.schedule is None:

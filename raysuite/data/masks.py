@@ -42,14 +42,26 @@ def augmented(
 def check(sample: Sample, place: str) -> None:
     """Raise DataError unless a sample is an image and its mask."""
     image, mask = (getattr(each, "shape", None) for each in sample)
-    whole = mask is not None and not torch.as_tensor(sample[1]).is_floating_point()
+    whole = mask is not None and _holds(torch.as_tensor(sample[1]).dtype, IGNORED_PIXEL)
     matching = image is not None and tuple(image) == (*image[:1], *(mask or ()))
     if not (whole and matching) or len(image or ()) != 3:
         raise DataError(
-            f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers; "
-            f"got {image or type(sample[0]).__name__} and {mask or type(sample[1]).__name__}"
-            "; leave augment out, and augment in your data set"
+            f"{place}: data.augment is for an image [C, H, W] and a mask [H, W] of whole numbers "
+            f"that can be {IGNORED_PIXEL}; got {_described(sample[0])} and {_described(sample[1])}"
+            "; convert the mask to uint8, or leave augment out, and augment in your data set"
         )
+
+
+def _holds(dtype: torch.dtype, value: int) -> bool:
+    whole = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    return whole and torch.iinfo(dtype).max >= value
+
+
+def _described(value: Any) -> str:
+    """The dtype and shape of an array or tensor; the type of anything else."""
+    if not hasattr(value, "shape"):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 def _view(image: Tensor, mask: Tensor, box: list[int], flip: bool) -> Sample:

@@ -72,7 +72,7 @@ def _form(path: Path) -> Format | None:
 def _names(root: Path) -> tuple[str, ...]:
     """The names in classes.txt; empty without this file."""
     try:
-        return tuple((root / CLASSES_FILE).read_text("utf-8", "replace").splitlines())
+        return tuple((root / CLASSES_FILE).read_text("utf-8-sig", "replace").splitlines())
     except OSError:
         return ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from raysuite.errors import UserError
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.records import Results, RunFigures
-    from raysuite.track.model_registry import Registration
+    from raysuite.track.model_registry import Network, Registration
 
 
 def register_run(
@@ -26,16 +27,25 @@ def register_run(
 
     Raises UserError if there is no such run, it kept no weights, or its network is not exportable.
     """
-    from raysuite.track.model_registry import Network, register  # on use: MLflow and torch
+    from raysuite.track.model_registry import register  # on use: MLflow and torch
+
+    network = network_of(*trained(results, run_id))
+    return register(results, run_id, network, name, tracking_uri, experiment)
+
+
+def network_of(plan: RunPlan, weights: Path) -> Network:
+    """The network that is registered for a run. Raises UserError if it is not exportable."""
+    from raysuite.track.model_registry import Network
     from raysuite.train.served import example, outputs, served
 
-    plan, weights = trained(results, run_id)
     module, inputs = served(plan, weights), example(plan)
     network = Network(module, inputs, outputs(module, inputs), list(plan.dataset.class_names))
     if not plan.spec.task.classifies:
         task = plan.spec.task.name
-        network = network._replace(takes="inputs of the data set", gives=f"outputs of the {task}")
-    return register(results, run_id, network, name, tracking_uri, experiment)
+        return network._replace(takes="inputs of the data set", gives=f"outputs of the {task}")
+    if transform := plan.spec.data.transform:
+        return network._replace(takes=f"{network.takes}, as {transform} returns them")
+    return network
 
 
 def best_run(results: Results) -> tuple[str, str]:
@@ -66,7 +76,7 @@ def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }
     main = runs[0].task.main
-    valued = [run for run in runs if main.name in run.final]
+    valued = [run for run in runs if not math.isnan(run.final.get(main.name, math.nan))]
     if len(kinds) > 1:
         return None
     return max(valued, key=lambda run: main.sign * run.final[main.name], default=None)

@@ -78,8 +78,7 @@ def _run(
     each = model.costs[f"image/{work_name(plan)}"]
     validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
     start, joules = calibration.start, None
-    # the number of tokens in a user's own sequences is unknown
-    counted = task_of(plan).unit != "tokens" or plan["dataset"].get("sequence")
+    counted = task_of(plan).units_are_known(plan["dataset"].get("sequence"))
     if calibration.joules is not None:
         drawn = joules_terms(plan, epoch.value, calibration.workers_per_node)
         if drawn.keys() <= calibration.joules.costs.keys():

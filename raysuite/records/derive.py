@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -351,9 +352,10 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
 def _best(task: TaskFacts, epochs: Sequence[EpochFinished]) -> dict[str, float]:
     found = {}
     for metric in task.metrics:
-        values = [e.validation[metric.name] for e in epochs if metric.name in e.validation]
-        if values:
-            found[metric.name] = max(values, key=lambda value: metric.sign * value)
+        values = [e.validation.get(metric.name, math.nan) for e in epochs]
+        known = [value for value in values if not math.isnan(value)]
+        if known:
+            found[metric.name] = max(known, key=lambda value: metric.sign * value)
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from raysuite.records.names import Plan
+from raysuite.records.names import Plan, task_of
 from raysuite.records.power import once
 from raysuite.records.schema import EpochFinished, RunCosts, TimeShares
 from raysuite.spec.strategies import StrategyOptions, Traffic
@@ -80,9 +80,11 @@ def run_costs(
 ) -> Costs:
     """The costs of a run whose gate passed. `epoch_seconds` is the mean over `epochs`."""
     flops = traffic = None
-    if counted is not None and counted.forward_flops is not None and throughput is not None:
-        forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # per token
-        flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * forward * throughput
+    sequence = plan["dataset"].get("sequence")
+    forward = None if counted is None else counted.forward_flops
+    if forward and throughput is not None and task_of(plan).units_are_known(sequence):
+        of_unit = forward / (sequence or 1)
+        flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * of_unit * throughput
     if counted is not None and counted.parameters is not None:
         sizes = counted.parameters, counted.gradient_bytes or 0, counted.small_parameters
         traffic = step_traffic(plan, *sizes)

@@ -106,6 +106,12 @@ class TaskFacts(_Facts):
         the result is an upper limit, because the last sequence of a data set may be shorter."""
         return samples * (sequence or 1) if self.unit == "tokens" else samples
 
+    def units_are_known(self, sequence: int | None) -> bool:
+        """Whether the number of the throughput's units in a sample follows from the plan. The
+        number of tokens in a sample of the user's own data set, which has no `sequence`, does
+        not."""
+        return self.unit != "tokens" or bool(sequence)
+
     @property
     def one(self) -> str:
         """The unit in the singular: `image`."""

@@ -18,11 +18,14 @@ from raysuite.data.formats import open_source
 from raysuite.data.order import rank_slices
 from raysuite.errors import UserError
 from raysuite.nested import called, unpadded
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
 from raysuite.plan import RunPlan
 from raysuite.records.confusion import class_figures
 from raysuite.tasks import make_task
 from raysuite.tasks.base import Total, samples_in, sums_of, values_of
 from raysuite.train.served import network_of
+from raysuite.train.skipped_samples import Skipped, check_samples
 
 
 @dataclass(frozen=True)
@@ -78,21 +81,32 @@ class TaskEvaluation:
 Advance = Callable[[int], None]
 
 
+def left_out(plan: RunPlan, split: Split) -> Skipped | None:
+    """The unreadable samples of a split, if the plan's run leaves these out; else None."""
+    if plan.spec.data.bad_samples != "skip":
+        return None
+    prepared, alone = prepare(plan.spec.data, plan.dataset), World.alone(torch.device("cpu"))
+    threads = plan.spec.resources.cpus_per_worker
+    return check_samples(prepared, split, plan.run_id, alone, NoComm(), threads)
+
+
 def evaluate(
     plan: RunPlan,
     weights: Path,
     split: Split,
     device: torch.device,
     advance: Advance = lambda samples: None,
+    skipped: NDArray[np.bool_] | None = None,
 ) -> Evaluation:
     """Predict every sample of the plan's `split` in fp32, with the model state in `weights`.
+    `skipped` [samples]: marks samples to leave out.
 
     `advance` is called with the number of samples of each batch. Raises UserError if the weights do
     not match the model, and DataError for an image that cannot be read.
     """
     found: list[list[NDArray[Any]]] = []
     loss = torch.zeros((), dtype=torch.float64)
-    for logits, labels in _predicted(plan, weights, split, device, advance):
+    for logits, labels in _predicted(plan, weights, split, device, advance, skipped):
         loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").cpu()
         probability, predicted = logits.softmax(1).max(1)
         found.append([each.cpu().numpy() for each in (labels, predicted, probability)])
@@ -147,14 +161,19 @@ def _rows(value: Any, samples: int, task: str) -> NDArray[Any]:
 
 
 def _predicted(
-    plan: RunPlan, weights: Path, split: Split, device: torch.device, advance: Advance
+    plan: RunPlan,
+    weights: Path,
+    split: Split,
+    device: torch.device,
+    advance: Advance,
+    skipped: NDArray[np.bool_] | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """The network's outputs and the targets of each batch, without padding."""
     network = network_of(plan, weights).to(device)
     prepared = prepare(plan.spec.data, plan.dataset)
     order = np.arange(prepared.samples(split))
     # as in validation: without random augmentation
-    steps = rank_slices(order, plan.micro_batch, 1, 0)
+    steps = rank_slices(order, plan.micro_batch, 1, 0, skipped=skipped)
     with (
         closing(make_loader(prepared, split, plan.spec.loader, device)) as loader,
         torch.inference_mode(),
@@ -165,8 +184,12 @@ def _predicted(
             advance(batch.real)
 
 
-def places(plan: RunPlan, split: Split) -> list[str]:
-    """The location of each sample of a split, as error messages show it."""
+def places(
+    plan: RunPlan, split: Split, skipped: NDArray[np.bool_] | None = None
+) -> list[tuple[int, str]]:
+    """(number, location) of each sample of a split that is not `skipped`; the location is that of
+    error messages."""
     prepared = prepare(plan.spec.data, plan.dataset)
+    samples = range(prepared.samples(split))
     with closing(open_source(prepared, split)) as source:
-        return [source.place(sample) for sample in range(prepared.samples(split))]
+        return [(n, source.place(n)) for n in samples if skipped is None or not skipped[n]]

@@ -45,6 +45,7 @@ from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
 from raysuite.tasks import Task, make_task
 from raysuite.tasks.base import Total, sums_of, values_of
+from raysuite.tasks.language_model import LanguageModel
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.cost_meter import EpochPower
@@ -107,7 +108,9 @@ class TrainingLoop:
         if self.prepared.tensors:
             with closing(open_source(self.prepared, "train")) as source:
                 assert isinstance(source, TensorSource)
-                self._weights = source.weights() if self.task.weighted else None
+                # a task of the user's own may count other tokens than a language model
+                counts_tokens = type(self.task).weight is LanguageModel.weight
+                self._weights = source.weights() if counts_tokens else None
             return
         if training.class_weights is None and training.sampler == "shuffled":
             return
@@ -211,6 +214,8 @@ class TrainingLoop:
         value, sign = found.loss, -1
         if name != "loss":
             value, sign = found.metrics[name], self.plan.task.metric(name).sign
+        if math.isnan(value):  # no value is worse
+            return
         if self.best is None or sign * (value - self.best) > early.min_delta:
             self.best, self.best_epoch = value, self.epoch
 
@@ -278,8 +283,9 @@ class TrainingLoop:
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 
     def weight_of(self, step: Sequence[Slice]) -> float:
-        """Divisor of this rank's part of a step's loss: its samples or tokens."""
-        if not self.prepared.tensors or self._weights is None:
+        """Divisor of this rank's part of a step's loss: its samples, or the sum of their weights;
+        not known if `weighs_batches`."""
+        if self._weights is None:
             return sum(part.real for part in step)
         return float(sum(self._weights[part.ids[: part.real]].sum() for part in step))
 
@@ -303,15 +309,15 @@ class TrainingLoop:
         """Whether the divisor of a step's loss is also its number of throughput units."""
         return self.weighs_batches and self.task.unit == "tokens"
 
-    def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
-        """(the micro-batches of a step, with the weight of the global batch in each; this weight).
-        All ranks must call it."""
+    def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float, float]:
+        """(the micro-batches of a step, with the weight of the global batch in each; this weight;
+        this rank's part of it). All ranks must call it."""
         own = sum(
             float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
         )
         mine = torch.tensor([own if self.engine.counts else 0.0], dtype=torch.float64)
         weight = self.engine.comm.all_reduce(mine, "sum").item()
-        return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight
+        return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight, own
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """Take one optimiser step; return the summed loss of this rank's samples, on the device.
@@ -477,8 +483,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         waits_since = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
         waited += time.perf_counter() - waits_since
+        own = loop.weight_of(step)
         if loop.weighs_batches:
-            micro_batches, weight = loop.weighed(micro_batches)
+            micro_batches, weight, own = loop.weighed(micro_batches)
             weights.append(weight)
         compiled = compiler.seconds
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
@@ -487,7 +494,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         loop.step += 1
         loop.steps_here += 1
         steps_clock.mark()
-        loop.live.step(before.steps + index + 1, partial(_host_loss, loop, losses[-1], step))
+        loop.live.step(before.steps + index + 1, partial(_host_loss, loop, losses[-1], own))
         if loop.first_step_at is None:
             loop.first_step_at = now(device)
         if stop := watch.step():
@@ -555,10 +562,9 @@ def joined_figures(
     return found
 
 
-def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> float | None:
+def _host_loss(loop: TrainingLoop, total: Tensor, weight: float) -> float | None:
     """Mean loss of this rank's samples, or tokens, in a step; None if the loss is on a device,
-    belongs to another rank, or is not finite."""
-    weight = loop.weight_of(step)
+    belongs to another rank, or is not finite. `weight`: the divisor of the summed loss `total`."""
     if total.device.type != "cpu" or not loop.engine.counts or not weight:
         return None
     mean = float(total) / weight

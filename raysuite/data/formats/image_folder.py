@@ -264,7 +264,7 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
         )
     try:
         by_name = file.suffix == ".csv"
-        lines = _kaggle(images, file) if by_name else file.read_text("utf-8").split()
+        lines = _kaggle(images, file) if by_name else file.read_text("utf-8-sig").split()
         if lines and lines[0].isdigit():
             names = _devkit_names(file.with_name(_META))
             lines = [names[int(line)] for line in lines]
@@ -289,7 +289,7 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
 
 def _kaggle(images: Sequence[str], file: Path) -> list[str]:
     """The synset of each image: the first word of `PredictionString` in the image's row."""
-    with file.open(newline="") as rows:
+    with file.open(encoding="utf-8-sig", newline="") as rows:
         told = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(rows)}
     return [told[Path(image).stem] for image in images]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from math import prod
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def count(data: DataOptions) -> Counts:
     if empty:
         raise DataError(f"{data.name}: no samples in {' and '.join(empty)}; both splits need some")
     names = class_names(data, splits["train"])
-    if getattr(splits["val"], "classes", None):
+    if declared_classes(data, splits["val"]):
         of_val, where = class_names(data, splits["val"]), f"{data.name}(split='val')"
         remedy = "number the classes of both splits alike"
         match_classes(names, "split='train'", of_val, where, remedy)
@@ -77,13 +78,30 @@ def length(data: DataOptions, split: str, made: Any) -> int:
         ) from error
 
 
+def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
+    """The names in the data set's `classes`, or the numbers below it; empty without `classes`.
+
+    Raises DataError if they have no order, or, as a dictionary's, one that is not the labels'.
+    """
+    own = getattr(made, "classes", None)
+    if own is None:
+        return ()
+    with suppress(TypeError):
+        return tuple(map(str, range(index(own))))
+    if isinstance(own, str) or not isinstance(own, Sequence | np.ndarray):
+        raise DataError(
+            f"{data.name}: its `classes` is a {type(own).__name__}; valid: a list of names in the "
+            "order of the labels, or their number"
+        )
+    return tuple(map(str, own))
+
+
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
     """The names in the data set's `classes`, or else numbers below `data.classes`.
 
     Raises DataError if both are missing, or if they disagree.
     """
-    own = getattr(made, "classes", None)
-    names = tuple(map(str, range(own) if isinstance(own, int) else own or ()))
+    names = declared_classes(data, made)
     if data.classes is None and not names:
         raise DataError(
             f"{data.name}: the number of classes is not known; set data.classes, or give the data "

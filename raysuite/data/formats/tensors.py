@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,11 @@ def count(data: DataOptions) -> Counts:
         found = source.stacked([source.sample(0)], 0)
         if split == "train":
             inputs = json.dumps(mapped(found[0], _described))
-    own = getattr(splits["train"], "classes", 0)
-    classes = data.classes or (own if isinstance(own, int) else len(own))
+    own: Any = getattr(splits["train"], "classes", 0)
+    try:
+        classes = data.classes or index(own)
+    except TypeError:
+        classes = len(own)
     return Counts(counts[0], counts[1], classes=(), vocabulary=classes, inputs=inputs)
 
 

@@ -175,7 +175,7 @@ def class_names(data: DataOptions) -> tuple[str, ...]:
     known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
     if not path.is_file():
         return tuple(map(str, range(known or 0)))
-    names = tuple(path.read_text("utf-8").splitlines())
+    names = tuple(path.read_text("utf-8-sig").splitlines())
     if not names or (data.classes is not None and len(names) != data.classes):
         raise DataError(
             f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"
@@ -423,7 +423,17 @@ def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Pa
 
 def _index(shard: Shard) -> NDArray[np.int64]:
     if shard.index is not None:
-        return read_index(shard.index)
+        listed = read_index(shard.index)
+        begins, ends = np.append(listed[:, 0], shard.path.stat().st_size), listed.sum(1)
+        apart = begins != np.insert(ends, 0, 0)
+        apart[-1] &= begins[-1] > (ends[-1] if len(ends) else 0)  # a shorter shard is cut short
+        if apart.any():
+            at = int(np.insert(ends, 0, 0)[apart.argmax()])
+            raise DataError(
+                f"{shard.index}: it lacks or repeats a record of {shard.path.name} at byte {at}; "
+                f"write it again with `raysuite data check {shard.path.parent} --write-index`"
+            )
+        return listed
     found: list[Place] = []
     with contextlib.suppress(DataError):
         found.extend(walk(shard.path))

@@ -84,13 +84,27 @@ class _Stretch:
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
-    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path."""
+    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path: also
+    those behind links and in upper case, but none that is hidden or in a hidden folder."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
-    found = [one] if one.is_file() else sorted((root / split).rglob(f"*{suffix}"))
+    found = [one] if one.is_file() else sorted(_below(root / split, suffix, ()))
     if not found:
         raise absent(data, [f"{split}{suffix} or {split}/*{suffix}"])
     return found
+
+
+def _below(folder: Path, suffix: str, parents: tuple[Path, ...]) -> Iterator[Path]:
+    real = folder.resolve()
+    if not folder.is_dir() or real in parents:  # a link to a folder that contains it
+        return
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _below(path, suffix, (*parents, real))
+        elif path.suffix.lower() == suffix:
+            yield path
 
 
 def _topics(split: str) -> NDArray[np.uint8]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.evaluate import _show_classes
+from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results
 from raysuite.track.model_registry import weights_of
 from raysuite.train.evaluation import Evaluation
@@ -23,8 +26,12 @@ Trained = tuple[Results, EpochFinished]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return results_of(plan_of(data={"name": "digits"}), tmp_path_factory.mktemp("results"))
+
+
+def results_of(plan: RunPlan, folder: Path) -> Trained:
     """A run's results, as `raysuite run` leaves them, and its last epoch."""
-    plan, results = plan_of(data={"name": "digits"}), Results(tmp_path_factory.mktemp("results"))
+    results = Results(folder)
     results.write_plans([plan.model_dump(mode="json")])
     journal = results.journal_file(plan.run_id)
     journal.parent.mkdir(parents=True)
@@ -52,6 +59,28 @@ def test_it_is_what_validation_found(trained: Trained, tmp_path: Path) -> None:
     assert np.mean([line["label"] == line["predicted"] for line in lines]) == last.val_accuracy
     # digits are one folder a class, by which the place tells the label
     assert all(Path(line["place"]).parent.name == line["label"] for line in lines)
+
+
+def test_samples_that_validation_left_out_are_left_out(tmp_path: Path) -> None:
+    for split, label, number in itertools.product(("train", "val"), (0, 1), range(12)):
+        file = tmp_path / "data" / split / f"class {label}" / f"{number:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 100 * label + number).save(file)
+    (tmp_path / "data" / "val" / "class 0" / "03.png").write_bytes(b"no image")
+    data = {"name": "image_folder", "path": str(tmp_path / "data"), "image_size": 8}
+    plan = plan_of(data={**data, "channels": 1, "bad_samples": "skip"}, training_global_batch=12)
+    results, last = results_of(plan, tmp_path / "results")
+    table = tmp_path / "predictions.csv"
+    done = CliRunner().invoke(app, ["evaluate", str(results.folder), "--json", "--out", str(table)])
+    assert done.exit_code == 0, done.output
+    assert "leaves out 1 of 24 val samples" in done.stderr
+    found = json.loads(done.stdout)
+    assert (found["samples"], found["accuracy"]) == (23, last.val_accuracy)
+    assert found["loss"] == pytest.approx(last.val_loss)
+    with table.open() as stream:
+        lines = {int(line["sample"]): Path(line["place"]) for line in csv.DictReader(stream)}
+    assert set(range(24)) - lines.keys() == {3}
+    assert lines[4].name == "04.png"
 
 
 def test_other_data(trained: Trained) -> None:

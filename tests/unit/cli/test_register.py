@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from raysuite import models
 from raysuite.cli import app
 from raysuite.errors import UserError
-from raysuite.orchestrate.registration import best_run, chosen_run, only_run
-from raysuite.records import Results, results_figures
+from raysuite.orchestrate.registration import best_run, chosen_run, network_of, only_run
+from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.track.model_registry import Registration, weights_of
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
+from tests.unit.train.conftest import plan_of
 
 
 def kept(results: Results) -> Results:
@@ -38,6 +42,18 @@ def test_the_best_of_a_study_is_marked_and_taken(tmp_path: Path) -> None:
     assert wanted in marked
     with pytest.raises(UserError, match="give one of them"):
         chosen_run(results, other, best=True)
+
+
+def test_a_run_whose_metric_is_not_a_number_is_not_the_best(tmp_path: Path) -> None:
+    results = kept(write_results(tmp_path))
+    first, *others = results_figures(results)
+    *_, last = (r for r in results.records(first.run_id) if isinstance(r, EpochFinished))
+    journal = Journal(results.journal_file(first.run_id))
+    assert first.end is not None
+    for record in (last.model_copy(update={"val_accuracy": math.nan}), first.end):
+        journal.write(record)
+    best = max(others, key=lambda run: run.final["accuracy"])
+    assert best_run(results) == (best.run_id, "")
 
 
 @pytest.mark.parametrize(("error", "code"), [("", 0), ("refused", 1)])
@@ -86,3 +102,14 @@ def test_a_goal_that_no_trial_reached(tmp_path: Path) -> None:
     told = f"that kept its weights has a value of time_to_accuracy; .* --run {first}"
     with pytest.raises(UserError, match=told):
         best_run(results)
+
+
+def test_the_input_of_a_network_with_a_transform_is_what_the_transform_returns(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(data_transform="my_transforms:cutout")
+    weights = tmp_path / "model.pt"
+    torch.save(models.build(plan.spec.model, plan.dataset).state_dict(), weights)
+    assert network_of(plan, weights).takes == (
+        "pixels, 0 to 255, as my_transforms:cutout returns them"
+    )

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from raysuite.data import make_loader
 from raysuite.data.formats import count_tensors, prepare
+from raysuite.data.masks import check
 from raysuite.data.order import permutation, rank_slices
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
@@ -136,6 +137,12 @@ def test_validation_and_auto_are_given_samples_as_they_are() -> None:
         image, mask = Coordinates(split)[0]
         assert torch.equal(batch.images, image.expand_as(batch.images))
         assert torch.equal(batch.labels, mask.expand_as(batch.labels))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
+def test_a_mask_that_cannot_hold_what_is_outside_the_image_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(DataError, match=rf"can be 255; got .*{str(dtype).split('.')[1]}\[2, 2\]"):
+        check((torch.zeros(3, 2, 2), torch.ones(2, 2, dtype=dtype)), "set[0]")
 
 
 def test_what_is_no_image_with_a_mask_is_refused() -> None:

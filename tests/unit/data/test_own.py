@@ -45,6 +45,43 @@ def test_the_example_learns(example):
     assert last.val_accuracy > 0.5, "one in three by chance"
 
 
+class Named:
+    """`classes` as given."""
+
+    def __init__(self, split: str, classes: Any) -> None:
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, sample: int) -> Any:
+        return np.zeros((2, 2), np.uint8), np.zeros(1)
+
+
+def named(classes: Any) -> DataOptions:
+    return DataOptions(name=f"{__name__}:Named", image_size=2, options={"classes": classes})
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (np.array(["b", "a"]), ("b", "a")),
+        (np.int64(2), ("0", "1")),
+        (torch.tensor(2), ("0", "1")),
+        (range(3), ("0", "1", "2")),
+    ],
+)
+def test_classes_are_a_sequence_of_names_or_their_number(classes, names):
+    assert formats.count(named(classes)).classes == names
+    assert formats.count_tensors(named(classes)).vocabulary == len(names)
+
+
+@pytest.mark.parametrize("classes", [{"b": 1, "a": 0}, {"a", "b"}, "ab"])
+def test_classes_that_are_not_in_the_order_of_the_labels_are_refused(classes):
+    with pytest.raises(DataError, match=f"`classes` is a {type(classes).__name__}; valid: a list"):
+        formats.count(named(classes))
+
+
 class Odd:
     """Gives whatever the test has put here."""
 

@@ -68,6 +68,26 @@ def test_sequences_cross_the_files_of_tokens(vocabulary: int, dtype: str, tmp_pa
     assert [source.place(3), source.place(4)] == [f"{a} at token 27", f"{c} at token 6"]
 
 
+def test_files_are_found_behind_links_and_in_upper_case_and_hidden_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    written = {
+        "train/a.txt": "ab",
+        "train/B.TXT": "cd",
+        "train/._a.txt": "no",
+        "train/.ipynb_checkpoints/a.txt": "no",
+        "elsewhere/c.txt": "ef",
+        "val/a.txt": "gh",
+    }
+    for name, content in written.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "train" / "z.txt").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "again").symlink_to(tmp_path / "train")
+    source = opened("train", name="text", path=str(tmp_path), sequence=16)
+    assert bytes(source.sample(0)[0][:6].tolist()) == b"cdabef"
+
+
 # Files with an index, as Megatron-LM writes them: the layout is written out here once more.
 KINDS = {1: "u1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 

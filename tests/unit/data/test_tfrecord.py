@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.data import Prepared, prepare
-from raysuite.data.formats import open_source
+from raysuite.data.formats import count, open_source
 from raysuite.data.formats.tfrecord import (
     IMAGE,
     LABEL,
@@ -171,11 +171,25 @@ def test_a_listing_is_of_these_shards_and_indices_with_their_sizes_and_times(tmp
         os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns + 1))
         found.append(listing())
     when = shard.stat()
-    with shard.open("ab") as stream:
-        stream.write(b"x")
+    os.truncate(shard, when.st_size - 1)
     os.utime(shard, ns=(when.st_atime_ns, when.st_mtime_ns))
     found.append(listing())
     assert len({*found}) == 4
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [1, 2], [0, 2], [0, 1, 1, 2], []])
+def test_an_index_that_lacks_or_repeats_a_record_is_refused(kept, tmp_path):
+    for split in ("train", "val"):
+        write_records(tmp_path / f"{split}-00000-of-00001", [b"a", b"bc", b"d"])
+    index = tmp_path / "train-00000-of-00001.idx"
+    data = DataOptions(name="tfrecord", path=str(tmp_path), image_size=4, classes=2)
+    assert count(data).train == 3
+    (tmp_path / "classes.txt").write_bytes("\ufeffcat\r\ndog\r\n".encode())  # as Windows does
+    assert count(data).classes == ("cat", "dog")
+    lines = index.read_text().splitlines()
+    index.write_text("\n".join(lines[place] for place in kept))
+    with pytest.raises(DataError, match=r"lacks or repeats a record .* --write-index"):
+        count(data)
 
 
 @pytest.mark.parametrize(

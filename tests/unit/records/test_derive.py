@@ -391,6 +391,14 @@ def test_figures_of_an_end_whose_lists_are_empty_or_uneven_are_not_known():
     assert figures([*records, uneven]).grown_process_bytes is None
 
 
+@pytest.mark.parametrize(("values", "best"), [((math.nan, 0.5), 0.5), ((math.nan,), None)])
+def test_a_metric_that_is_not_a_number_is_not_the_best(values, best):
+    made = [
+        epoch(PLAN, n).model_copy(update={"val_accuracy": value}) for n, value in enumerate(values)
+    ]
+    assert figures([verdict(PLAN), *made]).best_primary == best
+
+
 def test_best_is_the_lowest_of_a_metric_that_should_be_low():
     low = CLASSIFICATION.metrics[0].model_copy(update={"name": "rmse", "higher_is_better": False})
     task = CLASSIFICATION.model_copy(update={"metrics": (low,), "primary": "rmse"})

@@ -14,6 +14,8 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.cli.progress import RunState
+from raysuite.cli.progress import _facts as facts
 from raysuite.errors import UserError
 from raysuite.orchestrate.registration import register_run
 from raysuite.orchestrate.registration import trained as of_run
@@ -25,6 +27,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.trials import trial_plan, write_sweep
 from raysuite.records import EpochFinished, Journal, Results, results_figures
 from raysuite.records.derive import run_figures
+from raysuite.records.live import LivePosition
 from raysuite.records.rows import make_rows
 from raysuite.report.build import collect, contents
 from raysuite.report.plots import make_plots
@@ -268,3 +271,27 @@ def test_models_of_costs_count_what_the_task_counts(
     each = BATCH * (16 if unit == "tokens" else 1)
     assert line[f"{unit}_per_s"] == pytest.approx(each / line["step_s"])
     assert of_images(done.stdout, CliRunner().invoke(app, asked).stdout) == []
+
+
+def test_no_figure_depends_on_the_unknown_number_of_tokens_in_a_sample(tmp_path: Path) -> None:
+    results, _ = trained("own", tmp_path)
+    [figures] = results_figures(results)
+    assert figures.throughput is not None
+    assert figures.costs is not None
+    assert figures.costs.counted is not None
+    assert figures.costs.counted.forward_flops
+    assert figures.costs.flops is None
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(spec_of("own", tmp_path)))
+    done = CliRunner().invoke(app, ["simulate", str(file), "--per-second", "1000"])
+    assert done.exit_code == 2
+    state = RunState(plan_of("own", tmp_path))
+    for record in results.records(figures.run_id)[:3]:
+        state.take(record)
+    last = figures.epochs[0]
+    samples = state.plan.dataset.train_samples
+    assert state.rate == samples / (last.seconds + last.validation_seconds)
+    state.live = LivePosition(
+        time=0, epoch=1, step=1, steps=4, images=12, images_per_second=1.0, loss=None
+    )
+    assert f"{last.images / last.seconds:,.0f} tokens/s" in facts(state)

@@ -14,6 +14,7 @@ from raysuite import models
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, Record, RunStopped
+from raysuite.records.live import LiveProgress
 from raysuite.spec import Document
 from raysuite.train import stop_together
 from raysuite.train.run import execute
@@ -24,11 +25,13 @@ from tests.task_sets import (
     BATCH,
     CASES,
     EPOCHS,
+    HERE,
     called,
     mean_loss_of,
     metrics_of,
     plain,
     samples_of,
+    spec_of,
 )
 from tests.unit.tasks.conftest import plan_of, run
 
@@ -65,6 +68,33 @@ def test_a_task_is_trained_as_by_a_plain_loop(case: str, tmp_path: Path) -> None
         assert last.validation["perplexity"] == pytest.approx(math.exp(val), rel=1e-5)
         assert last.images == len((tmp_path / "train.txt").read_bytes()) - 1
     assert ('"val_accuracy"' in last.model_dump_json()) == (case == "classification")
+
+
+@pytest.mark.parametrize("case", ["language_model", "segmentation", "own", "classification"])
+def test_the_loss_of_a_step_in_progress_is_the_recorded_one(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[float | None] = []
+    monkeypatch.setattr(LiveProgress, "step", lambda _, done, loss: shown.append(loss()))
+    training: dict[str, Any] = {"epochs": 1, "global_batch": BATCH}
+    if case == "classification":
+        training["class_weights"] = [1, 2, 3, 4, 5, 6]
+    [epoch] = epochs_of(run(plan_of(case, tmp_path, training=training)))
+    assert shown == [None, *(pytest.approx(loss, rel=1e-6) for loss in epoch.losses)]
+
+
+def test_a_loss_of_some_tokens_of_a_text_is_their_mean(tmp_path: Path) -> None:
+    """Without learning, and with one text for both splits, training's loss is validation's."""
+    training = {"epochs": 1, "global_batch": BATCH}
+    still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "training": training}
+    plan_of("language_model", tmp_path)
+    (tmp_path / "val.txt").write_bytes((tmp_path / "train.txt").read_bytes())
+    spec = spec_of("language_model", tmp_path / "other", task=f"{HERE}:Vowels", **still)
+    spec["data"]["path"] = str(tmp_path)
+    [epoch] = epochs_of(run(make_plans(Document(spec, "test"), gpus=0)[0]))
+    assert epoch.train_loss == pytest.approx(epoch.val_loss, rel=1e-6)
+    content = (tmp_path / "train.txt").read_bytes()[1:]
+    assert epoch.images == sum(content.count(each) for each in b"aeiou")
 
 
 @pytest.mark.parametrize("case", ["language_model", "own"])

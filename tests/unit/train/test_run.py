@@ -352,6 +352,13 @@ class TestEarlyStopping:
         TrainingLoop._compare(loop, Validated(value, {"accuracy": value}, None))
         assert (loop.best, loop.best_epoch) == ((value, 4) if better else (0.5, 1))
 
+    def test_a_metric_that_is_not_a_number_is_not_the_best(self) -> None:
+        plan = plan_of(training_early_stopping={"metric": "val_accuracy", "patience": 2})
+        loop: Any = SimpleNamespace(plan=plan, best=None, best_epoch=0, epoch=0)
+        for loop.epoch, value in enumerate((math.nan, 0.5, 0.75)):
+            TrainingLoop._compare(loop, Validated(1.0, {"accuracy": value}, None))
+        assert (loop.best, loop.best_epoch) == (0.75, 2)
+
 
 class TestTimeToAccuracy:
     def test_the_first_epoch_that_meets_it(self) -> None:
