@@ -63,6 +63,11 @@ VERBS = {
     "image": "Build and verify Apptainer images.",
 }
 """Verb -> the first sentence of its help, in the order of use."""
+REPLACED = {
+    "cluster env": "cluster status --env",
+    "cluster list": "cluster status --all",
+}
+"""What earlier versions called a verb -> the verb and option that do the same."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
 """Verb -> its module, for verbs whose module has another name."""
 
@@ -77,6 +82,14 @@ class _Verbs(TyperGroup):
         super().__init__(**settings)
         for name, about in VERBS.items():
             self.add_command(TyperCommand(name, help=about))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for old, new in REPLACED.items():
+            if args[: len(old.split())] == old.split():
+                raise typer.Exit(
+                    _complain(UserError(f"`raysuite {old}` is now `raysuite {new}`"), 2)
+                )
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, known, rest = super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -90,35 +90,6 @@ def as_data(status: Status) -> dict[str, Any]:
             for index, node in enumerate(status.nodes)
         ],
     }
-
-
-def env(
-    name: ClusterName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print `export` lines that let `ray job submit` and MLflow find a cluster.
-
-    They contain paths of files with secrets, but no secrets.
-
-    \b
-    Examples:
-      eval "$(raysuite cluster env)"
-      eval "$(raysuite cluster env second)"
-    """
-    from raysuite.cluster.client import check_here, find_folder, status_of
-    from raysuite.cluster.variables import client_environment
-
-    folder = find_folder(name)
-    status = status_of(folder)
-    check_here(status)
-    if status.head is None or not status.lives:
-        hint = "wait until it is up" if status.lives else "`raysuite cluster up` starts it"
-        raise UserError(f"the cluster {folder.name!r} is {status.state}; {hint}")
-    variables = client_environment(folder, status.head)
-    if as_json:
-        print_json(variables)
-    else:
-        print_text(exports(variables))
 
 
 def exports(variables: Mapping[str, str]) -> str:
@@ -618,7 +589,7 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
     return "\n".join(
         (
             f"{name} is up. Continue with:",
-            f'  eval "$(raysuite cluster env {name})"',
+            f'  eval "$(raysuite cluster status {name} --env)"',
             f"  ray job submit -- raysuite run {spec}",
             f"  raysuite cluster down {name}",
         )
@@ -626,20 +597,59 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
 
 
 def status(
-    name: ClusterName = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the cluster; default: the only one, or a list of all that run.",
+            show_default=False,
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List all clusters, also those that have ended.")
+    ] = False,
+    env: Annotated[
+        bool,
+        typer.Option(
+            "--env",
+            help="Print `export` lines that let `ray job submit` and MLflow find the cluster. They "
+            "contain paths of files with secrets, but no secrets.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a cluster: its state, nodes, addresses and jobs, and how long its start took.
+
+    Several clusters are listed, the newest first. A cluster whose agents died without ending it is
+    called stale; `raysuite cluster down NAME` removes its leftovers on this machine. Leftovers on
+    the nodes of a SLURM job must be removed by hand.
 
     \b
     Examples:
       raysuite cluster status
       raysuite cluster status mysite --json
+      raysuite cluster status --all
+      eval "$(raysuite cluster status --env)"
     """
-    from raysuite.cluster.client import find_folder, status_of
+    from raysuite.cluster.client import all_status, find_folder, status_of
 
+    if everything and (name or env):
+        raise UserError(f"--all lists all clusters; leave {repr(name) if name else '--env'} out")
+    if name is None and not env:
+        known = [x for x in all_status() if everything or x.lives or x.state == "stale"]
+        living = [each.cluster.name for each in known if each.lives]
+        if everything or (known and len(living) != 1):
+            _list(known, as_json)
+            return
+        name = living[0] if living else None
     folder = find_folder(name)
     found = status_of(folder)
+    if env:
+        variables = _environment(folder, found)
+        if as_json:
+            print_json(variables)
+        else:
+            print_text(exports(variables))
+        return
     jobs = _jobs(folder, found)
     if as_json:
         data = as_data(found) | {
@@ -649,6 +659,39 @@ def status(
         print_json(data)
         return
     _show(folder, found, jobs)
+
+
+def _list(found: Sequence[Status], as_json: bool) -> None:
+    if as_json:
+        print_json([as_data(status) for status in found])
+        return
+    if not found:
+        print_text("there is no cluster; `raysuite cluster up` starts one", error=True)
+        return
+    rows = [
+        (
+            status.cluster.name,
+            in_words(status),
+            status.cluster.site.name,
+            f"{status.alive_count} of {status.wanted}",
+            status.cluster.job,
+            human_seconds(time.time() - status.cluster.created),
+        )
+        for status in found
+    ]
+    stdout().print(table(("name", "state", "site", "nodes", "job", "age"), rows))
+
+
+def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
+    """The variables of a client. Raises UserError if the cluster is not up, or on another host."""
+    from raysuite.cluster.client import check_here
+    from raysuite.cluster.variables import client_environment
+
+    check_here(found)
+    if found.head is None or not found.lives:
+        hint = "wait until it is up" if found.lives else "`raysuite cluster up` starts it"
+        raise UserError(f"the cluster {folder.name!r} is {found.state}; {hint}")
+    return client_environment(folder, found.head)
 
 
 def _jobs(folder: ClusterFolder, found: Status) -> list[RayJob]:
@@ -714,48 +757,6 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
         with suppress(Exception):  # show the rest of the status although the server fails
             page = runs_page(head.mlflow)
     return f"{head.mlflow.rstrip('/')}/{page}"
-
-
-def list_clusters(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also list clusters that have ended.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List your clusters, the newest first.
-
-    A cluster whose agents died without ending it is called stale; `raysuite cluster down NAME`
-    removes its leftovers on this machine. Leftovers on the nodes of a SLURM job must be removed by
-    hand.
-
-    \b
-    Examples:
-      raysuite cluster list
-      raysuite cluster list --all --json
-    """
-    from raysuite.cluster.client import all_status
-
-    found = [
-        status for status in all_status() if everything or status.lives or status.state == "stale"
-    ]
-    if as_json:
-        print_json([as_data(status) for status in found])
-        return
-    if not found:
-        print_text("no cluster is running; `raysuite cluster up` starts one", error=True)
-        return
-    rows = [
-        (
-            status.cluster.name,
-            in_words(status),
-            status.cluster.site.name,
-            f"{status.alive_count} of {status.wanted}",
-            status.cluster.job,
-            human_seconds(time.time() - status.cluster.created),
-        )
-        for status in found
-    ]
-    stdout().print(table(("name", "state", "site", "nodes", "job", "age"), rows))
 
 
 # `raysuite cluster logs`: the output of Ray, the agents and MLflow.
@@ -865,6 +866,6 @@ def _printer(name: str) -> Callable[[str], None]:
 
 
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
-cluster = group(about, up, env, status, check, list_clusters, logs, down, doctor)
+cluster = group(about, up, status, check, logs, down, doctor)
 about = "Describe the machines on which clusters are started."
 cluster.add_typer(group(about, new, list_sites, show), name="site")

@@ -27,7 +27,7 @@ from raysuite.cli.cluster import (
 )
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
-from raysuite.cluster.state_files import Head, Node, Timings
+from raysuite.cluster.state_files import Head, Node, Stop, Timings
 from raysuite.records.node_checks import NodeFigures, read_checks
 from tests.living import living
 
@@ -62,12 +62,12 @@ def test_ray_clients_address_is_told(own_home: Path) -> None:
         host="a", gcs="1.2.3.4:1", client="ray://1.2.3.4:3", dashboard="http://a:2", mlflow=""
     )
     folder.write(head)
-    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
     assert json.loads(done.stdout)["RAYSUITE_RAY_CLIENT"] == head.client
     done = CLI.invoke(app, ["cluster", "status", "--json"])
     assert json.loads(done.stdout)["client"] == head.client
     folder.write(head.model_copy(update={"client": ""}))  # of an older version
-    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
     assert "RAYSUITE_RAY_CLIENT" not in json.loads(done.stdout)
 
 
@@ -101,6 +101,29 @@ def test_the_status_as_text(own_home: Path) -> None:
     assert (heading, node) == ("node address state", "n1 10.0.0.1 failed (no space)")
     folder.write(head.model_copy(update={"mlflow": "http://m:3/", "mlflow_answers": True}))
     assert "mlflow http://m:3/#/experiments?workflowType=machine_learning" in rows()
+
+
+def test_status_lists_clusters_if_several_run_or_one_is_stale() -> None:
+    def states(*words: str) -> dict[str, str]:
+        found = json.loads(CLI.invoke(app, ["cluster", "status", *words, "--json"]).stdout)
+        return {each["name"]: each["state"] for each in found}
+
+    assert states("--all") == {}
+    folder = prepare(living("old"))
+    folder.write(living("old").model_copy(update={"started": 1.0}))
+    assert states() == {"old": "stale"}
+    prepare(living("one"))
+    shown = CLI.invoke(app, ["cluster", "status", "--json"]).stdout
+    assert json.loads(shown)["name"] == "one"
+    prepare(living("two"))
+    folder.write(Stop(reason="down", deadline=0.0))
+    assert states() == {"one": "starting", "two": "starting"}
+    assert states("--all") == {"old": "ended", "one": "starting", "two": "starting"}
+    shown = CLI.invoke(app, ["cluster", "status"]).stdout
+    _, _, *rows = [line.split() for line in shown.splitlines() if line.strip()]
+    assert sorted(row[:6] for row in rows) == [
+        [name, "starting", "local", "0", "of", "1"] for name in ("one", "two")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,13 +262,13 @@ def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", "a.org")
     folder = prepare(living())
-    starting = CLI.invoke(app, ["cluster", "env"])
+    starting = CLI.invoke(app, ["cluster", "status", "--env"])
     assert starting.exit_code == 2
     assert "until it" in starting.output
     folder.write(
         Head(host="a", gcs="127.0.0.1:1", dashboard="http://127.0.0.1:2", mlflow="http://m:3")
     )
-    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
     assert json.loads(done.output) == {
         "RAY_ADDRESS": "http://127.0.0.1:2",
         "RAY_AUTH_MODE": "token",

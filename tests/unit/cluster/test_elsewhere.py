@@ -68,7 +68,7 @@ def test_it_is_left_alone_from_here(folder: ClusterFolder) -> None:
         down(folder, 0.0)
     with pytest.raises(UserError, match="'mine' runs on login1"):
         start(living(), ("sleep", "600"))
-    done = CLI.invoke(app, ["cluster", "env", "mine"])
+    done = CLI.invoke(app, ["cluster", "status", "--env", "mine"])
     assert done.exit_code == 2
     assert "runs on login1" in done.output
     assert sorted(folder.path.rglob("*")) == before
