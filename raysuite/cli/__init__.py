@@ -66,6 +66,7 @@ VERBS = {
 REPLACED = {
     "cluster env": "cluster status --env",
     "cluster list": "cluster status --all",
+    "cluster site list": "cluster site show",
 }
 """What earlier versions called a verb -> the verb and option that do the same."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}

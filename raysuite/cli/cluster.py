@@ -235,15 +235,37 @@ def new(
     print_text(text.rstrip("\n"))
 
 
-def list_sites(
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="A site's name, or its file; default: list all."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the sites that `--site` takes by name: your own, and those that raysuite includes.
+    """Show every key of a site, with defaults; or list the sites, your own and those of raysuite.
 
     \b
     Examples:
-      raysuite cluster site list
+      raysuite cluster site show
+      raysuite cluster site show juwels-booster
+      raysuite cluster site show ./mysite.yaml --json
     """
+    import yaml
+
+    from raysuite.cluster.sites import find_site, site_file
+
+    if name is None:
+        _list_sites(as_json)
+        return
+    values = find_site(name).model_dump(mode="json")
+    if as_json:
+        print_json(values)
+        return
+    print_text(f"# {site_file(name)}")
+    print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+def _list_sites(as_json: bool) -> None:
     from raysuite.cluster.sites import find_site, site_files
 
     rows = []
@@ -261,29 +283,6 @@ def list_sites(
         return
     headings = ("name", "kind", "description", "file")
     stdout().print(table(headings, ([str(row[key]) for key in headings] for row in rows)))
-
-
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A site's name, or its file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show every key of a site, with defaults.
-
-    \b
-    Examples:
-      raysuite cluster site show juwels-booster
-      raysuite cluster site show ./mysite.yaml --json
-    """
-    import yaml
-
-    from raysuite.cluster.sites import find_site, site_file
-
-    values = find_site(name).model_dump(mode="json")
-    if as_json:
-        print_json(values)
-        return
-    print_text(f"# {site_file(name)}")
-    print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
 
 
 # `raysuite cluster doctor`: look at a site from the login node.
@@ -868,4 +867,4 @@ def _printer(name: str) -> Callable[[str], None]:
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
 cluster = group(about, up, status, check, logs, down, doctor)
 about = "Describe the machines on which clusters are started."
-cluster.add_typer(group(about, new, list_sites, show), name="site")
+cluster.add_typer(group(about, new, show), name="site")

@@ -76,7 +76,7 @@ def test_a_site_that_is_there_is_kept() -> None:
 def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites" / "bad.yaml").write_text("kind: slurm\nnodes: 0\n")
-    rows = json.loads(run("list", "--json").stdout)
+    rows = json.loads(run("show", "--json").stdout)
     kinds = {row["name"]: row["kind"] for row in rows}
     assert kinds == {
         "bad": "?",
@@ -85,7 +85,7 @@ def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
         "local": "local",
         "polaris": "hosts",
     }
-    assert "untested" in run("list").stdout.lower()
+    assert "untested" in run("show").stdout.lower()
 
 
 def test_a_site_is_shown_with_its_defaults() -> None:
