@@ -65,6 +65,7 @@ VERBS = {
 """Verb -> the first sentence of its help, in the order of use."""
 REPLACED = {
     "cluster env": "cluster status --env",
+    "cluster doctor": "doctor --site SITE",
     "cluster list": "cluster status --all",
     "cluster site list": "cluster site show",
 }

@@ -19,7 +19,6 @@ import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import Address, AsJson, DryRun, group
-from raysuite.cluster.backend import State
 from raysuite.errors import RaysuiteError, SpecError, UserError
 from raysuite.files import write_whole
 from raysuite.units import human_seconds
@@ -231,7 +230,7 @@ def new(
     if not dry_run:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(file, text.encode())
-        print_text(f"wrote {file}; next: raysuite cluster doctor --site {name}", error=True)
+        print_text(f"wrote {file}; next: raysuite doctor --site {name}", error=True)
     print_text(text.rstrip("\n"))
 
 
@@ -283,48 +282,6 @@ def _list_sites(as_json: bool) -> None:
         return
     headings = ("name", "kind", "description", "file")
     stdout().print(table(headings, ([str(row[key]) for key in headings] for row in rows)))
-
-
-# `raysuite cluster doctor`: look at a site from the login node.
-
-_COLOURS = {State.WORKS: "green", State.UNSURE: "yellow", State.WRONG: "red"}
-
-
-def doctor(
-    site: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="A site's name, or a file that describes it.")
-    ] = "local",
-    as_json: AsJson = False,
-) -> None:
-    """Check a site from this machine: SLURM, partition, limits, accounts, image, folders.
-
-    Nothing is queued. Exits with 1 if a cluster cannot start.
-
-    \b
-    Examples:
-      raysuite cluster doctor --site mysite
-      raysuite cluster doctor --site mysite --json | jq '.findings[] | select(.state == "wrong")'
-    """
-    from raysuite.cluster.sites import check_site, find_site
-
-    found = find_site(site)
-    findings = list(check_site(found, sys.executable))
-    bad = [finding.what for finding in findings if finding.state is State.WRONG]
-    if as_json:
-        rows = [asdict(finding) for finding in findings]
-        print_json({"site": found.name, "ok": not bad, "findings": rows})
-    else:
-        from rich.text import Text  # imported here: --help does not need it
-
-        lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings]
-        stdout().print(table(("what", "state", "note", "fix"), lines, title=f"site {found.name}"))
-        print_text(
-            f"To fix: {', '.join(bad)}."
-            if bad
-            else "No problems found; the cluster can be started."
-        )
-    if bad:
-        raise typer.Exit(1)
 
 
 # `raysuite cluster check`: the nodes that are slow.
@@ -865,6 +822,6 @@ def _printer(name: str) -> Callable[[str], None]:
 
 
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
-cluster = group(about, up, status, check, logs, down, doctor)
+cluster = group(about, up, status, check, logs, down)
 about = "Describe the machines on which clusters are started."
 cluster.add_typer(group(about, new, show), name="site")

@@ -240,7 +240,7 @@ def test_an_agent_that_cannot_start_is_told_and_leaves_nothing_in_the_way(
         done = CLI.invoke(app, ["cluster", "up", "--site", "wrong"])
         assert done.exit_code == 2, done.output
         assert f"{program} does not start: No such file or directory" in done.output
-        assert "cluster doctor --site wrong" in done.output
+        assert "raysuite doctor --site wrong" in done.output
     assert not [path for path in (own_home / "clusters" / "wrong").glob("*") if path.is_file()]
     assert all_folders() == []
 

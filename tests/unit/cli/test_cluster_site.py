@@ -31,7 +31,7 @@ def test_a_new_site_is_found_by_its_name(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     file = tmp_path / "sites" / "mine.yaml"
     assert file.read_text("utf-8") == result.stdout
-    assert f"wrote {file}; next: raysuite cluster doctor --site mine" in result.stderr
+    assert f"wrote {file}; next: raysuite doctor --site mine" in result.stderr
     site = find_site("mine")
     assert isinstance(site, SlurmSite)
     assert (site.name, site.partition, site.account) == ("mine", "gpu", "12")
