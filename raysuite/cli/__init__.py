@@ -68,6 +68,7 @@ REPLACED = {
     "cluster doctor": "doctor --site SITE",
     "cluster list": "cluster status --all",
     "cluster site list": "cluster site show",
+    "image docker": "image build --dockerfile",
 }
 """What earlier versions called a verb -> the verb and option that do the same."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}

@@ -91,6 +91,8 @@ GIVEN = {
     "cluster site new --yes a --set kind=cloud": "valid: local, slurm, hosts",
     "image build r.sif --extras mpi": "extra 'mpi'; valid",
     "image build there.sif --mirror http://m.example/debian": "replace it with --force",
+    "image build file --dockerfile": "is a file; give a folder",
+    "image build new --dockerfile --force --sign k": "leave --sign, --force out",
     "image verify none.sif": "build one",
     "data check nowhere": "give a folder",
     "data check nowhere.yaml": "nowhere.yaml",
