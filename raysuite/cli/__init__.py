@@ -54,7 +54,6 @@ VERBS = {
     "that a classifier confuses.",
     "ui": "Open MLflow's table of the newest results, from a server that only you can use, until "
     "Ctrl-C.",
-    "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",
     "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
@@ -69,6 +68,7 @@ REPLACED = {
     "cluster list": "cluster status --all",
     "cluster site list": "cluster site show",
     "image docker": "image build --dockerfile",
+    "schema": "plan --schema spec",
 }
 """What earlier versions called a verb -> the verb and option that do the same."""
 _MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}

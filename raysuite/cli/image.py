@@ -20,7 +20,6 @@ from raysuite.units import GIB
 if TYPE_CHECKING:
     from raysuite.images.builder import Order
 
-
 VariantOption = Annotated[
     Variant,
     typer.Option(
