@@ -42,8 +42,6 @@ VERBS = {
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
     "recommend": "Rank strategies, batches and numbers of workers by predicted epoch time, and "
     "write a spec.",
-    "explain": "Name the term that takes most of each row's time, the throughput without it, and "
-    "what to try.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
     "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
     "broken ones.",
@@ -67,6 +65,7 @@ REPLACED = {
     "cluster doctor": "doctor --site SITE",
     "cluster list": "cluster status --all",
     "cluster site list": "cluster site show",
+    "explain": "report --explain",
     "image docker": "image build --dockerfile",
     "schema": "plan --schema spec",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text, stdout
-from raysuite.cli.explain import sheets_of
 from raysuite.cli.run_options import AsJson, NewestResults, file_to_write, folder_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 
 if TYPE_CHECKING:
+    from raysuite.perf.explanation import Explained
+    from raysuite.records import Results, Row
     from raysuite.report import Report
     from raysuite.report.against import Comparison
+    from raysuite.report.tables import Sheet
 
 
 def report(
@@ -52,11 +55,30 @@ def report(
         bool,
         typer.Option("--pictures/--no-pictures", help="Also save each plot as SVG, PDF and PNG."),
     ] = True,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Instead, print the term that takes most of each row's time, the throughput "
+            "without it, and what to try; nothing is written.",
+        ),
+    ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File written by `raysuite calibrate`, which separates more of these terms.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
 
     It can be called at any time: runs that failed or are still to come are named as such.
+
+    --explain with `measure.profile: torch` has separate terms for communication and stragglers.
+    Without it, the terms are waits for the loader and, with a calibration, communication and a
+    step's overhead.
 
     \b
     Examples:
@@ -65,11 +87,25 @@ def report(
       raysuite report results/quickstart --against results/yesterday
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --json | jq '.rows[].name'
+      raysuite report results/quickstart --explain --calibration this-machine.yaml
     """
     from raysuite.records import Results
     from raysuite.report import build
 
+    given = {
+        "--baseline": baseline,
+        "--against": against,
+        "--out": out,
+        "--no-pictures": not pictures,
+    }
+    if unused := [name for name, value in given.items() if value and explain]:
+        raise UserError(f"--explain writes no report; leave {', '.join(unused)} out")
+    if calibration is not None and not explain:
+        raise UserError("--calibration is used by --explain only; give both")
     opened = Results.open(results)
+    if explain:
+        _explain(opened, calibration, as_json)
+        return
     made = build(opened, out, baseline, against=against, pictures=pictures, further=sheets_of)
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
@@ -115,6 +151,68 @@ def _show_comparison(comparison: Comparison) -> None:
         console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
     for reason, count in reasons.most_common():
         console.print(f"- {count} of {reason}")
+
+
+def _explain(results: Results, calibration: Path | None, as_json: bool) -> None:
+    from raysuite.perf.calibration import Calibration
+    from raysuite.perf.explanation import explain
+    from raysuite.plan.simulation import idle_of
+    from raysuite.records import make_rows, results_figures
+
+    runs = results_figures(results)
+    found = None if calibration is None else Calibration.read(calibration)
+    idle = {
+        run.run_id: idle_of(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
+    }
+    rows = explain(make_rows(runs), found, idle)
+    if as_json:
+        limits = [{term: row.limit(term) for term in row.shares} for row in rows]
+        print_json([asdict(row) | {"limits": own} for row, own in zip(rows, limits, strict=True)])
+    elif rows:
+        print_sheet(_explained_sheet(rows))
+    else:
+        print_text("no row has a throughput yet")
+
+
+def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
+    """The explanations as a table for a report; an empty list if no row has a throughput."""
+    from raysuite.perf.explanation import explain
+
+    found = explain(rows)
+    return [_explained_sheet(found)] if found else []
+
+
+def _explained_sheet(rows: list[Explained]) -> Sheet:
+    """The explanations as a table, with one line for each row."""
+    from raysuite.report import text
+    from raysuite.report.tables import Sheet
+
+    rate = f"{rows[0].unit.capitalize()}/s"
+
+    def without(row: Explained) -> str:
+        limit = row.limit(row.binding)
+        return text.NONE if limit is None else f"{text.number(limit)} {row.unit}/s"
+
+    return Sheet(
+        name="explained",
+        title="What takes the time",
+        header=("Row", rate, "Most time in", "Without it", "Then", "Try first", "By"),
+        cells=tuple(
+            (
+                row.name,
+                text.number(row.throughput),
+                f"{row.binding}, {row.shares[row.binding]:.0%}",
+                without(row),
+                ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
+                row.first or text.NONE,
+                row.evidence,
+            )
+            for row in rows
+        ),
+        numbers=frozenset((rate, "Without it")),
+        main=frozenset(("Row", "Most time in", "Try first")),
+        notes=("Without it: throughput if that term took no time, all else as it is.",),
+    )
 
 
 def history(

@@ -35,6 +35,8 @@ GIVEN = {
     "plann": "No such command",
     "report results --out file": "is a file; give a folder",
     "report results --out file/below": "is a file; give a folder elsewhere",
+    "report results --explain --out new --no-pictures": "leave --out, --no-pictures out",
+    "report results --calibration c.yaml": "--explain",
     "history results --html folder": "is a folder; give a file",
     "history nowhere": "no results below nowhere",
     "calibrate results --out folder": "is a folder; give a file",
