@@ -36,7 +36,6 @@ VERBS = {
     "intervals.",
     "watch": "Show the progress of runs or trials of another process, until they have ended.",
     "report": "Write report.html, tables and plots of a results folder, and print the table.",
-    "history": "Show each variant's throughput by date, version and commit, and mark changes.",
     "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
@@ -66,11 +65,12 @@ REPLACED = {
     "cluster list": "cluster status --all",
     "cluster site list": "cluster site show",
     "explain": "report --explain",
+    "history": "report --history",
     "image docker": "image build --dockerfile",
     "schema": "plan --schema spec",
 }
 """What earlier versions called a verb -> the verb and option that do the same."""
-_MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
+_MODULES = {"sweep": "run", "calibrate": "predict", "sync": "register"}
 """Verb -> its module, for verbs whose module has another name."""
 
 
@@ -85,15 +85,10 @@ class _Verbs(TyperGroup):
         for name, about in VERBS.items():
             self.add_command(TyperCommand(name, help=about))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for old, new in REPLACED.items():
-            if args[: len(old.split())] == old.split():
-                raise typer.Exit(
-                    _complain(UserError(f"`raysuite {old}` is now `raysuite {new}`"), 2)
-                )
-        return super().parse_args(ctx, args)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for old, new in REPLACED.items():
+            if args[: len(old.split())] == old.split() and not ctx.resilient_parsing:
+                raise UserError(f"`raysuite {old}` is now `raysuite {new}`")
         name, known, rest = super().resolve_command(ctx, args)
         return name, known and load_verb(str(name)), rest
 

@@ -1,4 +1,4 @@
-"""`raysuite report` and `raysuite history`: show one results folder, or compare several."""
+"""`raysuite report`: show one results folder, compare two, or all of them over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text, stdout
-from raysuite.cli.run_options import AsJson, NewestResults, file_to_write, folder_to_write
+from raysuite.cli.run_options import AsJson, folder_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 
 def report(
-    results: NewestResults = Path("results"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULTS]...",
+            help="Results folder, or a folder above it, of which the newest results are used; with "
+            "--history several, and all results below them. Default: results.",
+        ),
+    ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +55,8 @@ def report(
         typer.Option(
             metavar="FOLDER",
             callback=folder_to_write,
-            help="Folder for the files; default: RESULTS.",
+            help="Folder for the files; default: RESULTS. With --history: folder for history.html, "
+            "a page with a plot and a table per variant; default: none is written.",
         ),
     ] = None,
     pictures: Annotated[
@@ -70,6 +78,14 @@ def report(
             help="File written by `raysuite calibrate`, which separates more of these terms.",
         ),
     ] = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history",
+            help="Instead, print each variant's throughput by date, version and commit, with "
+            "changes marked.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
@@ -80,6 +96,10 @@ def report(
     Without it, the terms are waits for the loader and, with a calibration, communication and a
     step's overhead.
 
+    --history compares runs only on the same hardware. A change is reported if the confidence
+    interval of the throughput ratio, after to before, excludes 1. The confidence level is corrected
+    (Bonferroni) for the number of places in a series that are tested.
+
     \b
     Examples:
       raysuite report results/quickstart
@@ -88,21 +108,28 @@ def report(
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --json | jq '.rows[].name'
       raysuite report results/quickstart --explain --calibration this-machine.yaml
+      raysuite report results/nightly /shared/results/nightly --history --out pages
     """
     from raysuite.records import Results
     from raysuite.report import build
 
-    given = {
-        "--baseline": baseline,
-        "--against": against,
-        "--out": out,
-        "--no-pictures": not pictures,
-    }
-    if unused := [name for name, value in given.items() if value and explain]:
-        raise UserError(f"--explain writes no report; leave {', '.join(unused)} out")
+    folders = results or [Path("results")]
+    instead = "--explain" if explain else "--history" if history else None
+    given: dict[str, object] = {"--baseline": baseline, "--against": against}
+    given |= {"--no-pictures": not pictures}
+    given |= {"--history": history, "--out": out} if explain else {}
+    if unused := [name for name, value in given.items() if value and instead]:
+        raise UserError(f"{instead} writes no report; leave {', '.join(unused)} out")
     if calibration is not None and not explain:
         raise UserError("--calibration is used by --explain only; give both")
-    opened = Results.open(results)
+    if history:
+        _history(folders, out, as_json)
+        return
+    if len(folders) > 1:
+        raise UserError(
+            f"got {len(folders)} results folders; give one, or --history for all results over time"
+        )
+    opened = Results.open(folders[0])
     if explain:
         _explain(opened, calibration, as_json)
         return
@@ -215,50 +242,21 @@ def _explained_sheet(rows: list[Explained]) -> Sheet:
     )
 
 
-def history(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RESULTS]...",
-            help="Results folders, or folders above them; default: results.",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=file_to_write,
-            help="Write a page with a plot and a table per variant.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show each variant's throughput by date, version and commit, and mark changes.
-
-    Runs are compared only on the same hardware. A change is reported if the confidence interval of
-    the throughput ratio, after to before, excludes 1. The confidence level is corrected
-    (Bonferroni) for the number of places in a series that are tested.
-
-    \b
-    Examples:
-      raysuite history
-      raysuite history results/nightly --html history.html
-      raysuite history results/nightly /shared/results/nightly --json
-    """
+def _history(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
     from raysuite.records import Results
     from raysuite.records.history import histories
+    from raysuite.report.history_page import history_sheet, page
 
-    given = folders or [Path("results")]
     found = sorted(
         {
             file.parent.resolve()
-            for folder in given
+            for folder in folders
             for depth in ("", "*/", "*/*/")
             for file in folder.glob(f"{depth}plan.json")
         }
     )
     if not found:
-        raise UserError(f"no results below {', '.join(map(str, given))}; give folders of results")
+        raise UserError(f"no results below {', '.join(map(str, folders))}; give folders of results")
     readable = []
     for folder in map(Results, found):
         try:
@@ -268,21 +266,20 @@ def history(
         else:
             readable.append(folder)
     series = histories(readable)
+    file = out / "history.html" if out and series else None
+    if file is not None:
+        write_whole(file, page(series).encode())
     if as_json:
         print_json([asdict(each) for each in series])
         return
     if not series:
-        named = ", ".join(map(str, given))
+        named = ", ".join(map(str, folders))
         print_text(
             f"no history yet: of {len(found)} results folder{'s' if len(found) > 1 else ''} below "
             f"{named}, no two have a throughput of the same variant on the same hardware"
         )
         return
-    from raysuite.report.history_page import history_sheet, page
-
-    if html is not None:
-        write_whole(html, page(series).encode())
     for each in series:
         print_sheet(history_sheet(each))
-    if html is not None:
-        print_text(str(html))
+    if file is not None:
+        print_text(str(file))

@@ -64,8 +64,8 @@ COMMANDS = {
         "report kinds --baseline horovod --json",
         "report sweep --no-pictures",
         "report population --no-pictures --json",
-        "history kinds later",
-        "history kinds later --json",
+        "report kinds later --history",
+        "report kinds later --history --json",
     ),
 }
 
