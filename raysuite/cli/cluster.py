@@ -553,13 +553,7 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
 
 
 def status(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Name of the cluster; default: the only one, or a list of all that run.",
-            show_default=False,
-        ),
-    ] = None,
+    name: ClusterName = None,
     everything: Annotated[
         bool, typer.Option("--all", help="List all clusters, also those that have ended.")
     ] = False,
@@ -575,9 +569,9 @@ def status(
 ) -> None:
     """Show a cluster: its state, nodes, addresses and jobs, and how long its start took.
 
-    Several clusters are listed, the newest first. A cluster whose agents died without ending it is
-    called stale; `raysuite cluster down NAME` removes its leftovers on this machine. Leftovers on
-    the nodes of a SLURM job must be removed by hand.
+    Without a name, several clusters are listed, the newest first. A cluster whose agents died
+    without ending it is called stale; `raysuite cluster down NAME` removes its leftovers on this
+    machine. Leftovers on the nodes of a SLURM job must be removed by hand.
 
     \b
     Examples:

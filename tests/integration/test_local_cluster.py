@@ -158,8 +158,7 @@ def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
     user: User, other_ray: None
 ) -> None:
     out = user.types(
-        'eval "$(raysuite cluster status --env)" && '
-        "ray job submit -- raysuite run tiny.yaml --quiet"
+        'eval "$(raysuite cluster status --env)" && ray job submit -- raysuite run tiny.yaml -q'
     )
     assert "succeeded" in out
     [report] = (user.folder / "results" / "tiny").glob("*/report.html")

@@ -76,7 +76,6 @@ GIVEN = {
     "verify --precision fp8": "fp32, bf16, fp16",
     "verify --clip-norm -1": "greater than 0",
     "verify --strategy '{name: deepspeed, zero_stage: 0, offload: optimizer}'": "zero_stage 1",
-    "cluster up --nodes 2": "this machine",
     "cluster up --name ../x": "cannot be called",
     "cluster up --site nowhere": "'nowhere'",
     "cluster status --env": "no cluster",

@@ -201,13 +201,6 @@ def test_the_working_folder_is_searched_last(
     assert sys.path == ["first", str(tmp_path)]
 
 
-def test_a_report_without_pictures(tmp_path: Path) -> None:
-    results = write_results(tmp_path)
-    run("report", str(results.folder), "--no-pictures")
-    assert (results.folder / "report.html").exists()
-    assert not (results.folder / "plots").exists()
-
-
 @pytest.mark.parametrize("out", [None, "page"])
 def test_a_report_names_the_files_that_it_wrote(
     out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +212,7 @@ def test_a_report_names_the_files_that_it_wrote(
     assert f"\n{folder}/report.html\n" in told
     assert f"\n{folder}/best.yaml  (run it: raysuite run {folder}/best.yaml)\n" in told
     assert Path(folder, "best.yaml").is_file()
+    assert not Path(folder, "plots").exists()
     assert [str(page) for page in Path().rglob("report.html")] == [f"{folder}/report.html"]
 
 

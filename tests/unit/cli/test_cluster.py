@@ -56,21 +56,6 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
     assert not own_home.exists()
 
 
-def test_ray_clients_address_is_told(own_home: Path) -> None:
-    folder = prepare(living("one"))
-    head = Head(
-        host="a", gcs="1.2.3.4:1", client="ray://1.2.3.4:3", dashboard="http://a:2", mlflow=""
-    )
-    folder.write(head)
-    done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
-    assert json.loads(done.stdout)["RAYSUITE_RAY_CLIENT"] == head.client
-    done = CLI.invoke(app, ["cluster", "status", "--json"])
-    assert json.loads(done.stdout)["client"] == head.client
-    folder.write(head.model_copy(update={"client": ""}))  # of an older version
-    done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
-    assert "RAYSUITE_RAY_CLIENT" not in json.loads(done.stdout)
-
-
 def test_the_status_as_text(own_home: Path) -> None:
     def rows() -> list[str]:
         shown = CLI.invoke(app, ["cluster", "status"]).stdout
@@ -109,21 +94,16 @@ def test_status_lists_clusters_if_several_run_or_one_is_stale() -> None:
         return {each["name"]: each["state"] for each in found}
 
     assert states("--all") == {}
-    folder = prepare(living("old"))
-    folder.write(living("old").model_copy(update={"started": 1.0}))
+    folder = prepare(living("old").model_copy(update={"started": 1.0}))
     assert states() == {"old": "stale"}
     prepare(living("one"))
-    shown = CLI.invoke(app, ["cluster", "status", "--json"]).stdout
-    assert json.loads(shown)["name"] == "one"
+    assert CLI.invoke(app, ["cluster", "status"]).stdout.startswith("one\n  state ")
     prepare(living("two"))
     folder.write(Stop(reason="down", deadline=0.0))
     assert states() == {"one": "starting", "two": "starting"}
     assert states("--all") == {"old": "ended", "one": "starting", "two": "starting"}
-    shown = CLI.invoke(app, ["cluster", "status"]).stdout
-    _, _, *rows = [line.split() for line in shown.splitlines() if line.strip()]
-    assert sorted(row[:6] for row in rows) == [
-        [name, "starting", "local", "0", "of", "1"] for name in ("one", "two")
-    ]
+    shown = CLI.invoke(app, ["cluster", "status"]).stdout.split()
+    assert [each in shown for each in ("old", "one", "two")] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -263,11 +243,10 @@ def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NO_PROXY", "a.org")
     folder = prepare(living())
     starting = CLI.invoke(app, ["cluster", "status", "--env"])
-    assert starting.exit_code == 2
-    assert "until it" in starting.output
-    folder.write(
-        Head(host="a", gcs="127.0.0.1:1", dashboard="http://127.0.0.1:2", mlflow="http://m:3")
-    )
+    assert (starting.exit_code, "until it" in starting.output) == (2, True)
+    gcs, client, dashboard = "127.0.0.1:1", "ray://a:3", "http://127.0.0.1:2"
+    head = Head(host="a", gcs=gcs, client=client, dashboard=dashboard, mlflow="http://m:3")
+    folder.write(head)
     done = CLI.invoke(app, ["cluster", "status", "--env", "--json"])
     assert json.loads(done.output) == {
         "RAY_ADDRESS": "http://127.0.0.1:2",
@@ -279,7 +258,12 @@ def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "NO_PROXY": "a.org,127.0.0.1,m",
         "no_proxy": "a.org,127.0.0.1,m",
+        "RAYSUITE_RAY_CLIENT": client,
     }
+    done = CLI.invoke(app, ["cluster", "status", "--json"])
+    assert json.loads(done.stdout)["client"] == client
+    folder.write(head.model_copy(update={"client": ""}))  # of an older version
+    assert "RAYSUITE_RAY_CLIENT" not in CLI.invoke(app, ["cluster", "status", "--env"]).stdout
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,7 @@ def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
 
 def test_a_site_is_shown_with_its_defaults() -> None:
     values = json.loads(run("show", "juwels-booster", "--json").stdout)
-    assert values["gpus_per_node"] == 4
-    assert values["scratch"] == "/tmp"
+    assert (values["gpus_per_node"], values["scratch"]) == (4, "/tmp")
 
 
 def test_questions_are_asked_again_until_the_answer_is_valid(

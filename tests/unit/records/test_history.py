@@ -94,7 +94,8 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
         [("a", 1.0, "A"), ("b", 0.7, "A"), ("a", 0.1, "B")]
     ):
         write(tmp_path / name / str(number), name, factor, cpu)
-    seen = CliRunner().invoke(app, ["report", str(tmp_path), "--history", "--json"])
+    words = ["report", str(tmp_path), "--history"]
+    seen = CliRunner().invoke(app, [*words, "--json"])
     assert seen.exit_code == 0, seen.output
     (only,) = json.loads(seen.stdout)
     assert only["by_runs"]
@@ -102,9 +103,7 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
     assert [bool(point["change"]) for point in only["points"]] == [False, True]
     assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
     page = tmp_path / "pages" / "history.html"
-    shown = CliRunner().invoke(
-        app, ["report", str(tmp_path), "--history", "--out", str(page.parent)]
-    )
+    shown = CliRunner().invoke(app, [*words, "--out", str(page.parent)])
     assert "regression: 0.7" in shown.stdout
     assert shown.stdout.splitlines()[-1] == str(page)
     assert '<li class="problem">' in page.read_text("utf-8")
