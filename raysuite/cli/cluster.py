@@ -241,7 +241,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every key of a site, with defaults; or list the sites, your own and those of raysuite.
+    """Show every key of a site, with defaults; without a name, list the sites that `--site` takes.
 
     \b
     Examples:
