@@ -114,7 +114,7 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
     try:
         header = header_of(data, place)
         if decoded:
-            check_whole(data, 1 if header.channels == 1 else 3, place)
+            check_whole(data, place)
     except DataError as error:
         part.unreadable += 1
         reason = error.__cause__ or error

@@ -108,6 +108,6 @@ def _slice(
     draw: tuple[int, int] | None,
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
-    padded = np.concatenate([part, np.resize(spare, lacking)]) if lacking else part
+    padded = np.concatenate([part, np.resize(spare, lacking)])
     # a step with only bad samples has weight 0: dividing its empty sum by 1 gives 0
     return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

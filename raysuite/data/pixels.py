@@ -82,10 +82,10 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     return _shaped(np.asarray(as_image(sample).convert(_MODES[channels])))
 
 
-def check_whole(sample: Sample, channels: int, place: str) -> None:
+def check_whole(sample: Sample, place: str) -> None:
     """Decode a sample; also raises DataError for a PNG that only Pillow accepts, because rows or
     the checksum of its pixels are missing."""
-    decode(sample, channels, place)
+    decode(sample, 3, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:
             check_scans(sample)

@@ -91,7 +91,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples
-        check_whole(got, prepared.facts.channels, place)
+        check_whole(got, place)
     except DataError as error:
         reason = str(error).removeprefix(f"{place}: ").partition(";")[0]
         return f"{place}: {reason}"

@@ -60,7 +60,7 @@ class DelayedEngine(SingleEngine):
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         total = torch.zeros((), device=self.world.device)
         count = self.schedule.micro_batches
         for place, batch in enumerate(micro_batches):

@@ -125,7 +125,7 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
     return verdict.model_copy(
         update={
             "passed": not faults,
-            "ranks_equal": verdict.ranks_equal and found.ranks_equal,
+            "ranks_equal": found.ranks_equal,
             "error_rebuilt": found.error,
             "rule": f"{verdict.rule}; the run's network as torch's to {TOLERANCE_REBUILT:.0e}",
             "message": "; ".join(filter(None, [*faults, verdict.message])),
@@ -141,8 +141,8 @@ def examine_network(
     comm: Comm,
     precisions: Sequence[str] = ("fp32",),
 ) -> GateVerdict:
-    """`verdict` with the result of a second comparison: two training steps of the plan's own
-    network. All ranks must call this.
+    """`verdict`, which has passed, with the result of a second comparison: two training steps of
+    the plan's own network. All ranks must call this.
 
     fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
     """
@@ -157,11 +157,12 @@ def examine_network(
         why = "not compared: its gradients are applied late by design"
         return verdict.model_copy(update={"network": why})
     strategy = _variant(strategy, options, exact, world)
-    network, faults, error, seconds = [], [], None, 0.0
+    network, faults, error, seconds, ranks_equal = [], [], None, 0.0, True
     for precision in precisions:
         found = own_network.compare(plan, world, strategy, comm, precision)
         seconds += found.seconds
         if not found.ranks_equal:
+            ranks_equal = False
             faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
         if found.error is None:
             network.append(f"not compared: {found.skipped}")
@@ -180,7 +181,7 @@ def examine_network(
     return verdict.model_copy(
         update={
             "passed": not faults,
-            "ranks_equal": verdict.ranks_equal and found.ranks_equal,
+            "ranks_equal": ranks_equal,
             "error_network": error,
             "network": "; ".join(network),
             "network_seconds": seconds,

@@ -86,7 +86,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 class Recorder:
     """Records the steps of this process, in lists with one entry per step."""
 
-    def __init__(self, file: Path, check: int = 0, power: bool = False) -> None:
+    def __init__(self, file: Path, check: int, power: bool) -> None:
         self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
         self._meter: Any = None
         self._rows: list[Row] = []

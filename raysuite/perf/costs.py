@@ -53,7 +53,7 @@ class Work:
 def work_name(plan: Plan) -> str:
     """A name that is equal for plans whose images cost the same on one worker."""
     spec, training = plan["spec"], plan["spec"]["training"]
-    options = spec["model"].get("options") or {}
+    options = spec["model"].get("options")
     parts = [f"{spec['model']['name']} at {_size(plan['dataset'])}"]
     parts += [json.dumps(options, sort_keys=True)] if options else []
     parts += [f"frozen {', '.join(frozen)}"] if (frozen := spec["model"].get("freeze")) else []

@@ -91,7 +91,7 @@ def t_quantile(probability: float, freedom: Any) -> Any:
 def summarize(
     values: Iterable[float | None],
     scale: Scale = "positive",
-    rounds: Iterable[tuple[Any, float]] = (),
+    rounds: Sequence[tuple[Any, float]] = (),
 ) -> Stat | None:
     """Mean and 95 % interval over repeats; None if no repeat has a value.
 
@@ -106,8 +106,7 @@ def summarize(
     known = tuple(value for value in given if value is not None)
     if not known:
         return None
-    when = list(rounds)
-    kept = tuple(when[place] for place in places) if when else ()
+    kept = tuple(rounds[place] for place in places) if rounds else ()
     n = len(known)
     mean = math.fsum(known) / n
     if n == 1:

@@ -117,9 +117,7 @@ def against_best(drawing: Drawing) -> Made:
             labels.append(label)
         traces.append(p.trace("level", [{"x": 1.0, "y": labels[-1]}], panel=heading))
         traces += [p.trace("mean", own, panel=heading, series=s) for s, own in points.items()]
-    several = any(
-        row.to_best and row.to_best.low is not None for row in compared if not row.is_best
-    )
+    several = any(low is not None for trace in traces for low in trace.get("low", ()))
     values = [x for trace in traces for x in (*trace["x"], *trace.get("low", ())) if x is not None]
     end = max([1.02, *(high for trace in traces for high in trace.get("high", ()) if high)])
     cut = len(compared) - len(labels)

@@ -211,19 +211,17 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        self._file = path.open("rb", buffering=0)
 
     def read(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes. Raises DataError if the file ends earlier."""
-        data = os.pread(self._descriptor, size, offset)
+        data = os.pread(self._file.fileno(), size, offset)
         if len(data) < size:
             raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
         return data
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        self._file.close()
 
 
 # `raysuite data check` for formats with a few whole files per split.

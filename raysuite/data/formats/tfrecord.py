@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -440,10 +441,10 @@ class Source(base.Source):
         features = prepared.data.features
         self._names = (features.image, features.label)
         self._first = first_label(prepared.data)
-        self._descriptors: list[int] = []
+        self._files: list[FileIO] = []
         try:
             for path in self._paths:
-                self._descriptors.append(os.open(path, os.O_RDONLY))
+                self._files.append(FileIO(path))
         except OSError as error:
             self.close()
             raise DataError(
@@ -454,7 +455,7 @@ class Source(base.Source):
     def read(self, sample: int) -> tuple[bytes, int]:
         shard, offset, size = self._records[sample].tolist()
         place = self.place(sample)
-        data = read_record(self._descriptors[shard], offset, size, place)
+        data = read_record(self._files[shard].fileno(), offset, size, place)
         image, label = decode_example(data, place, *self._names)
         return image, label - self._first
 
@@ -466,9 +467,8 @@ class Source(base.Source):
         return self._paths[int(self._records[sample, 0])]
 
     def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        for file in self._files:
+            file.close()
 
 
 Place = tuple[int, int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import sys
 from collections import deque
@@ -45,9 +46,9 @@ class Decoded:
         self.channels = channels
 
     def __getitem__(self, sample: int) -> NDArray[np.uint8]:
-        (width, height), offset = self.sizes[sample].tolist(), int(self.offsets[sample])
+        (width, height), first = self.sizes[sample].tolist(), self.offsets[sample]
         shape = (height, width, self.channels)
-        return self.pixels[offset : offset + height * width * self.channels].reshape(shape)
+        return self.pixels[first : first + math.prod(shape)].reshape(shape)
 
     def stacked(self) -> NDArray[np.uint8] | None:
         """All images as one array [n, H, W, C], or None if sizes differ or an image is missing."""

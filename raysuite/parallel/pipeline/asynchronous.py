@@ -82,7 +82,7 @@ class AsynchronousEngine(PipelineEngine):
         with self.stash.changed(min(after, *under_way) if under_way else after):
             set_lr(self.optimizer, self._rates[operation.version])
             self.take_step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
 
 
 class Stash:

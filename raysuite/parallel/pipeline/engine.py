@@ -563,7 +563,7 @@ class SynchronousEngine(PipelineEngine):
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.scale.carry(micro_batches[0].of_global)
         return self.execute(self.schedule.step(self.worker, 0), micro_batches)
 

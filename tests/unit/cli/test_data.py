@@ -158,6 +158,9 @@ def test_ones_own_set(
         bad = wrong.get("image", 0) // 2
         assert [told["splits"][each]["unreadable"] for each in ("train", "val")] == [bad, bad]
         assert told["splits"]["train"]["images"] == 12
+    if not fault:
+        whole = {"images": 12, "unreadable": 0, "classes": {"a": 4, "b": 4, "c": 4}}
+        assert told["splits"]["val"] == {**whole, "sizes": [[5, 6, 12]]}
 
 
 @pytest.mark.parametrize("fault", ["drawn", "drawn_label"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raysuite.data.set_check import check, detect
+from raysuite.data.set_check import Finding, check, detect
 from raysuite.spec.datasets import IDX_FILES
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, notes, only
@@ -26,6 +26,20 @@ def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "MNIST" / "raw" / f"{IDX_FILES['train'][0]}.gz"
     flip(path, path.stat().st_size - 6)  # the checksum at its end
     assert only(check(detect(tmp_path))).place == str(path)
+
+
+def test_a_file_with_a_wrong_header_or_length(tmp_path: Path) -> None:
+    small_sets.write("mnist-idx", tmp_path)
+    path = tmp_path / IDX_FILES["val"][0]
+    content = path.read_bytes()
+    for damaged, offset, message in (
+        (b"\0\0\x09" + content[3:], 0, "not an IDX file of 3 dimensions"),
+        (content[:-1], -1, f"it has {len(content) - 1} bytes"),
+    ):
+        path.write_bytes(damaged)
+        finding = only(check(detect(tmp_path)))
+        assert (finding.place, finding.offset) == (str(path), offset)
+        assert finding.message.startswith(message)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -58,5 +72,7 @@ def test_damaged_pickles(tmp_path: Path) -> None:
 
 def test_official_counts_are_noted(tmp_path: Path) -> None:
     small_sets.write("cifar10-binary", tmp_path)
-    (note,) = notes(check(detect(tmp_path)))
-    assert note.message.endswith("the official cifar10 has 50,000 and 10,000")
+    message = "23 training and 9 validation images; the official cifar10 has 50,000 and 10,000"
+    expected = Finding(str(tmp_path), -1, "file", message, note=True)
+    assert notes(check(detect(tmp_path))) == [expected]
+    assert str(expected) == f"{tmp_path}: {message}"

@@ -18,7 +18,7 @@ from raysuite.data.set_check import check, detect, stated, target_of
 from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, FeatureMap
 from tests import small_sets
-from tests.unit.data.findings import errors, flip, only, picture
+from tests.unit.data.findings import errors, flip, notes, only, picture
 
 
 @pytest.fixture
@@ -132,6 +132,7 @@ def test_a_missing_index(shard: Path, write: bool) -> None:
     index.unlink()
     report = check(detect(shard.parent), write_index=write)
     assert report.ok == write
+    assert [note.place for note in notes(report)] == [f"{shard}.idx"] * write
     if write:
         assert Path(f"{shard}.idx").read_text() == told
         assert check(detect(shard.parent)).ok
@@ -159,7 +160,9 @@ def test_a_wrong_index(shard: Path, change: str) -> None:
     report = check(detect(shard.parent))
     assert (only(report).place, only(report).kind) == (str(index), "index")
     assert report.splits["train"].unreadable == 0
-    assert check(detect(shard.parent), write_index=True).ok
+    written = check(detect(shard.parent), write_index=True)
+    assert written.ok
+    assert [note.place for note in notes(written)] == [str(index)]
     assert index.read_text() == good
 
 
@@ -241,5 +244,8 @@ def test_a_conversion_is_held_against_its_manifest(tmp_path: Path) -> None:
     assert "not the converted shard" in finding.message
     (target / "manifest.json").write_text("{")
     assert only(check(detect(target))).place == str(target / "manifest.json")
+    damaged = {"files": {shard.name: {"sha256": 1}}, "first_label": 1}
+    (target / "manifest.json").write_text(json.dumps(damaged))
+    assert check(detect(target)).ok  # without a checksum there is nothing to compare
     (target / "manifest.json").write_text(json.dumps({"files": [1], "first_label": "x"}))
     assert only(check(detect(target))).place == str(target / "manifest.json")

@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_every_image_comes_once_with_its_bytes_and_its_label(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+    target = tmp_path / "not there" / "target"
     summary = run(source, target)
     assert [path.name for path in shards(target, "train")] == [
         f"train-{shard:05d}-of-00004" for shard in range(4)

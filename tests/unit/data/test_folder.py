@@ -152,8 +152,9 @@ def test_what_has_not_changed_is_not_listed_again(
     assert first == second
     assert len(listed) == 1
     Image.new("L", (5, 5)).save(root / "train" / "cat" / "c.png")
-    assert len(prepared(root, train=4).classes) == 2
-    assert len(listed) == 2
+    for times in (2, 3):  # of folders one has just changed, and may change at the same time again
+        assert len(prepared(root, train=4).classes) == 2
+        assert len(listed) == times
     age()  # another file at the same time is what no time tells
     (root / "val" / "cat" / "2.png").symlink_to("1.png")
     os.utime(root / "val" / "cat", (10**9 + 1, 10**9 + 1))

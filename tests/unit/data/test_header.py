@@ -104,14 +104,14 @@ def test_a_png_whose_pixels_are_cut_short_is_found(
         monkeypatch.setattr(zlib, "compress", lambda data, level: change(data))
         return png(pixels, colour, bits, before=before, interlaced=interlaced)
 
-    check_whole(made(compress), 3, "here")
+    check_whole(made(compress), "here")
     for change in (
         lambda data: compress(data[:-1]),
         lambda data: compress(data)[:-4],
         lambda data: compress(data)[:-1] + b"\xff",
     ):
         with pytest.raises(DataError, match="here: not a readable image"):
-            check_whole(made(change), 3, "here")
+            check_whole(made(change), "here")
         with pytest.raises((ValueError, zlib.error)):  # Pillow finds only a part of a row missing
             check_scans(made(change))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -112,16 +113,25 @@ def test_pixels_in_memory_are_of_these_files_sizes_times_and_options(
     source.close()
 
 
-@pytest.mark.parametrize("kind", ["imagenet-folder", "cifar10-folder"])
-def test_images_are_read_from_memory_alone(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "threads"), [("imagenet-folder", 0), ("cifar10-folder", 3)])
+def test_images_are_read_from_memory_alone(
+    kind: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three threads work on three batches beside the one that is needed."""
     small = small_sets.write(kind, tmp_path / "set")
     prepared = prepare(small.data, small.facts, tmp_path / "cache")
-    slices = [Slice(np.array([0, 5, 22]), 3, 3)]
+    slices = [Slice(np.array([sample, 5, 22]), 3, 3) for sample in range(6)]
     with closing(make_loader(prepared, "train", NativeOptions(), torch.device("cpu"))) as loader:
-        [expected] = loader.batches(slices)
-    with closing(make_loader(prepared, "train", MemoryOptions(), torch.device("cpu"))) as loader:
+        expected = list(loader.batches(slices))
+    options = MemoryOptions(threads=threads)
+    with closing(make_loader(prepared, "train", options, torch.device("cpu"))) as loader:
         for path in (tmp_path / "set").rglob("*.*"):
             path.unlink()
-        [found] = loader.batches(slices)
-    assert torch.equal(found.images, expected.images)
-    assert torch.equal(found.labels, expected.labels)
+        begun = seen_by(ThreadPoolExecutor, "submit", monkeypatch)
+        batches = loader.batches(slices)
+        first = next(batches)
+        assert len(begun) == (1 + 3 if threads else 0)
+        for found, wanted in zip([first, *batches], expected, strict=True):
+            assert torch.equal(found.images, wanted.images)
+            assert torch.equal(found.labels, wanted.labels)
+            assert (found.real, found.of_global) == (3, 3)

@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from raysuite.data import Slice, make_loader
 from raysuite.data.loaders.native import InThreads, _transport
 from raysuite.data.normalise import Buffers
+from raysuite.data.prepared import Prepared
 from raysuite.data.rendering import Rendering
 from raysuite.errors import RunError
-from raysuite.spec.loaders import DaliOptions, NativeOptions
+from raysuite.spec.loaders import DaliOptions, MemoryOptions, NativeOptions
 from tests.require import require
 
 CPU = torch.device("cpu")
@@ -55,19 +56,30 @@ def test_a_process_that_dies_is_an_error_and_no_hang(loader):
         list(batches)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [NativeOptions(), NativeOptions(threads=1), NativeOptions(processes=1), DaliOptions()],
-    ids=["native", "threads", "processes", "dali"],
-)
-def test_the_models_random_numbers_do_not_depend_on_the_loader(digits, options):
+OWN = [NativeOptions(), NativeOptions(threads=2), NativeOptions(processes=1)]
+
+
+@pytest.mark.parametrize("options", [*OWN, DaliOptions(), MemoryOptions()], ids=str)
+def test_a_loader_leaves_no_thread_no_open_file_and_the_models_random_numbers(digits, options):
     if options.name == "dali":
         require("dali")
+    here = not getattr(options, "processes", 0)
+    before, threads = open_files(digits), set(threading.enumerate())
     loader = make_loader(digits, "val", options, CPU)
     state = torch.get_rng_state()
     list(loader.batches(SLICES))
     assert torch.equal(torch.get_rng_state(), state)
+    assert (open_files(digits) != before) == here
+    assert len(set(threading.enumerate()) - threads) >= getattr(options, "threads", 0) * here
     loader.close()
+    assert open_files(digits) == before
+    assert set(threading.enumerate()) <= threads or not here
+
+
+def open_files(prepared: Prepared) -> list[str]:
+    """The files of a set that this process has open."""
+    paths = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return sorted(path for path in paths if path.startswith(str(prepared.files)))
 
 
 WAYS = [
@@ -120,26 +132,6 @@ def test_threads_load_the_asked_batches_ahead_and_one_task_for_each_thread(digit
         assert room == [size] * begun
         next(batches)
         assert room == [size] * (begun + 1)
-
-
-def test_values_are_pixels_less_the_mean_over_the_deviation(digits):
-    loader = make_loader(digits, "train", NativeOptions(threads=1), CPU)
-    (batch,) = loader.batches(SLICES[:1])
-    loader.close()
-    (mean,), (std,) = digits.mean, digits.std
-    levels = (batch.images.double() * std + mean) * 255
-    assert (levels - levels.round()).abs().max() < 1e-4
-    assert levels.round().max() > 200
-
-
-def test_threads_end_with_the_loader(digits):
-    before = set(threading.enumerate())
-    loader = make_loader(digits, "train", NativeOptions(threads=2), CPU)
-    batches = loader.batches(SLICES)
-    next(batches)
-    assert len(set(threading.enumerate()) - before) == 2
-    loader.close()
-    assert set(threading.enumerate()) == before
 
 
 def test_memory_is_used_again_once_no_view_of_it_is_left():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from raysuite.data import formats, prepare
+from raysuite.data import prepare
 from raysuite.data.formats import Source, open_source
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
@@ -60,12 +60,6 @@ class Odd:
         if isinstance(self.given, Exception):
             raise self.given
         return self.given
-
-
-def test_a_negative_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "__len__", lambda self: -1)
-    with pytest.raises(DataError, match=r"split='train'\)\) raised ValueError"):
-        formats.count(DataOptions(name=f"{Odd.__module__}:Odd", image_size=4, classes=2))
 
 
 def source(channels: int = 3) -> Source:

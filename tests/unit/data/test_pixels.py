@@ -91,12 +91,12 @@ def test_what_is_no_image_is_named_by_its_place(data: bytes, words: str) -> None
     for work in (
         lambda: size_of(data, "a place"),
         lambda: decode(data, 3, "a place"),
-        lambda: check_whole(data, 3, "a place"),
+        lambda: check_whole(data, "a place"),
     ):
         with pytest.raises(DataError, match=f"^a place: {words}") as caught:
             work()
         assert caught.value.__cause__ is not None
-    check_whole(COLOURS, 3, "here")
+    check_whole(COLOURS, "here")
 
 
 def test_a_file_that_is_written_is_the_picture() -> None:

@@ -12,6 +12,7 @@ from raysuite.data.formats import idx, image_folder
 from raysuite.data.formats.base import _check
 from raysuite.data.set_check import check, detect, target_of
 from raysuite.errors import DataError
+from raysuite.spec.data_set import DataOptions
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, notes, only, picture
 
@@ -96,7 +97,7 @@ def test_a_file_whose_reading_fails_is_named(named: str | None, tmp_path: Path) 
 
 
 PROGRESS = [("imagenet-tfrecord", "bytes"), ("cifar10-binary", "bytes")]
-PROGRESS += [("imagenet-folder", "images")]
+PROGRESS += [("imagenet-folder", "images"), ("own-own", "images"), ("none", "images")]
 
 
 @pytest.mark.parametrize(("kind", "unit"), PROGRESS)
@@ -108,9 +109,13 @@ def test_progress_adds_up(kind: str, unit: str, tmp_path: Path) -> None:
         told.append((total, unit))
         return done.append
 
-    check(target_of(small_sets.write(kind, tmp_path).data), begin=begin)
+    if kind == "none":
+        data = DataOptions(name="tests.odd_sets:Nowhere", image_size=1)
+    else:
+        data = small_sets.write(kind, tmp_path).data
+    check(target_of(data), begin=begin)
     assert told == [(sum(done), unit)]
-    assert sum(done) > 0
+    assert (sum(done) == 0) == (kind == "none")
 
 
 # Folders

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,10 @@ from sklearn.linear_model import LogisticRegression
 from raysuite.data.pixels import encode
 from raysuite.data.prepared import Split
 from raysuite.data.synthesis import SyntheticSet, plan_synthetic_set
-from raysuite.data.synthesis.pictures import Painter
+from raysuite.data.synthesis.pictures import VERSION, Painter
 from raysuite.errors import UserError
-from raysuite.spec.datasets import NAMED
+from raysuite.spec.datasets import NAMED, SPLITS
+from tests.recorded import check
 
 
 def drawn(
@@ -66,6 +70,10 @@ def test_imagenets_shards_are_those_of_tensorflow() -> None:
     [
         ("mnist", {"fraction": 0.01}, 600, 100, 10),
         ("mnist", {"images": 20}, 20, 10, 10),
+        ("mnist", {"images": 2}, 2, 2, 2),
+        ("mnist", {"fraction": 1.0, "classes": 1}, 60_000, 10_000, 1),
+        ("cifar10", {"images": 5}, 5, 5, 5),
+        ("highres", {"images": 29, "classes": 29, "size": (8, 2048)}, 29, 29, 29),
         ("imagenet", {"images": 20_000}, 20_000, 1000, 1000),
         ("imagenet", {"fraction": 0.01}, 12_812, 1000, 1000),
         ("imagenet", {"images": 200}, 200, 20, 20),
@@ -104,26 +112,24 @@ def test_what_cannot_be_made_is_told(name: str, options: dict[str, Any], message
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("content", ["natural", "noise"])
-def test_a_picture_depends_on_seed_split_and_number_alone(name: str, content: str) -> None:
-    synthetic = plan_synthetic_set(name, images=30, content=content)
-    forwards, backwards = Painter(synthetic), Painter(synthetic)
-    one = [forwards.picture("train", sample) for sample in range(4)]
-    two = [backwards.picture("train", sample) for sample in (3, 2, 1, 0)][::-1]
-    for (pixels, label), (same, same_label) in zip(one, two, strict=True):
-        np.testing.assert_array_equal(pixels, same)
-        assert label == same_label
-        assert pixels.shape[2] == synthetic.channels
-        assert sorted(pixels.shape[:2]) == sorted((synthetic.height, synthetic.width))
-    others = [
-        forwards.picture("val", 0)[0],
-        Painter(plan_synthetic_set(name, images=30, content=content, seed=1)).picture("train", 0)[
-            0
-        ],
-        *(pixels for pixels, _ in one[1:]),
-    ]
-    assert all(other.tobytes() != one[0][0].tobytes() for other in others)
+def test_pictures_of_a_version_are_as_recorded(tmp_path: Path) -> None:
+    """If they change, VERSION does, so that no set is made of pictures of two versions."""
+    found: dict[str, Any] = {}
+    for name in NAMED:
+        size = None if name in ("mnist", "cifar10") else (96, 72)
+        for content in ("natural", "noise"):
+            pictures = []
+            for seed, split in itertools.product((0, 3), SPLITS):
+                synthetic = plan_synthetic_set(
+                    name, images=200, size=size, content=content, seed=seed
+                )
+                painter = Painter(replace(synthetic, upright=name == "imagenet"))
+                pictures += [painter.picture(split, n) for n in (2, 1, 0)]  # in any order
+            found[f"{name} {content} {VERSION}"] = [
+                (label, pixels.shape, pixels.tobytes().hex()) for pixels, label in pictures
+            ]
+            assert len({pixels.tobytes() for pixels, _ in pictures}) == 12
+    check("synthetic-pictures", found, tmp_path)
 
 
 def test_every_class_has_its_share() -> None:

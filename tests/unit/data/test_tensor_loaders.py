@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Sequence
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import torch
 from raysuite.data import Slice, make_loader, prepare
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError, UserError
-from raysuite.nested import leaves
+from raysuite.nested import mapped
 from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions, RayDataOptions
 from tests.task_sets import CASES, Samples
 from tests.unit.tasks.conftest import plan_of
@@ -45,8 +48,10 @@ def prepared_of(case: str, folder: Path) -> Prepared:
     return prepare(plan.spec.data, plan.dataset)
 
 
-def delivered(prepared: Prepared, options: LoaderOptions) -> list[Any]:
-    slices = [Slice(np.array(ids), len(ids), len(ids)) for ids in IDS]
+def delivered(
+    prepared: Prepared, options: LoaderOptions, batches: Sequence[list[int]] = IDS
+) -> list[Any]:
+    slices = [Slice(np.array(ids), len(ids), len(ids)) for ids in batches]
     with closing(make_loader(prepared, "val", options, torch.device("cpu"))) as loader:
         return [(batch.images, batch.labels) for batch in loader.batches(slices)]
 
@@ -81,9 +86,24 @@ def test_threads_end_with_their_loader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["own", "mixed"])
 def test_synthetic_repeats_the_first_samples(case: str, tmp_path: Path) -> None:
+    """As many as the largest batch has, which may be more than the split has."""
     prepared = prepared_of(case, tmp_path)
-    for found, ids in zip(delivered(prepared, LOADER_OPTIONS["synthetic"]()), IDS, strict=True):
-        assert {len(each) for each in leaves(found)} == {len(ids)}
+    count = prepared.samples("val")
+    sizes = (4, count + 2, 1)
+    [first] = delivered(prepared, LOADER_OPTIONS["native"](), [[*range(count), 0, 1]])
+    found = delivered(prepared, LOADER_OPTIONS["synthetic"](), [[0] * size for size in sizes])
+    for batch, size in zip(found, sizes, strict=True):
+        assert alike(batch, mapped(first, itemgetter(slice(size))))
+
+
+def test_synthetic_frees_its_batch_when_it_is_closed(digits: Prepared) -> None:
+    loader = make_loader(digits, "train", LOADER_OPTIONS["synthetic"](), torch.device("cpu"))
+    batch = next(iter(loader.batches([Slice(np.arange(4), 4, 4)])))
+    memory = weakref.ref(batch.images._base)
+    del batch
+    assert memory() is not None
+    loader.close()
+    assert memory() is None
 
 
 def test_memory_reads_each_sample_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

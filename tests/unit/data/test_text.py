@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -119,16 +120,17 @@ def test_sequences_are_those_of_the_index(kind: int, order: str, tmp_path: Path)
     assert pairs_of(opened("train", **data)) == list(itertools.pairwise(expected))
 
 
-def test_a_token_beyond_the_vocabulary_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("token", [10, -1])
+def test_a_token_beyond_the_vocabulary_is_named_by_its_place(token: int, tmp_path: Path) -> None:
     """Of two files in each split; the second sequence of the second one begins at token 5."""
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         np.arange(4, dtype="<u2").tofile(tmp_path / split / "a.bin")
-        np.array([9, 1, 2, 9, 9, 3, 77, 4], "<u2").tofile(tmp_path / split / "b.bin")
-        write_index(tmp_path / split / "b.idx", 8, [2, 3], [2, 10], [0, 2])
-    source = opened("train", name="tokens", path=str(tmp_path), sequence=9, classes=10)
-    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 6: token 77; the voc"):
-        source.sample(0)
+        np.array([9, 1, 2, 9, 9, 3, token, 4], "<i4").tofile(tmp_path / split / "b.bin")
+        write_index(tmp_path / split / "b.idx", 4, [2, 3], [4, 20], [0, 2])
+    source = opened("train", name="tokens", path=str(tmp_path), sequence=4, classes=10)
+    with pytest.raises(DataError, match=rf"{tmp_path}/train/b.bin at token 6: token {token}; the"):
+        source.sample(1)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,7 @@ def test_a_token_beyond_the_vocabulary_is_named_by_its_place_in_its_file(tmp_pat
         ({"pointers": [0, 8]}, r"sequence 1 is not in the 10 bytes of .*train\.bin"),
         ({"pointers": [0, 5]}, "sequence 1 is not in"),
         ({"cut": 40}, "ends before the last of its 2 sequences"),
+        ({"cut": -1}, "ends before the last of its 2 sequences"),
         ({"cut": 8}, "not a Megatron-LM index"),
     ],
 )
@@ -158,24 +161,6 @@ def test_an_index_that_is_not_of_its_file_is_refused(
         count(data)
 
 
-def test_negative_tokens_are_named(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        np.array([1, -2, 3], "<i4").tofile(tmp_path / f"{split}.bin")
-        write_index(tmp_path / f"{split}.idx", 4, [3], [0], [0, 1])
-    source = opened("train", name="tokens", path=str(tmp_path), sequence=2, classes=9)
-    with pytest.raises(DataError, match=r"train.bin at token 1: token -2; the vocabulary has 9"):
-        source.sample(0)
-
-
-def test_a_token_beyond_the_vocabulary_is_named(tmp_path: Path) -> None:
-    tokens = np.array([1, 2, 3, 9, 4], "<u2")
-    for split in ("train", "val"):
-        tokens.tofile(tmp_path / f"{split}.bin")
-    source = opened("train", name="tokens", path=str(tmp_path), sequence=2, classes=9)
-    with pytest.raises(DataError, match=r"train.bin at token 3: token 9; the vocabulary has 9"):
-        source.sample(1)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"abc", "not a whole number of tokens"), (b"", "train has 0"), (None, r"train\.bin")],
@@ -191,7 +176,9 @@ def test_files_that_are_no_tokens_are_named(
         count(data)
 
 
-def test_topics_of_python_are_apart_by_split() -> None:
-    train, val = (opened(split, name="python_topics", sequence=64) for split in ("train", "val"))
-    sizes = [weights.sum() for each in (train, val) if (weights := each.weights()) is not None]
-    assert sizes[0] > 10 * sizes[1] > 10_000
+def test_every_tenth_topic_of_python_is_held_out() -> None:
+    texts = [text.encode() for _, text in sorted(topics.items())]
+    held_out = texts[9::10]
+    for split, own in (("train", [t for t in texts if t not in held_out]), ("val", held_out)):
+        source = opened(split, name="python_topics", sequence=64)
+        assert pairs_of(source) == list(itertools.pairwise(b"\n\n".join(own)))

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from raysuite.gate import rebuilt_network, small_network
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
-from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.single import Single
 from tests.unit.gate.test_small_network import Recorded
 
@@ -55,47 +54,6 @@ def test_a_distance_counts_once_three_draws_have_shown_it(
     found = rebuilt_network.compare_rebuilt(strategy, world, whole, net.IMAGE, net.CLASSES)
     assert (strategy.made, found.error <= rebuilt_network.TOLERANCE_REBUILT) == (made, passes)
     assert dropout.p == 0
-
-
-class Twins(NoComm):
-    """Two ranks that hold the same."""
-
-    size = 2
-
-    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
-        return 2 * value if reduction == "sum" else value.clone()
-
-    def all_gather(self, value: Tensor) -> Tensor:
-        return torch.stack([value, value])
-
-
-class Pair(Single):
-    """One of two ranks, whose weights are off by `error` where they are read."""
-
-    def __init__(self, error: float) -> None:
-        super().__init__()
-        self.error = error
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        engine: Any = super().prepare(model, make_optimizer, settings)
-        right = engine.weights
-        engine.comm = Twins()
-        engine.weights = lambda: {key: w * (1 + self.error) for key, w in right().items()}
-        made: Engine = engine
-        return made
-
-
-@pytest.mark.parametrize("error", [0.0, 0.01])
-def test_two_ranks_have_the_loss_of_both_and_the_weights_of_one(error: float) -> None:
-    world = World(0, 2, 0, torch.device("cpu"))
-    strategy = Pair(error)
-    strategy.start(world)
-    net = small_network.small_net(world, batch_norm=True)
-    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
-    assert found.ranks_equal
-    assert found.error == pytest.approx(error, rel=0.01, abs=1e-6)
 
 
 class OtherMomentum(Recorded):

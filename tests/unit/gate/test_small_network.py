@@ -16,7 +16,6 @@ from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
 from raysuite.gate import small_network
-from raysuite.gate.delayed import Delayed
 from raysuite.gate.small_network import (
     RATES,
     TOLERANCE,
@@ -44,7 +43,6 @@ from raysuite.spec.optimizers import (
     MuonOptions,
     SgdOptions,
 )
-from raysuite.spec.strategies import PipelineOptions
 from tests.strategies.broken import Broken
 
 CPU = torch.device("cpu")
@@ -311,21 +309,6 @@ def test_the_last_batch_is_one_sample_and_fp16_has_one_step_more_which_overflows
     if precision == "fp16":
         steps.insert(2, (0.2, full, True))
     assert strategy.steps == steps
-
-
-@pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
-def test_late_gradients_are_equal_to_those_of_a_process_that_is_as_late_alone(
-    schedule: str,
-) -> None:
-    many = 1 if schedule == "pipedream" else 2
-    options = PipelineOptions(schedule=schedule, stages=2, micro_batches=many)
-    settings = StepSettings(micro_batch=9, accumulate=many)
-    errors = []
-    for strategy in (Delayed(options), Single()):
-        strategy.start(ALONE)
-        errors.append(compare(strategy, ALONE, settings, delays=options).error)
-    assert errors[0] == 0
-    assert errors[1] > 100 * TOLERANCE
 
 
 @pytest.mark.parametrize("flaw", ["divides_twice", "ignores_rate", "first_weights"])

@@ -554,7 +554,7 @@ def test_a_run_is_checked_by_small_networks_of_their_own_size_and_then_by_its_ow
         "accumulate=2 image=(1, 8, 8) norm=True",
         "compression=bf16",  # again, and the rest is known
     ]
-    del noted.made[:]
+    del noted.made[:], noted.closed[:]
     options, *_ = CASES["pipeline"]
     comm_of(options, ALONE, strategy)
     staged = "schedule=pipedream_2bw stages=4 micro_batches=5"
@@ -594,6 +594,7 @@ class Noted(BaseStrategy):
 
     made: ClassVar[list[str]] = []
     off: ClassVar[tuple[str, float]] = ("", 1.0)
+    closed: ClassVar[list[str]] = []
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
@@ -614,6 +615,7 @@ class Noted(BaseStrategy):
         right, (wrong, factor) = engine.step, self.off
         if wrong and all(word in words for word in wrong.split()):
             engine.step = lambda batches, lr: right(batches, lr * factor)  # type: ignore[method-assign]
+        engine.close = lambda: self.closed.append(words)  # type: ignore[method-assign]
         return engine
 
 
@@ -622,10 +624,12 @@ USUAL = asdict(StepSettings(4)) | {"layers": 3, "pause_s": 0.0, "optimizer": "SG
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Noted]]:
-    """So are strategies with the options that the gate changes."""
+    """So are strategies with the options that the gate changes; each engine is closed in turn."""
     monkeypatch.setattr(strategy_check, "make_strategy", Noted)
     yield Noted
+    assert Noted.closed == Noted.made
     Noted.made.clear()
+    Noted.closed.clear()
     Noted.off = "", 1.0
 
 
@@ -792,16 +796,6 @@ PASSED = GateVerdict(
 )
 
 
-def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing() -> None:
-    plan = plan_of(strategy=SMALL_BUCKETS)
-    found = examine_network(PASSED, plan, ALONE, started(), NoComm(), ("fp32", "bf16"))
-    assert (found.passed, found.message, found.rule) == (True, "a remark", "a rule")
-    far = r"equal to one process; in bf16 an update differs by \d\.\de-0[123] at most"
-    assert re.match(far, found.network)
-    assert found.error_network is not None
-    assert found.error_network < 1e-4
-
-
 @pytest.mark.parametrize(
     ("compared", "network", "faults"),
     [
@@ -821,6 +815,11 @@ def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing
             "Tiny is not trained as by one process: in step 1 x; at most 1e-03 can be rounding; ",
         ),
         (
+            [Found(1e-5, ranks_equal=False, seconds=1.0), Found(0.4, seconds=2.0)],
+            "equal to one process; in bf16 an update differs by 4.0e-01 at most",
+            "the ranks hold different weights of Tiny; ",
+        ),
+        (
             [Found(None, ranks_equal=False, skipped="one process cannot", seconds=3.0)],
             "not compared: one process cannot",
             "the ranks hold different weights of Tiny; ",
@@ -830,10 +829,12 @@ def test_of_16_bits_the_distance_of_the_runs_network_is_told_and_decides_nothing
 def test_what_is_found_of_a_runs_network_is_told_with_its_faults_first(
     compared: list[Found], network: str, faults: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = iter(compared)
-    monkeypatch.setattr(own_network, "compare", lambda *_: next(left))
+    left, asked = iter(compared), list[str]()
+    monkeypatch.setattr(
+        own_network, "compare", lambda *given: asked.append(given[-1]) or next(left)
+    )
     found = examine_network(PASSED, plan_of(), ALONE, started(), NoComm(), ("fp32", "bf16"))
-    assert not list(left)
+    assert asked == ["fp32", "bf16"][: len(compared)]
     assert (found.network, found.network_seconds) == (network, 3.0)
     assert found.message == f"{faults.replace('Tiny', 'tests.tiny_model:Tiny')}a remark"
     assert (found.passed, found.ranks_equal) == (not faults, "ranks" not in faults)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from raysuite import mark
+from raysuite.measure import power_meter
 from raysuite.measure.script_steps import Recorder, counted, digest, observe, samples_hash
 from raysuite.records.script_records import RankLog
+from tests.unit.measure.test_power_meter import Library
 
 
 class Loop:
@@ -39,9 +42,9 @@ class Loop:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Callable[..., RankLog]:
-    def observed(script: Callable[[], None], check: int = 0) -> RankLog:
+    def observed(script: Callable[[], None], check: int = 0, power: bool = False) -> RankLog:
         file = tmp_path / "rank-0.jsonl"
-        recorder = Recorder(file, check)
+        recorder = Recorder(file, check, power)
         with observe(recorder):
             script()
         recorder.end(None)
@@ -63,9 +66,34 @@ def test_a_step_is_the_optimisers_with_the_samples_of_its_batches(log: Any) -> N
 
 
 def test_gradient_accumulation_is_one_step(log: Any) -> None:
-    found = log(lambda: Loop(samples=40, batch=5).epoch(accumulate=4))
-    assert samples(found) == [20, 20]
-    assert found.model["pass_samples"] == 40
+    def script() -> None:
+        loop = Loop(samples=9)
+        batches = [[0], [1, 2], [3, 4, 5], [6, 7], [8]]
+        loop.loader = DataLoader(loop.loader.dataset, batch_sampler=batches)
+        loop.epoch(accumulate=2)
+
+    found = log(script)
+    assert samples(found) == [3, 5]
+    assert found.model["pass_samples"] == 7  # five batches of 3 / 2, as a whole number
+
+
+def test_energy_is_that_since_the_first_step(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script() -> None:
+        mark.step(samples=5)
+        gpu.millijoules += 1500
+        enough = gpu.asked + 3  # the second is of the new value, and on record before the third
+        while gpu.asked < enough:
+            pass
+        mark.step(samples=5)
+
+    gpu, before = Library(), set(threading.enumerate())
+    monkeypatch.setattr(power_meter, "PERIOD_S", 0.001)
+    monkeypatch.setattr(power_meter.Gpu, "found", lambda _: power_meter.Gpu(gpu, "", "GPU-1"))
+    found = log(script, power=True)
+    assert found.model["counters"]["device"] > 0
+    assert (found.power["device_joules"], found.power["device_busy"]) == (1.5, pytest.approx(0.4))
+    assert 0.0 < found.power["at"] - found.rows[0][0] < found.rows[1][0] - found.rows[0][0]
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_compared_step_has_the_sum_of_its_micro_batches_losses(log: Any) -> None:
@@ -209,7 +237,7 @@ def test_an_end_with_an_error_is_described(
     error: BaseException | None, described: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "rank-0.jsonl"
-    Recorder(file).end(error, peer_lost=error is not None)
+    Recorder(file, 0, False).end(error, peer_lost=error is not None)
     end = RankLog.read(file).end
     assert (end["error"], end["peer_lost"]) == (described, error is not None)
 
@@ -318,7 +346,7 @@ def test_an_iterable_data_set_is_not_asked_for_its_length(log: Any) -> None:
 
 def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:
     before = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
-    with observe(Recorder(tmp_path / "log", check=1)):
+    with observe(Recorder(tmp_path / "log", 1, False)):
         assert DataLoader.__iter__ is not before[0]
     after = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
     assert after == before

@@ -88,6 +88,13 @@ def test_without_gpus_cores_are_shared_evenly_and_their_threads_stay_together(
     assert topology.nodes_of([0, 4]) == [0, 1]
 
 
+def test_a_share_is_on_one_memory_node_also_if_their_cpus_alternate(tmp_path: Path) -> None:
+    cpus = host(tmp_path, 2, 1, 2)
+    for node, own in enumerate(("0,2", "1,3")):
+        (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(own)
+    assert shares(read_topology(cpus, tmp_path), 2) == [[0, 2], [1, 3]]
+
+
 def test_a_gpu_of_no_known_node_leaves_an_even_share(tmp_path: Path) -> None:
     topology = read_topology(host(tmp_path, 2, 1, 2, 1, {"0000:00:00.0": -1}), tmp_path)
     near = [gpu_node("0000:00:00.0", tmp_path), gpu_node("0000:ff:00.0", tmp_path)]
@@ -96,10 +103,10 @@ def test_a_gpu_of_no_known_node_leaves_an_even_share(tmp_path: Path) -> None:
 
 
 def test_cpus_of_others_are_left_out(tmp_path: Path) -> None:
-    host(tmp_path, 2, 1, 4)
-    topology = read_topology([1, 2, 5], tmp_path)
-    assert [core.cpus for core in topology.cores] == [(1,), (2,), (5,)]
-    assert shares(topology, 3, [0, 0, 1]) == [[1], [2], [5]]
+    host(tmp_path, 2, 1, 4, 2)
+    topology = read_topology([1, 9, 2, 5], tmp_path)
+    assert [core.cpus for core in topology.cores] == [(1, 9), (2,), (5,)]
+    assert shares(topology, 3, [0, 0, 1]) == [[1, 9], [2], [5]]
 
 
 def test_one_memory_node_is_left_as_it_is_unless_asked(tmp_path: Path) -> None:
@@ -124,6 +131,7 @@ def test_this_process_is_bound_with_all_its_threads() -> None:
         bind({min(before)})
         threads = map(int, os.listdir("/proc/self/task"))
         assert all(os.sched_getaffinity(each) == {min(before)} for each in threads)
+        assert [core.cpus for core in read_topology().cores] == [(min(before),)]
     finally:
         bind(before)
     assert {cpu for core in read_topology().cores for cpu in core.cpus} == before

@@ -15,7 +15,7 @@ import raysuite.models
 from raysuite.errors import UserError
 from raysuite.models import build
 from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
-from raysuite.models.gpt import Block
+from raysuite.models.gpt import Block, Gpt
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.stems import ADAPTING, CIFAR_RESNETS, TORCHVISION_CLASSIFIERS, misfit
@@ -272,6 +272,29 @@ def test_your_own_that_cannot_be_imported() -> None:
 def test_bad_options_of_a_named_model() -> None:
     with pytest.raises(UserError, match=r"it raised TypeError: .*width.*; change model.options"):
         build(ModelOptions(name="resnet20", options={"width": 3}), facts())
+
+
+def test_gpt_names_the_nearest_width_that_its_heads_divide() -> None:
+    for width, heads, near in ((15, 4, 16), (17, 4, 16), (3, 8, 8)):
+        with pytest.raises(UserError, match=rf" {near} would be valid"):
+            Gpt(10, sequence=4, heads=heads, width=width)
+
+
+@pytest.mark.parametrize(("tied", "parameters"), [(True, 124_439_808), (False, 163_037_184)])
+def test_gpt2_has_its_published_number_of_parameters(tied: bool, parameters: int) -> None:
+    with torch.device("meta"):
+        network = Gpt(50_257, 1024, layers=12, heads=12, width=768, tied=tied)
+    assert sum(each.numel() for each in network.parameters()) == parameters
+
+
+def test_gpt_begins_with_the_deviations_of_gpt2() -> None:
+    """0.02, and in the last matrices of attention and MLP that divided by sqrt(2 * 8)."""
+    for name, each in Gpt(500, 64, layers=8).named_parameters():
+        if each.dim() == 2:
+            small = name.endswith(("joined.weight", "narrow.weight"))
+            assert each.std().item() == pytest.approx(0.005 if small else 0.02, rel=0.1), name
+        else:
+            assert torch.equal(each, torch.full_like(each, float(name.endswith("weight")))), name
 
 
 def test_gpt_drops_nothing_in_evaluation() -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from raysuite.data.base import Batch
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, World
-from raysuite.parallel.fsdp import FsdpEngine, share_of, units
+from raysuite.parallel.fsdp import Fsdp, FsdpEngine, share_of, units
 from raysuite.spec.strategies import FsdpOptions
 
 
@@ -112,6 +112,12 @@ def test_a_rank_keeps_the_rows_that_torch_chunk_gives_it(before: int, now: int) 
         shards = [*whole.chunk(before), *[whole[:0]] * before][:before]
         for rank in range(now):
             assert torch.equal(share_of(shards, now, rank), expected[rank])
+
+
+@pytest.mark.parametrize("copies", [1, 2, 4])
+def test_there_are_as_many_copies_as_the_spec_gives(copies: int) -> None:
+    world = World(0, 4, 0, torch.device("cpu"))
+    assert Fsdp(FsdpOptions(copies=copies))._copies(world) == copies
 
 
 def test_a_further_copy_saves_nothing_and_loads_what_the_first_one_saved(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.precision import DTYPES
 from raysuite.parallel.process_state import restored
 from raysuite.parallel.single import SingleEngine
+from raysuite.spec.schedules import Schedule
 from raysuite.spec.strategies import (
     COMPUTED_IN_16_BITS,
     CustomOptions,
@@ -183,6 +184,12 @@ def test_the_norm_of_a_pipeline_is_that_of_the_stages_of_one_copy(copy: int, nor
     )
     found = PipelineEngine.norm(rank, [torch.tensor([1.0, 2.0]), torch.tensor([[2.0]])])
     assert (float(found), given) == (norm, [pytest.approx(9.0)])
+
+
+def test_a_stage_of_a_second_copy_is_on_the_ranks_after_those_of_the_first() -> None:
+    two: Any = SimpleNamespace(replica=1, schedule=Schedule("pipedream", 4, (1, 2)))
+    places = [(0, 0), (0, 1), (1, 0), (1, 1)]  # stage, micro-batch
+    assert [PipelineEngine._rank(two, *place) for place in places] == [3, 3, 4, 5]
 
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])

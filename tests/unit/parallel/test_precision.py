@@ -76,6 +76,8 @@ def test_a_frozen_parameter_has_no_gradient_to_unscale(whole: bool) -> None:
     step(model, scale, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0))
     assert model[0].weight.grad is None
     assert model[0].bias.grad is not None
+    model.zero_grad()
+    scale.decide()  # nor has any parameter before a backward pass
 
 
 @WHOLE

@@ -153,11 +153,15 @@ def test_the_records_of_a_run_are_those_that_count_and_profiles_need_the_gate():
         partition=[1, 1],
         window_seconds=1.0,
         ideal_bubble=0.2,
-        bubble=[0.5, 0.5],
-        versions=[1, 1],
+        bubble=[0.4, 0.6],
+        versions=[1, 2],
         slots=[],
-        **{f"{name}_bytes": [8, 8] for name in ("weight", "activation", "sent")},
-        **{f"{name}_seconds": [0.1, 0.1] for name in ("forward", "backward", "update", "wait")},
+        **{f"{name}_bytes": [2**20, 3 * 2**19] for name in ("weight", "activation", "sent")},
+        **{f"{name}_seconds": [0.1, 0.3] for name in ("forward", "backward", "update", "wait")},
+    )
+    assert stages.words == (
+        "gpipe: bubble 50% (with equal stages 20%), slowest stage 1.50 times the mean, "
+        "activations up to 1.5 MiB, up to 2 versions of weights"
     )
     batch = BatchFound(
         run_id=PLAN.run_id,

@@ -74,12 +74,14 @@ def test_a_node_is_named_if_it_is_slow_in_every_try(slow_tries: int, tries: int)
 def test_tries_keep_the_best_of_each_figure_and_its_spread() -> None:
     first = drawn(3, 0.0, random.Random(0), memory=0.9)
     second = [
-        row.model_copy(update={"figures": {"matrix": row.figures["matrix"] / math.e}})
+        row.model_copy(
+            update={"figures": {"matrix": row.figures["matrix"] / math.e}, "all_reduce_s": 0.2}
+        )
         for row in first
     ]
     tries = iter([first, *[second] * 5])
     found = lasting(lambda: next(tries))[1]
-    assert found.figures == first[1].figures
+    assert (found.figures, found.all_reduce_s) == (first[1].figures, 0.1)
     assert found.spreads == {"matrix": pytest.approx(math.sqrt(1 / 6))}  # of 1, 0, 0, 0, 0, 0
 
 

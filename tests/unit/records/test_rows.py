@@ -464,9 +464,9 @@ def test_intervals_are_no_wider_for_rows_that_have_none(tmp_path):
         assert mixed[key].speed_up.low > whole[key].speed_up.low
 
 
-def of_script(folder, samples, parameters=(7, 7, 7), repeats=2):
+def of_script(folder, samples, parameters=(7, 7, 7), command="a/train.py"):
     """The rows of a training script on 1, 2 and 4 workers, with so many samples of a step."""
-    spec = BY_TRIAL.replace("BATCH", "global_batch: 64") + f"repeats: {repeats}\n"
+    spec = BY_TRIAL.replace("BATCH", "global_batch: 64") + "repeats: 2\n"
     measured = dict(zip((1, 2, 4), zip(samples, parameters, strict=True), strict=True))
     runs = []
     for run in results_figures(write_results(folder, spec)):
@@ -481,7 +481,7 @@ def of_script(folder, samples, parameters=(7, 7, 7), repeats=2):
             hosts=["here"],
             start_seconds={},
         )
-        plan = {**run.plan, "spec": {**run.plan["spec"], "script": {"command": ["a/train.py"]}}}
+        plan = {**run.plan, "spec": {**run.plan["spec"], "script": {"command": [command]}}}
         runs.append(replace(run, plan=plan, script=script))
     return make_rows(runs)
 
@@ -498,6 +498,15 @@ def test_a_script_scales_as_its_steps_were_measured(tmp_path, samples, scaling):
         f"train.py · {n}" for n in ("1 worker", "2 workers", "4 workers")
     ]
     assert [row.speed_up.value > 1 for row in rows] == [False, True, True]
+
+
+def test_a_scripts_scaling_is_that_of_the_measured_rows_of_its_series(tmp_path):
+    samples = {"a.py": (32, 32, 32), "b.py": (32, 64, 128)}
+    strong, weak = (of_script(tmp_path / name, of, command=name) for name, of in samples.items())
+    lost = [replace(run, script=None, throughput=None) for run in strong[2].runs]
+    runs = [run for row in (*strong[:2], *weak) for run in row.runs]
+    found = [row.scaling for row in make_rows([*runs, *lost])]
+    assert found == ["strong"] * 2 + ["weak"] * 3 + ["strong"]
 
 
 def test_the_samples_of_a_scripts_step_are_rounded_or_not_known(tmp_path):

@@ -310,6 +310,7 @@ def test_why_there_is_no_energy_names_the_hosts() -> None:
     assert found[ScriptMeasured].without_energy == "no counter (b)"
     power = found[EpochFinished].power
     assert once(power.hosts, power.host_joules) is None
+    assert measured([metered(rank([1.0] * 6), 0, None)])[EpochFinished].power is None
     unread = measured([metered(rank([0.1] * 6), 1, None)])[ScriptMeasured]
     assert "within a second" in unread.without_energy
     assert measured([rank([1.0] * 6)])[ScriptMeasured].without_energy == ""

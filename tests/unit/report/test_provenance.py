@@ -99,9 +99,13 @@ def test_each_node_of_the_last_command_has_the_seconds_of_its_start(results):
     results.write_timings(commands)
     assert nodes_sheet(provenance(results.folder, [], {}, {})) is None, "not in a cluster"
     nodes = {"n2": {"python": 2.0, "head": 7.5, "ray": 20.25}, "n1": {"python": 2.5, "ray": 28.0}}
+    started = {"image": 9.0, "python": 1.0, "ray": 2.0}
+    results.write_timings([{**commands[0], "nodes": {"n0": started}}])
+    sheet = nodes_sheet(provenance(results.folder, [], {}, {}))
+    assert (sheet.header, len(sheet.notes)) == (("Node", "Image", "Imports", "Ray"), 1)
     earlier = {**commands[0], "nodes": {"n0": {"python": 1.0, "ray": 2.0}}}
     results.write_timings([earlier, {**commands[0], "nodes": nodes}, *commands])
     sheet = nodes_sheet(provenance(results.folder, [], {}, {}))
-    assert sheet.header == ("Node", "Imports", "Wait for the head", "Ray")
+    assert (sheet.header, sheet.notes) == (("Node", "Imports", "Wait for the head", "Ray"), ())
     assert sheet.cells == (("n1", "2.50", "–", "28.00"), ("n2", "2.00", "7.50", "20.25"))
     (results.folder / "timings.json").unlink()

@@ -346,24 +346,33 @@ def test_a_slow_first_epoch_is_a_caveat_of_repeats_of_any_length(tmp_path):
     assert f"{runs[0].variant} (by 50%)" in said
 
 
+IN_ORDER = "ddp · dali · 1 worker, ddp · dali · 2 workers, ddp · native · 1 worker"
+
+
+def said_of(runs, what):
+    """What follows the colon of each sentence that holds `what`."""
+    said = summarize_rows(make_rows(runs), runs)
+    return [each.text.partition(": ")[2] for each in said if what in each.text]
+
+
 @pytest.mark.parametrize("devices", [[], ["mlx5_0"]])
 def test_tcp_between_hosts_that_have_infiniband_is_a_caveat(tmp_path, devices):
-    first, *others = results_figures(write_results(tmp_path))
+    runs = results_figures(write_results(tmp_path))
     facts = {**ENVIRONMENT, "infiniband": devices}
-    started = first.started.model_copy(update={"transports": ["TCP, eth0"], "environment": facts})
-    runs = [replace(first, started=started), *others]
-    said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
-    assert any("InfiniBand" in each and first.variant in each for each in said) == bool(devices)
+    tcp = {"transports": ["TCP, eth0"], "environment": facts}
+    over_tcp = [replace(run, started=run.started.model_copy(update=tcp)) for run in runs]
+    for slow, names in ((1, runs[0].variant), (12, f"{IN_ORDER} and 9 more")):
+        some = [*over_tcp[:slow], *runs[slow:]]
+        assert said_of(some, "InfiniBand") == ([f"{names}."] if devices else [])
 
 
 def test_weights_that_were_not_compared_are_a_caveat(tmp_path):
-    first, *others = results_figures(write_results(tmp_path))
-    for tolerance in (1e-5, None):
-        found = first.verdict.model_copy(update={"tolerance": tolerance})
-        runs = [replace(first, verdict=found), *others]
-        said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
-        named = any("not compared" in each and first.variant in each for each in said)
-        assert named == (tolerance is None)
+    runs = results_figures(write_results(tmp_path))
+    unknown = [
+        replace(run, verdict=run.verdict.model_copy(update={"tolerance": None})) for run in runs
+    ]
+    assert said_of([unknown[0], *runs[1:]], "not compared") == [f"{runs[0].variant}."]
+    assert said_of(unknown, "not compared") == [f"{IN_ORDER} and 9 more."]
 
 
 def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):

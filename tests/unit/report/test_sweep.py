@@ -15,6 +15,7 @@ from raysuite.plan import make_plans
 from raysuite.records import Ratio, Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.against import against_sweep
+from raysuite.report.sweep import sweep_plots
 from raysuite.report.sweep.importance import LEAST, _sample, importances
 from raysuite.report.sweep.study import is_number, study
 from raysuite.report.sweep.sweep_plots import BEST, _names, goal_axis, importance_plot, parallel
@@ -226,6 +227,15 @@ def test_crosses_stand_where_trials_were_stopped(asha):
     assert "by asha after" in crosses[0]["tip"]
 
 
+def test_no_line_has_markers_if_one_has_too_many_epochs(asha):
+    drawn = asha.sweep.study
+    most = sweep_plots.MOST_MARKERS
+    for epochs, layers in ((most, 4), (most + 1, 3)):
+        longest = replace(drawn.best, curve=tuple((n, 1.0 + n, 0.5) for n in range(epochs)))
+        plot = sweep_plots.curves(replace(drawn, trials=(*drawn.trials, longest)))
+        assert len(plot.layers) == layers
+
+
 @pytest.mark.thorough
 def test_importance_finds_what_the_figures_hang_on(tmp_path):
     whole = study(write_sweep(tmp_path, trials=40, scheduler="none"))
@@ -253,9 +263,10 @@ def test_importance_is_of_a_key_alone(tmp_path):
     ("higher_is_better", "values"), [(True, [0.5, 0.4, 0.7]), (False, [0.2, 0.3, 0.6])]
 )
 def test_importance_counts_the_epochs_that_every_trial_finished(tmp_path, higher_is_better, values):
-    """Two trials of four epochs and one that ASHA stopped after two."""
-    made = study(write_sweep(tmp_path, trials=3))
-    curves = ([0.2, 0.5, 0.9, 0.1], [0.4, 0.3, 0.8, 0.2], [0.7, 0.6])
+    """Two trials of four epochs, one that ASHA stopped after two, one that failed, one without a
+    validation."""
+    made = study(write_sweep(tmp_path, trials=5, fails={3: MEMORY}))
+    curves = ([0.2, 0.5, 0.9, 0.1], [0.4, 0.3, 0.8, 0.2], [0.7, 0.6], [0.1], [])
     metric = made.task.main.model_copy(update={"higher_is_better": higher_is_better})
     task = made.task.model_copy(update={"metrics": (metric,)}).model_dump(mode="json")
     told = [
@@ -267,9 +278,13 @@ def test_importance_counts_the_epochs_that_every_trial_finished(tmp_path, higher
         )
         for trial, curve in zip(made.trials, curves, strict=True)
     ]
-    sample, judged = _sample(replace(made, trials=tuple(told)))
+    made = replace(made, trials=tuple(told))
+    sample, judged = _sample(made)
     assert [value for _, value in sample] == values
     assert judged == "accuracy within 2 epochs"
+    timed = replace(made, search=made.search | {"goals": ["throughput"]})
+    wanted = [(each, each.figures.throughput) for each in timed.ranked]
+    assert _sample(timed) == (wanted, "throughput")
 
 
 def test_importance_is_not_told_of_few_trials(tmp_path):

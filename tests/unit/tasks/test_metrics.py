@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from sklearn import metrics as sklearn
 from torch import Tensor
 
+from raysuite.errors import UserError
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.tasks import Task
 from raysuite.tasks.base import Total
@@ -110,6 +112,27 @@ def test_language_model(draw: torch.Generator) -> None:
     assert found["next_token"] == pytest.approx(sklearn.accuracy_score(t, y.argmax(1)))
 
 
+LOGITS = torch.zeros(2, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("output", "targets", "fits"),
+    [
+        (LOGITS, [0, 6, -100], True),
+        (LOGITS, [0, 7, 1], False),
+        (LOGITS, [0, -1, 1], False),
+        (LOGITS.long(), [0, 6, -100], False),
+        (LOGITS[:, :, :6], [0, 5, -100], False),
+        ([LOGITS], [0, 6, -100], False),
+    ],
+)
+def test_a_language_models_output_is_logits_of_its_targets(
+    output: Any, targets: list[int], fits: bool
+) -> None:
+    with nullcontext() if fits else pytest.raises(UserError):
+        LanguageModel(FACTS).check(output, torch.tensor([targets, [1, 2, 3]]))
+
+
 @pytest.mark.parametrize(
     ("kind", "output", "targets"),
     [
@@ -130,13 +153,16 @@ def test_sums_are_on_the_device_of_the_output(
 
 
 @pytest.mark.parametrize("task", [Classification(FACTS), LanguageModel(TOKENS)])
-def test_samples_are_drawn_on_the_device_of_the_generator(
+def test_samples_are_drawn_by_the_generator_on_its_device(
     task: Task, draw: torch.Generator
 ) -> None:
     with torch.device("meta"):  # the default of tensors that are made without a device
-        drawn = task.draw(2, draw)
+        drawn = task.draw(20, draw)
     assert drawn is not None
     assert {each.device.type for each in drawn} == {"cpu"}
+    again = task.draw(20, torch.Generator().manual_seed(3))
+    assert again is not None
+    assert all(map(torch.equal, drawn, again))
 
 
 @pytest.mark.parametrize(("sequence", "kept"), [(1, {1}), (2, {1, 2}), (5, {3, 4, 5})])

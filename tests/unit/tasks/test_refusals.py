@@ -163,6 +163,9 @@ def test_a_task_has_metrics_of_different_names_one_of_them_primary(
     with nullcontext() if chosen else pytest.raises(UserError, match=r"task .*:Odd'"):
         facts = kind.facts()
         assert ([each.name for each in facts.metrics], facts.primary) == ([*names], chosen)
+    kind.metrics = names  # type: ignore[assignment]
+    with pytest.raises(UserError, match=r"task .*:Odd' has no metrics"):
+        kind.facts()
 
 
 def uneven(split: str) -> Samples:

@@ -314,6 +314,7 @@ def test_keys_of_ordinary_texts_are_these_texts() -> None:
     for name in ("optimizer.lr", "golden retriever", "t-shirt", "été", "7"):
         assert mlflow_key(name) == name
     assert variant_key("ddp · native · 2 workers") == "ddp native 2 workers"
+    assert variant_key("ddp native · 2 workers") != "ddp native 2 workers"
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ def test_weights_and_biases_gets_the_same_values_offline(
     for key, value in run.finals.items():
         assert key.encode() in content
         assert json.dumps(value).encode() in content
+    assert all(key.encode() in content for key in run.params)
     # W&B adds what it gets to the run with the same id
     [again, *_] = loggers._logged(write_results(tmp_path / "b", repeats=1))
     assert again.run_id == run.run_id

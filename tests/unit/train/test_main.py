@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.errors import UserError
+from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import (
     EpochFinished,
+    Journal,
     Record,
     Results,
     RunFailed,
@@ -33,7 +34,7 @@ from raysuite.report.build import collect
 from raysuite.spec import parse_document
 from raysuite.track.model_registry import weights_of
 from raysuite.train import stop_together
-from raysuite.train.__main__ import _end, main
+from raysuite.train.__main__ import _end, _run, main
 from raysuite.train.run import execute
 from raysuite.train.stop_together import SIGNALS, Signals, Stop
 from tests.digit_arrays import DATA
@@ -208,6 +209,28 @@ def test_the_first_error_of_a_run_is_its_record_and_the_message_of_ranks_that_it
     assert f"{type(error).__name__}: no" in failed.detail
     assert _end(plan, results, world, error, time.time()) == message, "of a later attempt"
     assert len(results.records(plan.run_id)) == 2
+
+
+@pytest.mark.parametrize(
+    ("failed", "end"),
+    [("rank 1: no", "the run ended: rank 1: no"), ("", "closed; --resume continues the run")],
+)
+def test_a_rank_that_lost_another_gives_its_error_or_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str, end: str
+) -> None:
+    [plan] = make_plans(parse_document(SPEC, "x.yaml"))
+    results = Results(tmp_path)
+
+    def losing(*arguments: Any, **options: Any) -> Iterator[Record]:
+        if failed:
+            record = RunFailed(run_id=plan.run_id, reason="error", message=failed)
+            Journal(results.journal_file(plan.run_id)).write(record)
+        raise DistError("closed")
+
+    monkeypatch.setattr("raysuite.train.__main__.recorded", losing)
+    monkeypatch.setattr("raysuite.train.__main__._ENDING_S", 0.0)
+    with pytest.raises(RunError, match=f"rank 0 lost another: {end}$"):
+        _run(plan, results, resume=False, requested=lambda: None)
 
 
 @pytest.mark.integration

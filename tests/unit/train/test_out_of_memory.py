@@ -30,6 +30,8 @@ def test_what_began_with_it_counts_and_what_names_it_does_not() -> None:
     error = ValueError("the model could not be built")
     error.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     assert is_out_of_memory(error)
+    error.__cause__, error.__context__ = None, MemoryError()
+    assert is_out_of_memory(error)
     assert not is_out_of_memory(ValueError("a model that is out of memory lanes"))
     assert not is_out_of_memory(RuntimeError("shapes do not agree"))
 
