@@ -299,5 +299,4 @@ def test_logs(own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     CLI.invoke(app, ["cluster", "logs", "a", "-n", "1"])
     assert capfd.readouterr().out == "two\n"
     wrong = CLI.invoke(app, ["cluster", "logs", "c"])
-    assert wrong.exit_code == 2
-    assert "valid: a, b" in wrong.output
+    assert (wrong.exit_code, "valid: a, b" in wrong.output) == (2, True)

@@ -59,8 +59,7 @@ def test_with_yes_nothing_is_asked_at_a_terminal(monkeypatch: pytest.MonkeyPatch
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     result = run("new", "mine", "--yes", "--dry-run")
-    assert result.exit_code == 0
-    assert "kind: slurm" in result.stdout
+    assert (result.exit_code, "kind: slurm" in result.stdout) == (0, True)
     assert list(tmp_path.iterdir()) == []
 
 

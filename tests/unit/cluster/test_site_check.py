@@ -208,5 +208,4 @@ def test_the_command(login: Login) -> None:
     assert (said["site"], said["ok"]) == ("slurm-generic", True)
     assert {"what", "state", "note", "fix"} == set(said["findings"][0])
     bad = CliRunner().invoke(app, ["doctor", "--site", "juwels-booster"])
-    assert bad.exit_code == 1
-    assert "To fix: partition." in bad.stdout
+    assert (bad.exit_code, "To fix: partition." in bad.stdout) == (1, True)
