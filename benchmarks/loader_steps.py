@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Slice, permutation
-from raysuite.data.decoders import cut_from, decode_whole
+from raysuite.data.decoders import cut_from, decode_whole, resized_from
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import cut_out, decode, fit
 from raysuite.data.reading import Read, read
@@ -91,5 +91,16 @@ def steps(prepared: Prepared, images: int, batch: int) -> dict[str, Step]:
             cut_from, fit_into, rendering.normalise
         ),
     }
+    fitted = np.empty((size, size, channels), np.uint8)
+
+    def row_by_row(got: Read, out: NDArray[np.float32]) -> None:
+        for row, sample in enumerate(got.samples):
+            flip = bool(got.views.flips[row])
+            box = got.views.boxes[row]
+            if not resized_from(sample, box, flip, fitted, "an image"):  # a CPU without AVX2
+                fit_into(*cut_from(sample, channels, box, "an image"), fitted)
+            rendering.normalise(fitted[None], out[row : row + 1])
+
+    ways["each row resized as it is decoded"] = row_by_row
     shape = rendering.shape(batch, torch.float32)
     return {name: Step(batches, each, shape) for name, each in ways.items()}

@@ -110,7 +110,7 @@ def build(
     with stderr().status("starting") as status:
 
         def say(line: str) -> None:
-            status.update(line[:100] or "…")
+            status.update(line[:100])
             if not sys.stderr.isatty():
                 print(line, file=sys.stderr, flush=True)
 

@@ -1,9 +1,10 @@
 """Decode an image's crop by libjpeg-turbo, with the reference decoder's pixels, in less time.
 
-For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory. It
-is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
-simplejpeg decodes all columns from the top to the last row of the crop. If libjpeg-turbo fails on
-an image, the reference decoder is used, because its messages name the error.
+For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory, or
+resizes them while they are decoded. It is compiled on first use, into raysuite's cache. Without a C
+compiler or libjpeg-turbo's header, simplejpeg decodes all columns from the top to the last row of
+the crop. If libjpeg-turbo fails on an image, the reference decoder is used, because its messages
+name the error.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ scans. The first row of a progressive frame depends on its last bytes."""
 _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
-_LEAST_SHRINKING = 2
+LEAST_SHRINKING = 2
 """The least factor by which images are shrunk while decoding. Smaller factors save no time, as
 libjpeg-turbo's DCTs of 5 to 7 rows are slow."""
 
@@ -56,6 +57,28 @@ def cut_from(
     return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
 
 
+def resized_from(
+    sample: Sample, box: NDArray[np.float64], mirrored: bool, out: NDArray[np.uint8], place: str
+) -> bool:
+    """Write what `fit_into` makes of `box` to `out` [size, size, C], mirrored if requested, and
+    return True. Rows are resized as they are decoded, while they are in the CPU cache.
+
+    Return False, with any content in `out`, for other than whole pixels of a JPEG, for other than
+    RGB, and on a CPU without AVX2. Raises DataError as `decode` does.
+    """
+    crop, header = _library(), _simple(sample, out.shape[2], place)
+    left, top, width, height = box.tolist()
+    edges = [left, top, left + width, top + height]
+    whole = np.array(edges, np.int32)
+    if crop is None or header is None or min(left, top) < 0 or whole.tolist() != edges:
+        return False
+    if edges[2] > header.width or edges[3] > header.height or not out.flags.c_contiguous:
+        return False
+    size, _, channels = out.shape
+    arguments = channels, whole.ctypes.data, size, mirrored, out.ctypes.data, out.size
+    return not crop(sample, len(sample), *arguments)
+
+
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
@@ -70,7 +93,8 @@ def _cropped(
     edges = np.array([left, top, right, bottom], np.int32)
     shape = bottom - top, right - left, channels
     buffer = _buffer(math.prod(shape))
-    if crop(data, len(data), channels, edges.ctypes.data, buffer.ctypes.data, buffer.size):
+    whereto = buffer.ctypes.data, buffer.size
+    if crop(data, len(data), channels, edges.ctypes.data, 0, False, *whereto):
         return None
     pixels = buffer[: math.prod(shape)].reshape(shape)
     return cut_out(pixels, box, (left, top))
@@ -79,12 +103,13 @@ def _cropped(
 @cache
 def _library() -> Any:
     """The function `raysuite_crop` of crop.c, or None if it cannot be compiled."""
-    library = loaded(Path(__file__).with_name("crop.c"), cache_dir(), "-ljpeg")
+    library = loaded(Path(__file__).with_name("crop.c"), cache_dir(), "-O3", "-ljpeg")
     if library is None:
         return None
     crop = library.raysuite_crop
     crop.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
-    crop.argtypes += [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    crop.argtypes += [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    crop.argtypes += [ctypes.c_void_p, ctypes.c_size_t]
     return crop
 
 
@@ -101,7 +126,7 @@ def shrunk_from(
     the reference's."""
     times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
-    if times < _LEAST_SHRINKING or turbo is None or header is None:
+    if times < LEAST_SHRINKING or turbo is None or header is None:
         return cut_from(sample, channels, box, place)
     try:
         pixels = turbo.decode_jpeg(
@@ -109,7 +134,7 @@ def shrunk_from(
             _COLOURS[channels],
             min_height=math.ceil(header.height / times),
             min_width=math.ceil(header.width / times),
-            min_factor=_LEAST_SHRINKING,
+            min_factor=LEAST_SHRINKING,
         )
     except ValueError:
         return cut_from(sample, channels, box, place)

@@ -1,6 +1,6 @@
-/* Convert the pixels of one image to the network's input: mirror them if requested, normalise them,
- * and write one plane per channel. Each value is rounded after the difference and after the product,
- * for the same bits as NumPy: raysuite/data/rendering.py compiles with -ffp-contract=off.
+/* Convert the pixels of one image to the network's input: normalise them, and write one plane per
+ * channel. Each value is rounded after the difference and after the product, for the same bits as
+ * NumPy: raysuite/data/rendering.py compiles with -ffp-contract=off.
  */
 #include <stddef.h>
 
@@ -10,45 +10,24 @@
 #define FASTEST
 #endif
 
-enum { BLOCK = 256 }; /* values of a row that are mirrored together */
-
-static inline __attribute__((always_inline)) void
-values_of(const unsigned char *pixels, size_t count, size_t channels, float shift, float scale,
-          float *restrict out)
-{
-    for (size_t x = 0; x < count; x++)
-        out[x] = ((float)pixels[x * channels] - shift) * scale;
-}
-
-static inline __attribute__((always_inline)) void
-plane(const unsigned char *pixels, size_t height, size_t width, size_t channels, int mirrored,
-      float shift, float scale, float *restrict out)
-{
-    if (!mirrored) {
-        values_of(pixels, height * width, channels, shift, scale, out);
-        return;
-    }
-    for (size_t y = 0; y < height; y++)
-        for (size_t x = 0; x < width; x += BLOCK) {
-            float block[BLOCK], *last = out + (y + 1) * width - x - 1;
-            size_t count = width - x < BLOCK ? width - x : BLOCK;
-            values_of(pixels + (y * width + x) * channels, count, channels, shift, scale, block);
-            for (size_t i = 0; i < count; i++)
-                last[-(ptrdiff_t)i] = block[i];
-        }
-}
-
 /* `pixels`: [height, width, channels]; `shift` and `scale`: [channels]; `out`: [channels, height,
  * width]. */
 __attribute__((visibility("default"))) FASTEST void
-raysuite_normalise(const unsigned char *pixels, size_t height, size_t width, size_t channels,
-                   int mirrored, const float *shift, const float *scale, float *out)
+raysuite_normalise(const unsigned char *restrict pixels, size_t height, size_t width,
+                   size_t channels, const float *shift, const float *scale, float *restrict out)
 {
-    for (size_t c = 0; c < channels; c++) {
-        float *values = out + c * height * width;
-        if (channels == 3)
-            plane(pixels + c, height, width, 3, mirrored, shift[c], scale[c], values);
-        else
-            plane(pixels + c, height, width, channels, mirrored, shift[c], scale[c], values);
+    size_t count = height * width;
+    if (channels == 3) { /* one pass takes a third less time than one for each channel */
+        float *restrict green = out + count, *restrict blue = green + count;
+        float shifts[] = {shift[0], shift[1], shift[2]}, scales[] = {scale[0], scale[1], scale[2]};
+        for (size_t x = 0; x < count; x++, pixels += 3) {
+            out[x] = ((float)pixels[0] - shifts[0]) * scales[0];
+            green[x] = ((float)pixels[1] - shifts[1]) * scales[1];
+            blue[x] = ((float)pixels[2] - shifts[2]) * scales[2];
+        }
+        return;
     }
+    for (size_t c = 0; c < channels; c++, out += count)
+        for (size_t x = 0; x < count; x++)
+            out[x] = ((float)pixels[x * channels + c] - shift[c]) * scale[c];
 }

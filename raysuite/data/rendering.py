@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from raysuite.compiled import loaded
 from raysuite.data.base import Slice
-from raysuite.data.decoders import cut_from, shrunk_from
+from raysuite.data.decoders import LEAST_SHRINKING, cut_from, resized_from, shrunk_from
 from raysuite.data.formats import Source
 from raysuite.data.pixels import Part, copy_by_channel, fit, whole
 from raysuite.data.prepared import Prepared
@@ -53,7 +53,7 @@ def _library() -> Any:
         return None
     normalise = library.raysuite_normalise
     normalise.restype = None
-    normalise.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 3, ctypes.c_int]
+    normalise.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 3]
     normalise.argtypes += [ctypes.c_void_p] * 3
     return normalise
 
@@ -89,24 +89,21 @@ class Rendering:
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
         fitted = np.empty((size, size, channels), np.uint8)
         for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
-            box, flip, place = got.views.boxes[row], got.views.flips[row], source.place(number)
-            if self.decode == "scaled":
-                cut, part = shrunk_from(sample, channels, box, size, place)
-            else:
-                cut, part = cut_from(sample, channels, box, place)
-            if out.dtype == np.uint8 and not flip and self.prepared.data.transform is None:
-                fit_into(cut, part, out[row])
-                continue
-            fit_into(cut, part, fitted)
-            if out.dtype != np.uint8 and self.prepared.data.transform is None:
-                self._normalise(fitted, out[row], bool(flip))
-                continue
-            shown = fitted[:, ::-1] if flip else fitted
-            shown = transformed(self.prepared, shown, number, slice_.draw, place)
-            if out.dtype == np.uint8:
-                copy_by_channel(shown, out[row])
-            else:
+            box, flip = got.views.boxes[row], bool(got.views.flips[row])
+            view, place = out[row] if out.dtype == np.uint8 else fitted, source.place(number)
+            shrunk = self.decode == "scaled" and min(box[2:]) >= LEAST_SHRINKING * size
+            done = not shrunk and resized_from(sample, box, flip, view, place)
+            if shrunk:
+                fit_into(*shrunk_from(sample, channels, box, size, place), view)
+            elif not done:
+                fit_into(*cut_from(sample, channels, box, place), view)
+            if flip and not done:
+                copy_by_channel(view[:, ::-1].copy(), view)
+            shown = transformed(self.prepared, view, number, slice_.draw, place)
+            if out.dtype != np.uint8:
                 self._normalise(shown, out[row])
+            elif shown is not view:
+                copy_by_channel(shown, view)
         return got.labels
 
     def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
@@ -114,18 +111,15 @@ class Rendering:
         for image, values in zip(pixels, out, strict=True):
             self._normalise(image, values)
 
-    def _normalise(
-        self, image: NDArray[np.uint8], values: NDArray[np.float32], mirrored: bool = False
-    ) -> None:
+    def _normalise(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
         shift, scale = self.constants
         if image.flags.c_contiguous and values.flags.c_contiguous and _library() is not None:
             arrays = (each.ctypes.data for each in (shift, scale, values))
-            _library()(image.ctypes.data, *image.shape, mirrored, *arrays)
+            _library()(image.ctypes.data, *image.shape, *arrays)
             return
-        shown = image[:, ::-1] if mirrored else image
         # One channel at a time, so that written values stay in the CPU cache until they are done.
         for channel, plane in enumerate(values):
-            np.copyto(plane, shown[:, :, channel])
+            np.copyto(plane, image[:, :, channel])
             plane -= shift[channel]
             plane *= scale[channel]
 

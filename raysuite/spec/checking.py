@@ -83,7 +83,7 @@ def _walk(
     path: list[str | int] = []
     for index, part in enumerate(location):
         tagged = [model for model in models if _tag(model) == part]
-        if tagged and index > 0 and len(models) > 1:
+        if tagged and len(models) > 1:
             models = tagged
             continue
         path.append(part)

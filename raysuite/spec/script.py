@@ -59,13 +59,15 @@ def fill(text: str, names: Mapping[str, int]) -> str:
 
 def value_of(expression: str, names: Mapping[str, int]) -> float:
     """The value of arithmetic on numbers and `names`. Raises ValueError for anything else."""
+    if len(expression) > _MOST_CHARACTERS:
+        raise _NoArithmeticError(expression)
     try:
-        tree = ast.parse(expression.strip()[: _MOST_CHARACTERS + 1], mode="eval").body
+        tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _NoArithmeticError(expression) from error
     kinds = ast.BinOp | ast.UnaryOp | ast.Name | ast.Constant | ast.operator | ast.unaryop
     parts = [part for part in ast.walk(tree) if not isinstance(part, ast.expr_context)]
-    if len(expression) > _MOST_CHARACTERS or not all(isinstance(part, kinds) for part in parts):
+    if not all(isinstance(part, kinds) for part in parts):
         raise _NoArithmeticError(expression)
     try:
         value = _value(tree, names)

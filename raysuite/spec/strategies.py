@@ -323,7 +323,7 @@ class SingleOptions(_StrategyOptions):
             )
 
     def reductions(self) -> Reductions:
-        return Reductions.of_ddp(25.0)
+        return Reductions()
 
     @classmethod
     def candidates(cls, workers: int, micro_batches: int) -> Iterator[dict[str, Any]]:

@@ -167,7 +167,7 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes with libjpeg-turbo or Pillow, resizes with torch, and normalises where that is
+    """Decodes with libjpeg-turbo or Pillow, resizes as torch does, and normalises where that is
     cheapest."""
 
     def __init__(

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.bench import search_summary
+from raysuite.cli.bench import _batch_data, search_summary
 from raysuite.plan import make_plans
 from raysuite.plan.batch_candidates import opened, outcome
 from raysuite.records import BatchTried
@@ -87,6 +87,14 @@ def test_the_table_says_what_fits_and_what_is_fastest() -> None:
     timed = [tried(size, speed, **memory) for size in (4, 2) for speed in (100.0, 101.0, 99.0)]
     left_out = tried(6, fits=False, message="out of memory on rank 1")
     _, found = outcome(wish, [tried(2), tried(4), left_out, *timed], 1.0)
+    data = _batch_data(wish, found)
+    assert (data["largest"], data["fastest"], data["seconds"]) == (4, 2, 1.0)
+    sizes = [(each["micro_batch"], each["images_per_second"]) for each in data["sizes"]]
+    assert sizes == [(2, [100.0, 101.0, 99.0]), (4, [100.0, 101.0, 99.0]), (6, [])]
+    tokens = wish.model_copy(update={"task": wish.task.model_copy(update={"unit": "tokens"})})
+    assert [[*each][-1] for each in _batch_data(tokens, found)["sizes"]] == [
+        "samples_per_second"
+    ] * 3
     console = Console(width=100, record=True, file=io.StringIO())
     for each in search_summary(wish, found):
         console.print(each)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from raysuite.cli import check
+from raysuite.cli import app, check
 from raysuite.cluster import client
 from raysuite.plan import make_plans
+from raysuite.records.verdicts import published
 from raysuite.spec import Document
+from tests import fake_results
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,31 @@ def test_the_suite_has_a_worker_for_each_gpu_or_two_for_each_node(
     for plan in plans:
         assert (plan.workers, plan.device) == (workers, "gpu" if gpus else "cpu")
         assert (plan.global_batch, plan.spec.training.epochs) == (batch, epochs)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "below"),
+    [(0, [], set()), (4, [], {published("GH200").source}), (4, ["--expected=1e9"], {"expected"})],
+)
+def test_a_check_fails_below_what_is_expected_or_else_published_of_the_gpus_it_used(
+    gpus: int, words: list[str], below: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On nodes with GH200; the made-up results are slower."""
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+    monkeypatch.setitem(fake_results.ENVIRONMENT, "gpus", [{"name": "GH200"}])
+    cluster = SimpleNamespace(site=SimpleNamespace(name="mine"))
+    alive = SimpleNamespace(gpus=gpus, cpus=4)
+    status = SimpleNamespace(alive=alive, alive_count=1, cluster=cluster)
+
+    def job(folder: object, status: object, command: str) -> None:
+        fake_results.write_results(Path(command.split(" --quiet")[0].split()[-1]))
+
+    monkeypatch.setattr(check, "_cluster", lambda *_: nullcontext((None, status)))
+    monkeypatch.setattr(check, "_job", job)
+    done = CliRunner().invoke(app, ["check", "mine", *words, "--json"])
+    found = json.loads(done.stdout)["figures"]
+    assert {each["source"] for each in found if not each["ok"]} == below
+    assert done.exit_code == bool(below)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

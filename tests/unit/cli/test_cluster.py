@@ -21,6 +21,7 @@ from raysuite.cli.cluster import (
     _mlflow_page,
     _printer,
     _requested,
+    _scratch,
     _wait,
     _working_folder,
     exports,
@@ -93,7 +94,8 @@ def test_status_lists_clusters_if_several_run_or_one_is_stale() -> None:
         found = json.loads(CLI.invoke(app, ["cluster", "status", *words, "--json"]).stdout)
         return {each["name"]: each["state"] for each in found}
 
-    assert states("--all") == {}
+    none = CLI.invoke(app, ["cluster", "status", "--all"])
+    assert (none.exit_code, none.stdout, states("--all")) == (0, "", {})
     folder = prepare(living("old").model_copy(update={"started": 1.0}))
     assert states() == {"old": "stale"}
     prepare(living("one"))
@@ -204,6 +206,18 @@ def test_a_script_finds_apptainer_where_this_shell_does(
     assert done.exit_code == 0, done.output
     asked = "apptainer" if "Apptainer" in modules else str(program)
     assert f"command=({asked} --quiet exec --no-eval" in done.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "scratch", "bound"),
+    [("slurm", "/s", "/s"), ("slurm", "$TMPDIR", None), ("local", "$TMPDIR/s", "/t/s")],
+)
+def test_scratch_is_bound_into_the_image_unless_each_node_has_its_own(
+    kind: str, scratch: str, bound: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/t")
+    Path("far.yaml").write_text(f"kind: {kind}\nscratch: {scratch}\n")
+    assert _scratch(_requested("./far.yaml", None, None, None)) == bound
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_site_is_shown_with_its_defaults() -> None:
 def test_questions_are_asked_again_until_the_answer_is_valid(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ["gpu", "-", "soon", "2:00:00", "0", "4", "", "4", "", "ib0"]
+    texts = ["gpu", "-", "soon", "2:00:00", "0", "2-4", "", "4", "", "ib0"]
     texts += ["GCC/12, CUDA/12.4", "/scratch", "sif", "/images/a.sif"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(texts)))
     found = ask_all("slurm", {"partition": "old"})
@@ -103,7 +103,7 @@ def test_questions_are_asked_again_until_the_answer_is_valid(
         "partition": "gpu",
         "account": None,
         "time": "2:00:00",
-        "nodes": 4,
+        "nodes": "2-4",
         "cpus_per_node": None,
         "gpus_per_node": 4,
         "memory_per_node": None,

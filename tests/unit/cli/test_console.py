@@ -44,6 +44,20 @@ def test_a_table_is_that_of_rich(
     assert written == capsys.readouterr().out
 
 
+@pytest.mark.parametrize("where", ["FORCE_COLOR", "TTY_COMPATIBLE", "isatty", "ascii"])
+def test_a_table_is_rich_s_where_rich_would_write_other_characters(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii" if where == "ascii" else "utf-8")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(where, "1")
+    monkeypatch.setattr(stream, "isatty", lambda: where == "isatty")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_table(["run"], [["1"]])
+    stream.seek(0)
+    assert ("\x1b[1mrun\x1b[0m" in stream.read()) == (where != "ascii")
+
+
 @pytest.mark.parametrize("text", ["", "a line", "word " * 60])
 def test_a_line_is_that_of_rich(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_line(text)

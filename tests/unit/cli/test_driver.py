@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from raysuite.orchestrate.suite import Listener
 from raysuite.orchestrate.timings import Timings, timing_lines
 from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Journal, Results, RunFailed, RunFinished
+from raysuite.report import build
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
 from tests.fake_results import TWELVE_ROWS, write_results
@@ -38,28 +40,20 @@ from tests.fake_sweeps import write_sweep
 SPEC = Path("x y.yaml")
 
 
-def test_a_dry_run_of_what_is_resumed_shows_what_is_left(tmp_path: Path) -> None:
-    results = write_results(tmp_path)
-    plans = results.plans()
-    results.journal_file(plans[1]["run_id"]).unlink()
-    before = {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
-    words = ["run", "--resume-from", str(results.folder), "--dry-run", "--json"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert [each["run_id"] for each in json.loads(done.stdout)] == [plans[1]["run_id"]]
-    assert before == {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
-
-
-@pytest.mark.parametrize(("words", "left"), [((), [2]), (("--retry-failed",), [0, 2])])
-def test_a_dry_run_shows_failed_runs_only_where_they_are_repeated(
-    words: tuple[str, ...], left: list[int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("missing", "words", "left"),
+    [([], (), []), ([2], (), [2]), ([2], ("--retry-failed",), [0, 2])],
+)
+def test_a_dry_run_shows_what_is_left_and_failed_runs_only_where_they_are_repeated(
+    missing: list[int], words: tuple[str, ...], left: list[int], tmp_path: Path
 ) -> None:
-    results = write_results(tmp_path, fails={0: DIVERGED}, missing=[2])
-    asked = ["run", "--resume-from", str(results.folder), "--dry-run", "--json", *words]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
+    results = write_results(tmp_path, fails={0: DIVERGED}, missing=missing)
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    asked = ["run", "--resume-from", str(results.folder), "--dry-run", *words]
+    shown, done = (CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--json"]))
+    assert (shown.exit_code, done.exit_code) == (0, 0), done.output
     assert [each["index"] for each in json.loads(done.stdout)] == left
-    assert isinstance(results.end_of(results.plans()[0]["run_id"]), RunFailed)
+    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
 
 
 def test_what_ray_was_sent_is_no_place_for_results(
@@ -280,6 +274,7 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
 ) -> None:
     done = resumed(tmp_path, monkeypatch, fails, "--no-mlflow", "--quiet")
     assert (done.exit_code, type(done.exception)) == (code, SystemExit if code else type(None))
+    assert done.stdout == f"{tmp_path}\n"
 
 
 @pytest.mark.parametrize("missing", [[], [2]])
@@ -303,7 +298,7 @@ def resumed(
         "raysuite.orchestrate.ray_cluster.connect", Broken(AssertionError("Ray"), 0)
     )
     # its pictures take seconds
-    monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
+    monkeypatch.setattr("raysuite.report.build", partial(build, pictures=False))
     write_results(folder, spec=ONE_RUN, fails=fails)
     return CliRunner().invoke(app, ["run", "--resume-from", str(folder), *words])
 

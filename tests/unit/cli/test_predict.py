@@ -128,6 +128,14 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
 
 
+def test_recommend_leaves_out_what_may_need_more_memory(folder: Path) -> None:
+    asked = ("recommend", "spec.yaml", *BY_C, "--batches", "64,192", "--out", "b.yaml", "--json")
+    needed = [each["memory_bytes"][2] for each in json.loads(run(*asked))]
+    for limit in (min(needed), max(needed)):
+        found = json.loads(run(*asked, "--memory-gib", repr(limit / 2**30)))
+        assert len(found) == sum(each <= limit for each in needed)
+
+
 def test_recommend_takes_the_first_value_of_each_line_of_a_matrix(folder: Path) -> None:
     swept = "matrix={seed: [3, 4], 'training.epochs, model': [[7, resnet20], [8, resnet32]]}"
     run("recommend", "spec.yaml", swept, *BY_C, "--batches", "64", "--out", "best.yaml")

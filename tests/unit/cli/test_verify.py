@@ -130,7 +130,7 @@ def test_a_launch_holds_horovod_once() -> None:
 
 def test_the_last_line_of_a_crash(tmp_path: Any) -> None:
     log = tmp_path / "log"
-    log.write_text("noise\nKeyError: 'x'\nmore noise\n")
+    log.write_bytes(b"noise \xff\nKeyError: 'x'\nmore noise\n")
     assert launcher._last_line(log) == "KeyError: 'x'"
     log.write_text("")
     assert launcher._last_line(log) == "no output"

@@ -22,6 +22,7 @@ folder = Path(sys.argv[1])
 children = Children(folder)
 shell = sys.argv[2]
 children.start("shell", ["bash", "-c", shell], os.environ, folder / "log")
+children.start("other", ["sleep", "600"], os.environ, folder / "log")
 (folder / "started").touch()
 while not (folder / "end").exists():
     time.sleep(0.05)
@@ -83,6 +84,8 @@ def test_a_child_ends_with_its_descendants_and_the_orphans_of_its_session(tmp_pa
         (tmp_path / "end").touch()
         until((tmp_path / "ended").exists)
         assert all(map(gone, started))
+        [other] = psutil.Process(program.pid).children()
+        assert other.name() == "sleep"
     finally:
         program.kill()
         program.wait()

@@ -1,28 +1,52 @@
-"""A dashboard that does not answer, each in its way."""
+"""What a dashboard answers, and one that does not, each in its way."""
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RefusedError
 
 
-def test_a_head_that_dies_in_mid_answer_gives_none() -> None:
+@contextmanager
+def answering(body: bytes, length: int) -> Iterator[Dashboard]:
+    """A dashboard whose next answer is `body`, announced with that length."""
+
     def answer() -> None:
         connection, _ = listener.accept()
         with connection:
             connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         served = pool.submit(answer)
-        with pytest.raises(NoAnswerError) as raised:
-            Dashboard(f"http://127.0.0.1:{listener.getsockname()[1]}", "token", 60.0).jobs()
+        yield Dashboard(f"http://127.0.0.1:{listener.getsockname()[1]}", "token", 60.0)
         served.result()
+
+
+def test_a_head_that_dies_in_mid_answer_gives_none() -> None:
+    with answering(b"[", 100) as dashboard, pytest.raises(NoAnswerError) as raised:
+        dashboard.jobs()
     assert not isinstance(raised.value, RefusedError)
+
+
+def test_jobs_are_those_that_were_submitted_the_newest_last() -> None:
+    alike = {"type": "SUBMISSION", "status": "RUNNING", "entrypoint": "x"}
+    jobs = [
+        {**alike, "submission_id": "late", "start_time": 9, "message": "m"},
+        {**alike, "type": "DRIVER", "submission_id": None},
+        {**alike, "submission_id": "early", "start_time": 5, "message": None},
+        {**alike, "submission_id": "waits", "start_time": None},
+    ]
+    body = json.dumps(jobs).encode()
+    with answering(body, len(body)) as dashboard:
+        found = [(each.id, each.message) for each in dashboard.jobs()]
+    assert found == [("waits", ""), ("early", ""), ("late", "m")]
 
 
 def test_where_nobody_listens_the_connection_is_refused() -> None:

@@ -43,6 +43,7 @@ def test_the_end_of_a_command_is_reported_and_ends_what_it_started(
     with (tmp_path / "output").open("wb") as output:
         words = [sys.executable, "-c", child + code]
         began = guard.start(words, tmp_path, output.fileno(), os.environ)
+        assert os.getsid(began.pid) == began.pid, "Ctrl-C in the terminal does not reach it"
         found = guard.ended(began, tmp_path)
     assert found.code == ends
     assert not [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from raysuite.cluster.agent import __main__ as agent
 from raysuite.cluster.agent.place import find_place
+from raysuite.cluster.backend import State
 from raysuite.cluster.folder import ClusterFolder, prepare
-from raysuite.cluster.hosts import PLACE, Keeper, find_hosts, launch_lines
+from raysuite.cluster.hosts import PLACE, Keeper, check_hosts, find_hosts, launch_lines
 from raysuite.cluster.state_files import Cluster, Head
 from raysuite.errors import UserError
 from raysuite.spec.site import LAUNCHERS, HostsSite
@@ -132,6 +135,25 @@ def test_mistakes_of_a_site_are_refused(keys: dict[str, Any], words: str) -> Non
         HostsSite.model_validate(keys)
 
 
+@pytest.mark.parametrize(
+    ("keys", "wrong", "states"),
+    [
+        ({"launcher": ["no-such", "{host}", "{command}"]}, ["launcher"], 1),
+        ({}, [], 2),  # of the list nothing is known
+        ({"hosts": ["0", "1", "0x"]}, ["1", "0x"], 5),
+    ],
+)
+def test_a_check_tries_the_launcher_then_the_list_then_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Any, wrong: list[str], states: int
+) -> None:
+    """The launcher is a shell here, and a host the exit status of its command."""
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "RAYSUITE_HOME": str(tmp_path)})
+    launcher = ["bash", "-c", "{line} && exit $0", "{host}"]
+    found = [*check_hosts(HostsSite.model_validate({"launcher": launcher} | keys))]
+    assert [each.what for each in found if each.state is State.WRONG] == wrong
+    assert len(found) == states
+
+
 def test_an_agent_knows_its_place() -> None:
     place = find_place(HostsSite(cpus_per_node=4), {PLACE: "3:77-0"})
     assert (place.index, place.incarnation, place.cpus, place.gpus) == (3, "77-0", 4, None)
@@ -153,6 +175,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterF
     yield prepare(cluster_of(site, "n1", "n2"))
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def test_an_agent_without_a_place_ends_with_a_message(
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLACE, raising=False)
+    before = os.umask(0o077)
+    code = agent.main([str(folder.path)])
+    os.umask(before)
+    assert (code, PLACE in capsys.readouterr().err) == (2, True)
 
 
 def keep(folder: ClusterFolder, agent: str) -> tuple[int, list[str]]:

@@ -244,6 +244,9 @@ def test_a_damaged_copy_is_passed_over_for_an_older_one(keeper: MlflowKeeper) ->
                 os.utime(copy, (copy.stat().st_mtime - 4000,) * 2)
     copies = [kept, *(kept.with_name(f"mlflow.db.{number}") for number in (1, 2, 3))]
     assert [said(copy) for copy in copies] == ["sixth", "fourth", "third", "second"]
+    copies[0].unlink()  # as a user may who moves a damaged one away
+    keeper.save()
+    assert [said(copy) for copy in copies] == ["sixth", "fourth", "third", "second"]
     here.unlink()
     for copy in copies[:2]:
         damage(copy)

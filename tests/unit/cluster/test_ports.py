@@ -71,6 +71,15 @@ def test_each_block_once_from_a_place_of_the_seeds_own() -> None:
     assert sorted(orders[0]) == sorted(set(orders[1]))
 
 
+def test_a_block_begins_above_the_ephemeral_range_or_ends_below_it() -> None:
+    """Blocks of 128 ports; the range is one port, within or just outside the last block."""
+    last = max(candidates("x", 128, (0, 0)))
+    for port in (last, last + 127):
+        assert last not in [*candidates("x", 128, (port, port))]
+    for port in (last - 1, last + 128):
+        assert last in [*candidates("x", 128, (port, port))]
+
+
 def test_a_range_that_leaves_no_room_leaves_bind_tests() -> None:
     assert len(list(candidates("x", 128, (1024, 65_535)))) > 100
 

@@ -181,14 +181,16 @@ def test_agents_that_have_ended_are_not_waited_for_and_slow_ones_are(
     assert (session / "metrics_agent_port_e5").exists() != fails
 
 
+@pytest.mark.parametrize("has_ports", [False, True])
 def test_a_raylet_that_ends_is_a_failed_start_with_its_reason(
-    session: Path,
-    tmp_path: Path,
-    raylet: subprocess.Popen[bytes],
+    session: Path, tmp_path: Path, raylet: subprocess.Popen[bytes], has_ports: bool
 ) -> None:
     (session / "logs" / "raylet.err").write_text(FATAL, "utf-8")
-    threading.Timer(0.2, raylet.kill).start()
-    with patience(tmp_path), pytest.raises(RayStartError, match=r"^raylet: Timed out waiting"):
+    threading.Timer(0.1, raylet.kill).start()
+    with (
+        patience(tmp_path, no_agent=has_ports),
+        pytest.raises(RayStartError, match=r"^raylet: Timed out waiting"),
+    ):
         ask()
 
 

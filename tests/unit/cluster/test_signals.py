@@ -14,6 +14,9 @@ from pathlib import Path
 from raysuite.cluster.agent.node import Signals
 signals = Signals(Path(sys.argv[1]))
 signals.mark = Path(sys.argv[2])
+began = time.monotonic()
+signals.wait(0.05)
+assert time.monotonic() - began >= 0.05
 assert not signals.ended
 print("waiting", flush=True)
 while not signals.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,7 +186,11 @@ def test_a_job_of_another_slurm_cluster_is_asked_for_there(
     cluster = backend.start(prepare(asked), asked, ("true",))
     assert (cluster.job, cluster.slurm_cluster) == ("17", "alpha")
     here = cluster.model_copy(update={"slurm_cluster": ""})
-    assert [state.phase for state in backend.states([cluster, here])] == ["running", "gone"]
+    other = here.model_copy(update={"job": "18"})
+    states = backend.states([cluster, here, other])
+    assert [state.phase for state in states] == ["running", "gone", "gone"]
+    asked_for = re.findall(r"--jobs=(\S+)", (tmp_path / "squeue-calls").read_text("utf-8"))
+    assert asked_for == ["17", "17,18"]
     backend.kill(cluster)
     assert cancelled.read_text("utf-8") == "--clusters=alpha 17\n"
 

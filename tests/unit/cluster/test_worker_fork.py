@@ -42,7 +42,7 @@ print(json.dumps({
     ],
 }))
 print("to stderr", file=sys.stderr, flush=True)
-sys.exit(3)
+sys.exit(len(sys.argv) - 1)
 """
 RAYLET = {"RAY_RAYLET_PID": str(os.getpid())}
 ALIKE = ("argv", "main", "file", "path", "folder", "environ", "mask", "child", "leads", "read")
@@ -85,6 +85,7 @@ def started(program: Path, file: str, environment: dict[str, str], *words: str) 
             text=True,
             cwd=program.parent,
             process_group=0,
+            timeout=30,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from raysuite.data import decoders
-from raysuite.data.decoders import cut_from, shrunk_from
+from raysuite.data.decoders import cut_from, resized_from, shrunk_from
 from raysuite.data.pixels import cut_out, decode, fit
 from raysuite.data.rendering import fit_into
 from raysuite.errors import DataError
@@ -180,6 +181,46 @@ def test_fractions_of_a_pixel_are_left_to_pillow():
     out = np.empty((64, 64, 3), np.uint8)
     fit_into(cut, part, out)
     assert np.array_equal(out, fit(cut, part, 64))
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.thorough)])
+def test_a_crop_resized_while_it_is_decoded_has_the_bits_of_torch(count):
+    require("jpeglib")
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        pytest.skip("crop.c resizes only with AVX2")
+    done = 0
+    for seed in range(count):
+        draws = np.random.default_rng(seed)
+        data, size = drawn_jpeg(draws), int(draws.choice([1, 2, 7, 64, 224]))
+        whole = decode(data, 3, "here")
+        ends = np.sort([draws.integers(0, side + 1, 2) for side in whole.shape[1::-1]])
+        if (ends[:, 0] == ends[:, 1]).any():
+            continue
+        (left, right), (top, bottom) = ends.tolist()
+        box = np.array([left, top, right - left, bottom - top], np.float64)
+        expected, found = np.empty((2, size, size, 3), np.uint8)
+        cut, part = cut_out(whole, box)
+        fit_into(cut.copy(), part, expected)
+        mirrored = bool(draws.integers(2))
+        if resized_from(data, box, mirrored, found, "here"):
+            done += 1
+            shown = expected[:, ::-1] if mirrored else expected
+            assert np.array_equal(found, shown), (seed, box, size)
+    assert done > count / 2
+
+
+@pytest.mark.parametrize(
+    "sample", [IMAGES["cmyk"], IMAGES["png"], IMAGES["420"][:HALF] + b"\xff\xd9"]
+)
+def test_damaged_jpegs_and_other_files_are_not_resized_while_they_are_decoded(sample):
+    box, out = np.array([0, 0, WIDTH, HEIGHT], np.float64), np.empty((64, 64, 3), np.uint8)
+    assert not resized_from(sample, box, False, out, "here")
+
+
+@pytest.mark.parametrize("box", [(0.5, 0, 60, 60), (-1, 0, 60, 60), (74, 0, 60, 60)])
+def test_parts_of_pixels_and_pixels_outside_are_not_resized_while_decoding(box):
+    view, out = np.array(box, np.float64), np.empty((64, 64, 3), np.uint8)
+    assert not resized_from(IMAGES["420"], view, False, out, "here")
 
 
 @pytest.mark.parametrize("box", [(40, 24, 400, 360), (0, 0, 532, 460), (12.5, 3.25, 128, 128)])

@@ -56,12 +56,10 @@ def test_loaders_that_do_not_normalise_here(coloured: Prepared, options: Any) ->
         assert images.is_contiguous(memory_format=strides)
 
 
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("shape", [(5, 7, 3), (3, 600, 1), (2, 513, 3), (1, 1, 3), (2, 300, 4)])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (3, 600, 1), (2, 513, 3), (1, 1, 3), (2, 900, 4)])
 def test_c_and_numpy_give_the_same_bits(
     coloured: Prepared,
     shape: tuple[int, int, int],
-    mirrored: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     require("compiler")
@@ -72,12 +70,11 @@ def test_c_and_numpy_give_the_same_bits(
     object.__setattr__(one, "constants", (shift * 255, 1 / scale))
     by_c, by_numpy = np.empty((2, shape[2], *shape[:2]), np.float32)
     assert rendering._library() is not None
-    one._normalise(image, by_c, mirrored)
+    one._normalise(image, by_c)
     monkeypatch.setattr(rendering, "_library", lambda: None)
-    one._normalise(image, by_numpy, mirrored)
+    one._normalise(image, by_numpy)
     assert by_c.tobytes() == by_numpy.tobytes()
-    shown = image[:, ::-1] if mirrored else image
-    expected = (np.moveaxis(shown, 2, 0) - (shift * 255).astype(np.float64)) / scale
+    expected = (np.moveaxis(image, 2, 0) - (shift * 255).astype(np.float64)) / scale
     assert np.allclose(by_c, expected, rtol=1e-4, atol=1e-3)
 
 

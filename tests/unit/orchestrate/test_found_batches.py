@@ -9,10 +9,11 @@ import pytest
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import found_batches
+from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.found_batches import decide, tried_file
 from raysuite.orchestrate.suite import Listener, reset_failures
 from raysuite.plan import RunPlan, make_plans
-from raysuite.plan.batch_candidates import outcome, same_search
+from raysuite.plan.batch_candidates import outcome, same_search, search_of
 from raysuite.records import BatchTried, Journal, Results, RunFailed
 from raysuite.spec import parse_document
 from raysuite.train.stop_together import Stop
@@ -73,6 +74,38 @@ def test_searches_on_the_same_workers_share_their_time(
     decision = decide(given, tmp_path, 1, listener())
     seconds = [decision.found[plan.run_id].seconds for plan in decision.plans]
     assert seconds == [4.0, 4.0, 6.0, 6.0, 6.0, 6.0, 4.0, 4.0]
+
+
+LATE = DeadlineError("late")
+
+
+@pytest.mark.parametrize("error", [None, LATE, ValueError("a\nb")])
+def test_a_search_ends_after_its_last_trial_or_with_the_error_of_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Each group of workers makes one trial, which fits."""
+    [plan], said = plans(), list[str]()
+
+    def fit() -> None:
+        if error is not None:
+            raise error
+        [file] = [tried_file(folder, plan) for folder in tmp_path.iterdir()]
+        stage, size = search_of(plan, file.read()).next() or pytest.fail("nothing is left")
+        speed = {"images_per_second": 1.0} if stage == "together" else {}
+        file.end(BatchTried(stage=stage, micro_batch=size, fits=True, **speed))
+
+    workers = SimpleNamespace(fit=fit)
+    monkeypatch.setattr(found_batches, "make_trainer", lambda *_, **__: workers)
+    asked = ([plan], tmp_path, 1, Listener(lambda: None, say=said.append))
+    if error is None:
+        [found] = decide(*asked).found.values()
+        assert len(found.tried) > 2
+        assert said == [f"{plan.title}: {each.words}" for each in found.tried]
+    else:
+        message = "late" if error is LATE else f"{plan.title}: its batch could not be searched: b"
+        with pytest.raises(DeadlineError if error is LATE else RunError, match=f"^{message}$"):
+            decide(*asked)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_search_serves_those_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.job_submission import JobSubmissionClient
 
 from raysuite.errors import RunError, UserError
 from raysuite.orchestrate import jobs
@@ -66,6 +68,17 @@ def test_each_character_comes_once_however_often_the_connection_breaks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "_PAUSE_S", 0)
         assert "".join(Server(*broken, tuple(whole)).follow("one")) == SOME
+
+
+def test_jobs_are_of_the_given_server_whatever_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setattr(os, "environ", {"RAY_API_SERVER_ADDRESS": "http://elsewhere:1"})
+    monkeypatch.setattr(JobSubmissionClient, "_check_connection_and_version", lambda *_, **__: None)
+    client = JobServer("http://here:2", tmp_path / "token")._client
+    assert client._address == "http://here:2"
+    assert client._headers == {"Authorization": "Bearer secret"}
 
 
 def test_a_server_that_stays_away_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from raysuite.data import Prepared, prepare
+from raysuite.data import Batch, Loader, Prepared, prepare
 from raysuite.orchestrate import loader_timings
 from raysuite.orchestrate.loader_timings import (
     Trial,
     _enough,
     _excused,
-    decoding_limit,
-    reading_limit,
+    inspect_split,
     timed,
     turn,
 )
@@ -22,6 +25,7 @@ from raysuite.plan.loading import LoadingPlan, candidates
 from raysuite.records.loader_rates import Material
 from raysuite.spec.data_set import DataOptions
 from raysuite.spec.datasets import DIGITS
+from tests import small_sets
 
 DATA = DataOptions(name="digits", format="tfrecord")
 
@@ -37,19 +41,6 @@ def test_no_subject_always_follows_the_same_other():
     assert {order[0] for order in orders} == {"a", "b", "c"}
     followed = {pair for order in orders for pair in itertools.pairwise(order)}
     assert len(followed) == 6
-
-
-def test_the_limits_deliver_what_they_are_asked_for(digits: Prepared) -> None:
-    subjects = {
-        "decoding": decoding_limit(digits, 2, 40, "train"),
-        "reading": reading_limit(digits, 2, "train"),
-    }
-    delivered = {
-        name: [each.run(50, epoch) for epoch in range(3)] for name, each in subjects.items()
-    }
-    for subject in subjects.values():
-        subject.close()
-    assert delivered == {"decoding": [50] * 3, "reading": [50] * 3}
 
 
 def test_what_holds_all_pixels_is_tried_where_they_fit_or_where_it_is_named(
@@ -107,7 +98,14 @@ def test_a_timing_counts_whole_batches_until_it_has_its_images(
         device="cpu",
         candidates=tuple(found.values()),
     )
-    threads = torch.get_num_threads()
+    batches = loader_timings._endless
+
+    def late(loader: Loader, trial: Trial) -> Iterator[Batch]:
+        time.sleep(0.05)
+        yield from batches(loader, trial)
+
+    monkeypatch.setattr(loader_timings, "_endless", late)
+    threads, began = torch.get_num_threads(), time.perf_counter()
     trial = Trial(plan, digits, found[kind], repeat=3, seed=1)
     try:
         timing = timed(trial)
@@ -115,3 +113,22 @@ def test_a_timing_counts_whole_batches_until_it_has_its_images(
         torch.set_num_threads(threads)
     assert (timing.candidate, timing.repeat, timing.images) == (found[kind].name, 3, 4 * 32)
     assert timing.seconds > 0
+    assert timing.start_seconds > (0.05 if kind == "loader" else 0), "until the first batch"
+    assert timing.start_seconds + timing.seconds < time.perf_counter() - began
+
+
+@pytest.mark.parametrize(("free", "fits"), [(2 * 23 * 784, True), (2 * 23 * 784 - 1, False)])
+def test_a_set_is_read_once_before_the_timings_if_it_takes_at_most_half_of_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    made = small_sets.write("mnist-idx", tmp_path)
+    assert inspect_split(prepare(made.data, made.facts), "train", 2) == Material(
+        samples=23,
+        image_bytes=784.0,
+        pixel_bytes=784.0,
+        jpeg_share=0.0,
+        encoded=False,
+        augment="none",
+        read_before=fits,
+    )

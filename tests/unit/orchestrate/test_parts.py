@@ -22,8 +22,9 @@ from raysuite.orchestrate.part_trials import (
 )
 from raysuite.orchestrate.torchrun import Request
 from raysuite.spec.strategies import DdpOptions
+from tests.require import require
 
-PART = Part("pretend", "pretend", required=False, deadline_s=120)
+PART = Part("pretend", "pretend", distribution="not-installed", required=False, deadline_s=120)
 
 
 @pytest.fixture
@@ -46,7 +47,11 @@ def test_a_part_that_works_carries_its_note(trial: Path) -> None:
 def test_a_missing_part_is_bad_only_where_it_is_required(trial: Path) -> None:
     trial.write_text("#!/bin/sh\necho 'raysuite-trial: no module named x' >&2\nexit 3\n")
     finding = try_part(PART)
-    assert (finding.state, finding.note) == (State.MISSING, "no module named x")
+    assert (finding.version, finding.state, finding.note) == (
+        "",
+        State.MISSING,
+        "no module named x",
+    )
     assert finding.fix == "make setup"
     assert not finding.bad
     assert try_part(Part("pretend", "pretend")).bad
@@ -62,9 +67,10 @@ def test_a_crash_is_a_broken_part(trial: Path) -> None:
 
 @pytest.fixture(params=[(0.5, State.BROKEN), (9.0, State.SLOW)], ids=["idle", "busy"])
 def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> State:
-    """What a part is that gives no answer in time, at a load for each processor."""
+    """What a part is that gives no answer in time, at a load for each of 16 processors."""
     load, state = request.param
-    monkeypatch.setattr(os, "getloadavg", lambda: (load * (os.cpu_count() or 1), 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * 16, 0.0, 0.0))
     assert isinstance(state, State)
     return state
 
@@ -171,3 +177,8 @@ def test_every_tried_part_has_a_trial() -> None:
     from raysuite.orchestrate.part_trials import TRIALS
 
     assert [part.name for part in parts.TRIED] == list(TRIALS)
+
+
+def test_dali_works_where_it_is_installed() -> None:
+    require("dali")
+    assert parts.dali() == "CPU pipeline"

@@ -77,6 +77,7 @@ def test_workers_are_started_until_their_work_is_done(
         ([SLOW] * 11, []),
         ([ControllerError(ValueError("no such placement"))], []),
         ([LateError("too late")], []),
+        ([TrainingFailedError("neither of a worker nor of the controller")], []),
         ([DIED], [None, NodesGoneError("no node came back")]),
     ],
 )

@@ -39,6 +39,12 @@ def test_the_global_batch_stays_and_no_micro_batch_grows(
     assert RunPlan.model_validate_json(found.model_dump_json()) == found
 
 
+def test_micro_batches_of_one_sample_stay_so() -> None:
+    found = smaller(full("strategy: ddp\ntraining: {epochs: 1, batch_per_worker: 1}\n"), 2, 0, 7)
+    assert found is not None
+    assert (found.workers, found.micro_batch, found.accumulate) == (2, 1, 2)
+
+
 def test_none_where_nothing_fits() -> None:
     batch = "training: {epochs: 1, global_batch: 120}\n"
     assert smaller(full(f"strategy: ddp\n{batch}"), 0, 0, 7) is None

@@ -58,6 +58,8 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         (f"{TWO}strategy: ddp", "batch_per_worker: 719", "training.batch_per_worker", "2 workers"),
         ("", "global_batch: 9, accumulate: 2", "training.global_batch", "give 8"),
         ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "give 8"),
+        ("", "batch_per_worker: 1, accumulate: 4", "training.batch_per_worker", "give 4"),
+        ("", "global_batch: 1, accumulate: 4", "training.global_batch", "give 4"),
         ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
         ("strategy: fsdp\noptimizer: lars", "", "optimizer.name", "valid: sgd or adamw or"),
         (PIPEDREAM, "precision: fp16", "training.precision", "1f1b"),

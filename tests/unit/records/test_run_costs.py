@@ -132,8 +132,9 @@ class TestTraffic:
     def test_what_zero_3_gathers_for_each_micro_batch_is_not_known_of_earlier_journals(
         self,
     ) -> None:
-        plan = plan_of({"name": "deepspeed", "zero_stage": 3}, 2, 2)
-        assert step_traffic(plan, 250, 1000) is None
+        zero = {"name": "deepspeed", "zero_stage": 3}
+        assert step_traffic(plan_of(zero, 2, 2), 250, 1000) is None
+        assert step_traffic(plan_of(zero, 2, 1), 250, 1000) == Traffic(0, 1000, 1000)
 
     def test_one_worker_sends_nothing(self) -> None:
         alone = step_traffic(plan_of("ddp", 1), 250, 1000)

@@ -198,8 +198,9 @@ def test_conditions_in_a_circle() -> None:
         "    strategy: {choice: [ddp, horovod], when: {seed: 0}}\n"
     )
     (found,) = mistakes(text)
-    assert found.line in (8, 9)
-    assert "seed -> strategy -> " in found.message or "strategy -> seed -> " in found.message
+    first = {8: "seed", 9: "strategy"}[found.line or 0]
+    assert found.key == f"search.space.{first}.when"
+    assert f"circle: {first} -> " in found.message
 
 
 @pytest.mark.parametrize(

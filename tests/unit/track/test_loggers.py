@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.cli.driver import write_loggers
 from raysuite.parts import part
 from raysuite.plan import make_plans
 from raysuite.records import Results
@@ -93,7 +94,7 @@ def test_only_runs_that_grew_are_written_again(
 
 
 def test_a_logger_that_fails_keeps_what_was_there_and_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = write_results(tmp_path / "a")
 
@@ -104,6 +105,8 @@ def test_a_logger_that_fails_keeps_what_was_there_and_is_reported(
     monkeypatch.setattr(loggers, "installed", lambda name: True)
     summary = write_logger(results, "tensorboard")
     assert not summary.ok
+    write_loggers(results, ["mlflow", "tensorboard"], silent=True)
+    assert capsys.readouterr() == ("", f"{summary}\n")
     assert "disk full" in str(summary)
     assert not [*(results.folder / "tensorboard").iterdir()]
 

@@ -38,8 +38,16 @@ def test_the_error_that_ended_ray_tune_is_raised_and_otherwise_its_stop_returned
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     stop = Stop("preempted")
-    monkeypatch.setattr(sweep_driver, "_tuner", lambda *_: None)
-    monkeypatch.setattr(sweep_driver, "fit", lambda *_: (error, stop))
+
+    def fit(tuner: Any, *given: Any) -> tuple[Exception | None, Stop]:
+        _, source, _, tune_shutdown, _ = tuner
+        assert (source.stopped, tune_shutdown.requested) == (False, False)
+        given[-1]()
+        assert (source.stopped, tune_shutdown.requested) == (True, True)
+        return error, stop
+
+    monkeypatch.setattr(sweep_driver, "_tuner", lambda *given: given)
+    monkeypatch.setattr(sweep_driver, "fit", fit)
     sweep = Sweep(tmp_path, {"name": "none"})
     write_sweep(results := tmp_path / "sweep", missing=range(12))
     given = (sweep.document, Results(results), Capacity.here(), Listener(lambda: None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,13 +94,15 @@ def test_requests_reach_the_workers_and_epochs_the_scheduler(
         scheduler.on_trial_result(None, None, result)
 
     monkeypatch.setattr("ray.tune.report", report)
-    setting = trial.Setting(results=str(tmp_path), path=str(Path.cwd()))
+    setting = trial.Setting(str(tmp_path), str(tmp_path), {"OF_DRIVER": "1"})
+    monkeypatch.setenv("OF_DRIVER", "")
     for name in ("a", "b"):
         request = source.suggest(name)
         assert source.suggest("beside") is None
         trial.run_trial(request, setting)
         source.on_trial_complete(name)
     trial._release()
+    assert (Path.cwd(), sys.path[0], os.environ["OF_DRIVER"]) == (tmp_path, str(tmp_path), "1")
     assert source.suggest("c") == "FINISHED"
     runs = [plan["run_id"] for plan in results.plans()]
     assert [type(results.end_of(run_id)) for run_id in runs] == [RunFinished] * 2
