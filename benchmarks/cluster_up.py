@@ -43,7 +43,7 @@ start_timeout_seconds: 900
 """
 UP = f"""\
 raysuite cluster up --site ./timed.yaml --name {NAME}
-eval "$(raysuite cluster env {NAME})"
+eval "$(raysuite cluster status {NAME} --env)"
 ray job submit --no-wait -- true
 """
 BARE = f"bash {HERE}/bare_ray.sh"
@@ -54,7 +54,7 @@ PARTS = {
     "python": "the agent's imports",
     "ray": "Ray's head, until its dashboard answers",
     "rest": "until the command has ended",
-    "job": "`cluster env` and `ray job submit`",
+    "job": "`cluster status --env` and `ray job submit`",
 }
 
 

@@ -1,5 +1,5 @@
-"""Ten bottlenecks, constructed and run for real, and what `raysuite explain` calls them. Writes
-results/explanation.md, and prints it.
+"""Ten bottlenecks, constructed and run for real, and what `raysuite report --explain` calls them.
+Writes results/explanation.md, and prints it.
 
     python benchmarks/explanation.py CALIBRATION [--undisturbed] [CASE...]
 

@@ -45,7 +45,7 @@ COMMANDS = {
     "plan": ("plan", "{spec}", "--json"),
     "report": ("report", "{results}"),
     "watch": ("watch", "{results}", "--once"),
-    "history": ("history", "{root}"),
+    "history": ("report", "{root}", "--history"),
     "resume": ("run", "--resume-from", "{results}", "--no-mlflow", "--quiet"),
     "sync": ("sync", "{results}"),
     "sync again": ("sync", "{results}"),

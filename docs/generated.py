@@ -136,7 +136,8 @@ def keys() -> str:
     required = {"name", "model", "data", "training"}
     parts = [
         "# All keys of a spec",
-        "[How a spec is written](specs.md). `raysuite schema` prints the same as JSON Schema.",
+        "[How a spec is written](specs.md). `raysuite plan --schema spec` prints the same as JSON "
+        "Schema.",
         "## The whole spec",
         _table(schema, required),
     ]

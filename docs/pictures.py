@@ -21,7 +21,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from raysuite.cli.explain import sheets_of
+from raysuite.cli.report import sheets_of
 from raysuite.records import Results
 from raysuite.report import build
 from raysuite.track import sync
@@ -39,7 +39,7 @@ def main(results: Path) -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         copy = Results(Path(shutil.copytree(results.absolute(), Path(folder) / results.name)))
-        build(copy, pictures=False, further=sheets_of(copy))
+        build(copy, pictures=False, further=sheets_of)
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=ARGUMENTS
         )

@@ -36,14 +36,11 @@ VERBS = {
     "intervals.",
     "watch": "Show the progress of runs or trials of another process, until they have ended.",
     "report": "Write report.html, tables and plots of a results folder, and print the table.",
-    "history": "Show each variant's throughput by date, version and commit, and mark changes.",
     "calibrate": "Fit the costs of this machine to measured runs, and state their errors.",
     "predict": "Predict throughput, times, speed-up and memory of each run, with 90 % intervals.",
     "simulate": "Simulate one optimiser step of each run from the schedule that would run.",
     "recommend": "Rank strategies, batches and numbers of workers by predicted epoch time, and "
     "write a spec.",
-    "explain": "Name the term that takes most of each row's time, the throughput without it, and "
-    "what to try.",
     "models": "Print parameters, forward FLOPs and activation bytes of networks.",
     "doctor": "Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair the "
     "broken ones.",
@@ -54,7 +51,6 @@ VERBS = {
     "that a classifier confuses.",
     "ui": "Open MLflow's table of the newest results, from a server that only you can use, until "
     "Ctrl-C.",
-    "schema": "Print the JSON Schema of a spec, with which an editor completes and checks it.",
     "data": "Make, convert and check data sets.",
     "bench": "Measure a part of training by itself.",
     "cluster": "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
@@ -63,7 +59,18 @@ VERBS = {
     "image": "Build and verify Apptainer images.",
 }
 """Verb -> the first sentence of its help, in the order of use."""
-_MODULES = {"sweep": "run", "history": "report", "calibrate": "predict", "sync": "register"}
+REPLACED = {
+    "cluster env": "cluster status --env",
+    "cluster doctor": "doctor --site SITE",
+    "cluster list": "cluster status --all",
+    "cluster site list": "cluster site show",
+    "explain": "report --explain",
+    "history": "report --history",
+    "image docker": "image build --dockerfile",
+    "schema": "plan --schema spec",
+}
+"""What earlier versions called a verb -> the verb and option that do the same."""
+_MODULES = {"sweep": "run", "calibrate": "predict", "sync": "register"}
 """Verb -> its module, for verbs whose module has another name."""
 
 
@@ -79,6 +86,9 @@ class _Verbs(TyperGroup):
             self.add_command(TyperCommand(name, help=about))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for old, new in REPLACED.items():
+            if args[: len(old.split())] == old.split() and not ctx.resilient_parsing:
+                raise UserError(f"`raysuite {old}` is now `raysuite {new}`")
         name, known, rest = super().resolve_command(ctx, args)
         return name, known and load_verb(str(name)), rest
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +19,6 @@ import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import Address, AsJson, DryRun, group
-from raysuite.cluster.backend import State
 from raysuite.errors import RaysuiteError, SpecError, UserError
 from raysuite.files import write_whole
 from raysuite.units import human_seconds
@@ -90,35 +89,6 @@ def as_data(status: Status) -> dict[str, Any]:
             for index, node in enumerate(status.nodes)
         ],
     }
-
-
-def env(
-    name: ClusterName = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print `export` lines that let `ray job submit` and MLflow find a cluster.
-
-    They contain paths of files with secrets, but no secrets.
-
-    \b
-    Examples:
-      eval "$(raysuite cluster env)"
-      eval "$(raysuite cluster env second)"
-    """
-    from raysuite.cluster.client import check_here, find_folder, status_of
-    from raysuite.cluster.variables import client_environment
-
-    folder = find_folder(name)
-    status = status_of(folder)
-    check_here(status)
-    if status.head is None or not status.lives:
-        hint = "wait until it is up" if status.lives else "`raysuite cluster up` starts it"
-        raise UserError(f"the cluster {folder.name!r} is {status.state}; {hint}")
-    variables = client_environment(folder, status.head)
-    if as_json:
-        print_json(variables)
-    else:
-        print_text(exports(variables))
 
 
 def exports(variables: Mapping[str, str]) -> str:
@@ -260,19 +230,41 @@ def new(
     if not dry_run:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(file, text.encode())
-        print_text(f"wrote {file}; next: raysuite cluster doctor --site {name}", error=True)
+        print_text(f"wrote {file}; next: raysuite doctor --site {name}", error=True)
     print_text(text.rstrip("\n"))
 
 
-def list_sites(
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="A site's name, or its file; default: list all."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the sites that `--site` takes by name: your own, and those that raysuite includes.
+    """Show every key of a site, with defaults; without a name, list the sites that `--site` takes.
 
     \b
     Examples:
-      raysuite cluster site list
+      raysuite cluster site show
+      raysuite cluster site show juwels-booster
+      raysuite cluster site show ./mysite.yaml --json
     """
+    import yaml
+
+    from raysuite.cluster.sites import find_site, site_file
+
+    if name is None:
+        _list_sites(as_json)
+        return
+    values = find_site(name).model_dump(mode="json")
+    if as_json:
+        print_json(values)
+        return
+    print_text(f"# {site_file(name)}")
+    print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+def _list_sites(as_json: bool) -> None:
     from raysuite.cluster.sites import find_site, site_files
 
     rows = []
@@ -290,71 +282,6 @@ def list_sites(
         return
     headings = ("name", "kind", "description", "file")
     stdout().print(table(headings, ([str(row[key]) for key in headings] for row in rows)))
-
-
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A site's name, or its file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show every key of a site, with defaults.
-
-    \b
-    Examples:
-      raysuite cluster site show juwels-booster
-      raysuite cluster site show ./mysite.yaml --json
-    """
-    import yaml
-
-    from raysuite.cluster.sites import find_site, site_file
-
-    values = find_site(name).model_dump(mode="json")
-    if as_json:
-        print_json(values)
-        return
-    print_text(f"# {site_file(name)}")
-    print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
-
-
-# `raysuite cluster doctor`: look at a site from the login node.
-
-_COLOURS = {State.WORKS: "green", State.UNSURE: "yellow", State.WRONG: "red"}
-
-
-def doctor(
-    site: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="A site's name, or a file that describes it.")
-    ] = "local",
-    as_json: AsJson = False,
-) -> None:
-    """Check a site from this machine: SLURM, partition, limits, accounts, image, folders.
-
-    Nothing is queued. Exits with 1 if a cluster cannot start.
-
-    \b
-    Examples:
-      raysuite cluster doctor --site mysite
-      raysuite cluster doctor --site mysite --json | jq '.findings[] | select(.state == "wrong")'
-    """
-    from raysuite.cluster.sites import check_site, find_site
-
-    found = find_site(site)
-    findings = list(check_site(found, sys.executable))
-    bad = [finding.what for finding in findings if finding.state is State.WRONG]
-    if as_json:
-        rows = [asdict(finding) for finding in findings]
-        print_json({"site": found.name, "ok": not bad, "findings": rows})
-    else:
-        from rich.text import Text  # imported here: --help does not need it
-
-        lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings]
-        stdout().print(table(("what", "state", "note", "fix"), lines, title=f"site {found.name}"))
-        print_text(
-            f"To fix: {', '.join(bad)}."
-            if bad
-            else "No problems found; the cluster can be started."
-        )
-    if bad:
-        raise typer.Exit(1)
 
 
 # `raysuite cluster check`: the nodes that are slow.
@@ -618,7 +545,7 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
     return "\n".join(
         (
             f"{name} is up. Continue with:",
-            f'  eval "$(raysuite cluster env {name})"',
+            f'  eval "$(raysuite cluster status {name} --env)"',
             f"  ray job submit -- raysuite run {spec}",
             f"  raysuite cluster down {name}",
         )
@@ -627,19 +554,52 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
 
 def status(
     name: ClusterName = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List all clusters, also those that have ended.")
+    ] = False,
+    env: Annotated[
+        bool,
+        typer.Option(
+            "--env",
+            help="Print `export` lines that let `ray job submit` and MLflow find the cluster. They "
+            "contain paths of files with secrets, but no secrets.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a cluster: its state, nodes, addresses and jobs, and how long its start took.
+
+    Without a name, several clusters are listed, the newest first. A cluster whose agents died
+    without ending it is called stale; `raysuite cluster down NAME` removes its leftovers on this
+    machine. Leftovers on the nodes of a SLURM job must be removed by hand.
 
     \b
     Examples:
       raysuite cluster status
       raysuite cluster status mysite --json
+      raysuite cluster status --all
+      eval "$(raysuite cluster status --env)"
     """
-    from raysuite.cluster.client import find_folder, status_of
+    from raysuite.cluster.client import all_status, find_folder, status_of
 
+    if everything and (name or env):
+        raise UserError(f"--all lists all clusters; leave {repr(name) if name else '--env'} out")
+    if name is None and not env:
+        known = [x for x in all_status() if everything or x.lives or x.state == "stale"]
+        living = [each.cluster.name for each in known if each.lives]
+        if everything or (known and len(living) != 1):
+            _list(known, as_json)
+            return
+        name = living[0] if living else None
     folder = find_folder(name)
     found = status_of(folder)
+    if env:
+        variables = _environment(folder, found)
+        if as_json:
+            print_json(variables)
+        else:
+            print_text(exports(variables))
+        return
     jobs = _jobs(folder, found)
     if as_json:
         data = as_data(found) | {
@@ -649,6 +609,39 @@ def status(
         print_json(data)
         return
     _show(folder, found, jobs)
+
+
+def _list(found: Sequence[Status], as_json: bool) -> None:
+    if as_json:
+        print_json([as_data(status) for status in found])
+        return
+    if not found:
+        print_text("there is no cluster; `raysuite cluster up` starts one", error=True)
+        return
+    rows = [
+        (
+            status.cluster.name,
+            in_words(status),
+            status.cluster.site.name,
+            f"{status.alive_count} of {status.wanted}",
+            status.cluster.job,
+            human_seconds(time.time() - status.cluster.created),
+        )
+        for status in found
+    ]
+    stdout().print(table(("name", "state", "site", "nodes", "job", "age"), rows))
+
+
+def _environment(folder: ClusterFolder, found: Status) -> dict[str, str]:
+    """The variables of a client. Raises UserError if the cluster is not up, or on another host."""
+    from raysuite.cluster.client import check_here
+    from raysuite.cluster.variables import client_environment
+
+    check_here(found)
+    if found.head is None or not found.lives:
+        hint = "wait until it is up" if found.lives else "`raysuite cluster up` starts it"
+        raise UserError(f"the cluster {folder.name!r} is {found.state}; {hint}")
+    return client_environment(folder, found.head)
 
 
 def _jobs(folder: ClusterFolder, found: Status) -> list[RayJob]:
@@ -714,48 +707,6 @@ def _mlflow_page(folder: ClusterFolder, head: Head, any_runs: bool) -> str:
         with suppress(Exception):  # show the rest of the status although the server fails
             page = runs_page(head.mlflow)
     return f"{head.mlflow.rstrip('/')}/{page}"
-
-
-def list_clusters(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also list clusters that have ended.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List your clusters, the newest first.
-
-    A cluster whose agents died without ending it is called stale; `raysuite cluster down NAME`
-    removes its leftovers on this machine. Leftovers on the nodes of a SLURM job must be removed by
-    hand.
-
-    \b
-    Examples:
-      raysuite cluster list
-      raysuite cluster list --all --json
-    """
-    from raysuite.cluster.client import all_status
-
-    found = [
-        status for status in all_status() if everything or status.lives or status.state == "stale"
-    ]
-    if as_json:
-        print_json([as_data(status) for status in found])
-        return
-    if not found:
-        print_text("no cluster is running; `raysuite cluster up` starts one", error=True)
-        return
-    rows = [
-        (
-            status.cluster.name,
-            in_words(status),
-            status.cluster.site.name,
-            f"{status.alive_count} of {status.wanted}",
-            status.cluster.job,
-            human_seconds(time.time() - status.cluster.created),
-        )
-        for status in found
-    ]
-    stdout().print(table(("name", "state", "site", "nodes", "job", "age"), rows))
 
 
 # `raysuite cluster logs`: the output of Ray, the agents and MLflow.
@@ -865,6 +816,6 @@ def _printer(name: str) -> Callable[[str], None]:
 
 
 about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
-cluster = group(about, up, env, status, check, list_clusters, logs, down, doctor)
+cluster = group(about, up, status, check, logs, down)
 about = "Describe the machines on which clusters are started."
-cluster.add_typer(group(about, new, list_sites, show), name="site")
+cluster.add_typer(group(about, new, show), name="site")

@@ -103,8 +103,7 @@ def print_what_changed(results: Results, document: Document) -> None:
 
 def write_report(results: Results, request: Request) -> None:
     """Write the report, and show it; with --quiet print only the results folder."""
-    from raysuite.cli.explain import sheets_of
-    from raysuite.cli.report import show
+    from raysuite.cli.report import sheets_of, show
     from raysuite.report import build
 
     made = build(results, further=sheets_of)

@@ -6,16 +6,19 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysuite.cli.console import print_json, print_text, stderr
-from raysuite.cli.run_options import AsJson, DryRun, group
+from raysuite.cli.run_options import AsJson, DryRun, folder_to_write, group
 from raysuite.errors import UserError
 from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB
+
+if TYPE_CHECKING:
+    from raysuite.images.builder import Order
 
 VariantOption = Annotated[
     Variant,
@@ -33,34 +36,13 @@ def _choice(variant: Variant, extras: str | None) -> Choice:
     return Choice(variant, () if names == ("none",) else names)
 
 
-def docker(
-    folder: Annotated[
+def build(
+    out: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="The folder to write to; created if it does not exist."
+            metavar="OUT", help="The image to write, NAME.sif; with --dockerfile, a folder."
         ),
     ],
-    variant: VariantOption = Variant.CPU,
-    extras: Extras = None,
-) -> None:
-    """Write a Dockerfile, made from the images' definition files, and the files that it copies.
-
-    \b
-    Examples:
-      raysuite image docker /tmp/image && docker build /tmp/image
-    """
-    from raysuite.images.builder import Order, checkout, write_context
-    from raysuite.images.recipe import dockerfile
-
-    choice, root = _choice(variant, extras), checkout()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_context(Order(choice, folder, root, shelf()), folder / "context")
-    (folder / "Dockerfile").write_text(dockerfile(choice, root), "utf-8")
-    print_text(str(folder / "Dockerfile"))
-
-
-def build(
-    out: Annotated[Path, typer.Argument(metavar="OUT.sif", help="The image to write.")],
     variant: VariantOption = Variant.CPU,
     extras: Extras = None,
     mirror: Annotated[
@@ -76,7 +58,15 @@ def build(
     sign: Annotated[
         Path | None, typer.Option(metavar="KEY.pem", help="Sign the image with this private key.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.sif if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT if it exists.")] = False,
+    dockerfile: Annotated[
+        bool,
+        typer.Option(
+            "--dockerfile",
+            help="Instead, write a Dockerfile made from the images' definition files, and the "
+            "files that it copies.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +77,7 @@ def build(
       raysuite image build raysuite.sif
       raysuite image build raysuite.sif --variant cuda --scratch /local/me
       raysuite image build small.sif --extras horovod,deepspeed
+      raysuite image build /tmp/image --dockerfile && docker build /tmp/image
     """
     from raysuite.images.builder import Order, build, check, checkout, commands
 
@@ -98,6 +89,13 @@ def build(
         scratch=None if scratch is None else scratch.absolute(),
         mirror=mirror,
     )
+    if dockerfile:
+        given: dict[str, object] = {"--mirror": mirror, "--scratch": scratch, "--sign": sign}
+        given |= {"--force": force, "--dry-run": dry_run, "--json": as_json}
+        if unused := [name for name, value in given.items() if value]:
+            raise UserError(f"--dockerfile builds no image; leave {', '.join(unused)} out")
+        _write_dockerfile(order)
+        return
     check(order)
     if dry_run:
         for layer, text in order.texts.items():
@@ -127,6 +125,18 @@ def build(
         steps = ", ".join(f"{name} {took:.0f} s" for name, took in built.seconds.items())
         print(f"{built.path}: {built.size_bytes / GIB:.2f} GiB ({steps})")
         print(f"digest {built.digest}; log {built.log}")
+
+
+def _write_dockerfile(order: Order) -> None:
+    from raysuite.images.builder import write_context
+    from raysuite.images.recipe import dockerfile
+
+    folder_to_write(order.out)
+    order.out.mkdir(parents=True, exist_ok=True)
+    write_context(order, order.out / "context")
+    file = order.out / "Dockerfile"
+    file.write_text(dockerfile(order.choice, order.root), "utf-8")
+    print_text(str(file))
 
 
 def shelf() -> Path:
@@ -178,4 +188,4 @@ def verify(
         raise typer.Exit(1)
 
 
-image = group("Build and verify Apptainer images.", build, verify, docker)
+image = group("Build and verify Apptainer images.", build, verify)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from raysuite.measure.topology import Topology
     from raysuite.plan import RunPlan
     from raysuite.spec.schedules import Operation, Schedule
+
+
+def _print_schema(of: str | None) -> None:
+    from raysuite.records.schema import record_schema
+    from raysuite.spec import spec_schema
+
+    if of is not None:
+        print_json(record_schema() if of == "records" else spec_schema())
+        raise typer.Exit
 
 
 def plan(
@@ -31,6 +40,15 @@ def plan(
     schedule: Annotated[
         bool, typer.Option("--schedule", help="Draw each pipeline's schedule and print its bubble.")
     ] = False,
+    schema: Annotated[  # noqa: ARG001  its callback prints
+        Literal["spec", "records"] | None,
+        typer.Option(
+            callback=_print_schema,
+            is_eager=True,
+            help="Instead, print the JSON Schema of a spec, with which an editor completes and "
+            "checks it, or of a journal line (and of --json); SPEC is left out.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
@@ -45,6 +63,7 @@ def plan(
       raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
+      raysuite plan --schema spec > spec.schema.json
     """
     from raysuite.orchestrate.preflight import check_here, dry_batch, plans_here
     from raysuite.plan import official

@@ -1,8 +1,9 @@
-"""`raysuite report` and `raysuite history`: show one results folder, or compare several."""
+"""`raysuite report`: show one results folder, compare two, or all of them over time."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +11,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text, stdout
-from raysuite.cli.explain import sheets_of
-from raysuite.cli.run_options import AsJson, NewestResults, file_to_write, folder_to_write
+from raysuite.cli.run_options import AsJson, folder_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 
 if TYPE_CHECKING:
+    from raysuite.perf.explanation import Explained
+    from raysuite.records import Results, Row
     from raysuite.report import Report
     from raysuite.report.against import Comparison
+    from raysuite.report.tables import Sheet
 
 
 def report(
-    results: NewestResults = Path("results"),
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULTS]...",
+            help="Results folder, or a folder above it, of which the newest results are used; with "
+            "--history several, and all results below them. Default: results.",
+        ),
+    ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -45,18 +55,50 @@ def report(
         typer.Option(
             metavar="FOLDER",
             callback=folder_to_write,
-            help="Folder for the files; default: RESULTS.",
+            help="Folder for the files; default: RESULTS. With --history: folder for history.html, "
+            "a page with a plot and a table per variant; default: none is written.",
         ),
     ] = None,
     pictures: Annotated[
         bool,
         typer.Option("--pictures/--no-pictures", help="Also save each plot as SVG, PDF and PNG."),
     ] = True,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Instead, print the term that takes most of each row's time, the throughput "
+            "without it, and what to try; nothing is written.",
+        ),
+    ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File written by `raysuite calibrate`, which separates more of these terms.",
+        ),
+    ] = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history",
+            help="Instead, print each variant's throughput by date, version and commit, with "
+            "changes marked.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
 
     It can be called at any time: runs that failed or are still to come are named as such.
+
+    --explain with `measure.profile: torch` has separate terms for communication and stragglers.
+    Without it, the terms are waits for the loader and, with a calibration, communication and a
+    step's overhead.
+
+    --history compares runs only on the same hardware. A change is reported if the confidence
+    interval of the throughput ratio, after to before, excludes 1. The confidence level is corrected
+    (Bonferroni) for the number of places in a series that are tested.
 
     \b
     Examples:
@@ -65,11 +107,32 @@ def report(
       raysuite report results/quickstart --against results/yesterday
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --json | jq '.rows[].name'
+      raysuite report results/quickstart --explain --calibration this-machine.yaml
+      raysuite report results/nightly /shared/results/nightly --history --out pages
     """
     from raysuite.records import Results
     from raysuite.report import build
 
-    opened = Results.open(results)
+    folders = results or [Path("results")]
+    instead = "--explain" if explain else "--history" if history else None
+    given: dict[str, object] = {"--baseline": baseline, "--against": against}
+    given |= {"--no-pictures": not pictures}
+    given |= {"--history": history, "--out": out} if explain else {}
+    if unused := [name for name, value in given.items() if value and instead]:
+        raise UserError(f"{instead} writes no report; leave {', '.join(unused)} out")
+    if calibration is not None and not explain:
+        raise UserError("--calibration is used by --explain only; give both")
+    if history:
+        _history(folders, out, as_json)
+        return
+    if len(folders) > 1:
+        raise UserError(
+            f"got {len(folders)} results folders; give one, or --history for all results over time"
+        )
+    opened = Results.open(folders[0])
+    if explain:
+        _explain(opened, calibration, as_json)
+        return
     made = build(opened, out, baseline, against=against, pictures=pictures, further=sheets_of)
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
@@ -117,50 +180,83 @@ def _show_comparison(comparison: Comparison) -> None:
         console.print(f"- {count} of {reason}")
 
 
-def history(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RESULTS]...",
-            help="Results folders, or folders above them; default: results.",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=file_to_write,
-            help="Write a page with a plot and a table per variant.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show each variant's throughput by date, version and commit, and mark changes.
+def _explain(results: Results, calibration: Path | None, as_json: bool) -> None:
+    from raysuite.perf.calibration import Calibration
+    from raysuite.perf.explanation import explain
+    from raysuite.plan.simulation import idle_of
+    from raysuite.records import make_rows, results_figures
 
-    Runs are compared only on the same hardware. A change is reported if the confidence interval of
-    the throughput ratio, after to before, excludes 1. The confidence level is corrected
-    (Bonferroni) for the number of places in a series that are tested.
+    runs = results_figures(results)
+    found = None if calibration is None else Calibration.read(calibration)
+    idle = {
+        run.run_id: idle_of(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
+    }
+    rows = explain(make_rows(runs), found, idle)
+    if as_json:
+        limits = [{term: row.limit(term) for term in row.shares} for row in rows]
+        print_json([asdict(row) | {"limits": own} for row, own in zip(rows, limits, strict=True)])
+    elif rows:
+        print_sheet(_explained_sheet(rows))
+    else:
+        print_text("no row has a throughput yet")
 
-    \b
-    Examples:
-      raysuite history
-      raysuite history results/nightly --html history.html
-      raysuite history results/nightly /shared/results/nightly --json
-    """
+
+def sheets_of(rows: Sequence[Row]) -> list[Sheet]:
+    """The explanations as a table for a report; an empty list if no row has a throughput."""
+    from raysuite.perf.explanation import explain
+
+    found = explain(rows)
+    return [_explained_sheet(found)] if found else []
+
+
+def _explained_sheet(rows: list[Explained]) -> Sheet:
+    """The explanations as a table, with one line for each row."""
+    from raysuite.report import text
+    from raysuite.report.tables import Sheet
+
+    rate = f"{rows[0].unit.capitalize()}/s"
+
+    def without(row: Explained) -> str:
+        limit = row.limit(row.binding)
+        return text.NONE if limit is None else f"{text.number(limit)} {row.unit}/s"
+
+    return Sheet(
+        name="explained",
+        title="What takes the time",
+        header=("Row", rate, "Most time in", "Without it", "Then", "Try first", "By"),
+        cells=tuple(
+            (
+                row.name,
+                text.number(row.throughput),
+                f"{row.binding}, {row.shares[row.binding]:.0%}",
+                without(row),
+                ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
+                row.first or text.NONE,
+                row.evidence,
+            )
+            for row in rows
+        ),
+        numbers=frozenset((rate, "Without it")),
+        main=frozenset(("Row", "Most time in", "Try first")),
+        notes=("Without it: throughput if that term took no time, all else as it is.",),
+    )
+
+
+def _history(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
     from raysuite.records import Results
     from raysuite.records.history import histories
+    from raysuite.report.history_page import history_sheet, page
 
-    given = folders or [Path("results")]
     found = sorted(
         {
             file.parent.resolve()
-            for folder in given
+            for folder in folders
             for depth in ("", "*/", "*/*/")
             for file in folder.glob(f"{depth}plan.json")
         }
     )
     if not found:
-        raise UserError(f"no results below {', '.join(map(str, given))}; give folders of results")
+        raise UserError(f"no results below {', '.join(map(str, folders))}; give folders of results")
     readable = []
     for folder in map(Results, found):
         try:
@@ -170,21 +266,20 @@ def history(
         else:
             readable.append(folder)
     series = histories(readable)
+    file = out / "history.html" if out and series else None
+    if file is not None:
+        write_whole(file, page(series).encode())
     if as_json:
         print_json([asdict(each) for each in series])
         return
     if not series:
-        named = ", ".join(map(str, given))
+        named = ", ".join(map(str, folders))
         print_text(
             f"no history yet: of {len(found)} results folder{'s' if len(found) > 1 else ''} below "
             f"{named}, no two have a throughput of the same variant on the same hardware"
         )
         return
-    from raysuite.report.history_page import history_sheet, page
-
-    if html is not None:
-        write_whole(html, page(series).encode())
     for each in series:
         print_sheet(history_sheet(each))
-    if html is not None:
-        print_text(str(html))
+    if file is not None:
+        print_text(str(file))

@@ -155,13 +155,6 @@ SeveralResults = Annotated[
     list[Path],
     typer.Argument(metavar="RESULTS...", help="Results folders, as `raysuite run` printed them."),
 ]
-NewestResults = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RESULTS",
-        help="Results folder, or a folder above it, of which the newest results are used.",
-    ),
-]
 BestRun = Annotated[
     bool,
     typer.Option(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stdout
-from raysuite.cli.run_options import NewestResults
 
 if TYPE_CHECKING:
     from raysuite.cli.progress import LiveView
@@ -24,7 +23,13 @@ _SILENT_S = 30.0
 
 
 def watch(
-    results: NewestResults = Path("results"),
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Results folder, or a folder above it, of which the newest results are used.",
+        ),
+    ] = Path("results"),
     once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
 ) -> None:
     """Show the progress of runs or trials of another process, until they have ended.

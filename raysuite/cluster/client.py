@@ -388,16 +388,9 @@ def check_here(status: Status) -> None:
 def find_folder(name: str | None) -> ClusterFolder:
     """The folder of the cluster `name`; without a name, of the only one that is running.
 
-    Raises UserError for an unknown name; without a name, if none or several are running; and if
-    the folder of all clusters belongs to another user.
+    Raises UserError for an unknown name; and without a name, if none or several are running.
     """
-    try:
-        known = {folder.name: folder for folder in all_folders()}
-    except PermissionError as error:
-        raise UserError(
-            f"{error.filename} cannot be read: permission denied; set RAYSUITE_HOME to a folder "
-            "of your own"
-        ) from error
+    known = {folder.name: folder for folder in all_folders()}
     if name is not None:
         if name not in known:
             raise UserError(

@@ -107,7 +107,7 @@ class ClusterFolder:
         if found is None:
             raise UserError(
                 f"{self.path} contains no cluster (no readable cluster.json); "
-                "`raysuite cluster list` lists all clusters"
+                "`raysuite cluster status --all` lists all clusters"
             )
         return found
 
@@ -216,8 +216,17 @@ def folder_of(name: str) -> ClusterFolder:
 
 
 def all_folders() -> list[ClusterFolder]:
-    """The folders of all clusters, sorted by name."""
-    paths = sorted(clusters_home().glob("*/cluster.json"))
+    """The folders of all clusters, sorted by name.
+
+    Raises UserError if their folder belongs to another user.
+    """
+    try:
+        paths = sorted(clusters_home().glob("*/cluster.json"))
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename} cannot be read: permission denied; set RAYSUITE_HOME to a folder "
+            "of your own"
+        ) from error
     return [ClusterFolder(path.parent) for path in paths]
 
 

@@ -40,7 +40,7 @@ class LocalBackend:
         except OSError as error:
             raise UserError(
                 f"{command[0]} does not start: {error.strerror}; fix the site's python or image "
-                f"(`raysuite cluster doctor --site {cluster.site.name}` checks them)"
+                f"(`raysuite doctor --site {cluster.site.name}` checks them)"
             ) from error
         finally:
             os.close(log)

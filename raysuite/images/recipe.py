@@ -133,9 +133,7 @@ def dockerfile(choice: Choice, root: Path) -> str:
         recipe.cmd = None
         recipes[layer] = recipe
     recipes[TOP].entrypoint = '["raysuite"]'
-    note = (
-        "# syntax=docker/dockerfile:1\n# Made by `raysuite image docker` from containers/*.def.\n"
-    )
+    note = "# syntax=docker/dockerfile:1\n# Made from containers/*.def by raysuite.\n"
     return note + str(DockerWriter(recipes).convert()) + "\n"
 
 

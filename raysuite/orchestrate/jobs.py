@@ -157,7 +157,7 @@ class JobServer:
             raise UserError(
                 f"the job server at {self._url} refuses the token in {self._token_file}: the "
                 "token is of another cluster, or this one was started again; look at `raysuite "
-                "cluster list`"
+                "cluster status --all`"
             ) from error
         except FileNotFoundError as error:
             raise UserError(f"the token's file is missing: {self._token_file}") from error

@@ -69,7 +69,7 @@ class _Site(Options):
     name: str = Field(default="", pattern=SITE_NAME, max_length=60)
     """Name of the site; default: the file name without .yaml."""
     description: str = ""
-    """One sentence for `raysuite cluster site list`."""
+    """One sentence for `raysuite cluster site show`."""
     engine: EngineName = "apptainer"
     """The container engine. `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()

@@ -43,11 +43,11 @@ print(mlflow.artifacts.load_text(client.get_run(run).info.artifact_uri + "/note"
 
 @pytest.fixture(scope="module")
 def variables(workplace: Workplace) -> Iterator[dict[str, str]]:
-    """What `raysuite cluster env` says of a cluster on this machine."""
+    """What `raysuite cluster status --env` says of a cluster on this machine."""
     home = {"RAYSUITE_HOME": str(workplace.folder / "home")}
     try:
         workplace.run("raysuite", "cluster", "up", **home)
-        said = workplace.run("raysuite", "cluster", "env", "--json", **home).stdout
+        said = workplace.run("raysuite", "cluster", "status", "--env", "--json", **home).stdout
         yield {**home, **json.loads(said)}
     finally:
         workplace.run("raysuite", "cluster", "down", "--all", **home)

@@ -241,7 +241,7 @@ def test_explain_names_the_rank_that_others_wait_for(
     words = ["--workers", "2", "--repeats", 1, "--profile", "--", script, 0, 0.3]
     found = scaled(tmp_path / "results", *words)
     capsys.readouterr()
-    app(["explain", str(found["folder"]), "--json"], standalone_mode=False)
+    app(["report", str(found["folder"]), "--explain", "--json"], standalone_mode=False)
     (row,) = json.loads(capsys.readouterr().out)
     # 0.3 / 1.3, and less where other programs lengthen what the ranks have in common
     assert 0.1 < row["shares"]["straggler"] < 0.3

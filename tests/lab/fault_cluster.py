@@ -45,7 +45,7 @@ start_timeout_seconds: 500
 """
 SUBMIT = """
 set -e
-eval "$(raysuite cluster env faults)"
+eval "$(raysuite cluster status faults --env)"
 ray job submit --no-wait -- raysuite run {name}.yaml --quiet
 """
 

@@ -1,7 +1,7 @@
 """What a user does on her own cluster before others try to get at it; prints where it is, as JSON.
 
-Run as a program under `raysuite cluster env`: a job that keeps objects on both nodes, two that
-may be stopped, and a run with an artifact in MLflow.
+Run as a program with the variables of `raysuite cluster status --env`: a job that keeps objects on
+both nodes, two that may be stopped, and a run with an artifact in MLflow.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ def bring_up(lab: LabPlace, user: str, name: str, site: str = SITE) -> dict[str,
         lab.run("tee", file, text_in=text, user=user)
     up = ("raysuite", "cluster", "up", "--site", "./site.yaml", "--name", name)
     lab.run(*up, user=user, timeout_s=1000)
-    found: dict[str, str] = json.loads(lab.out("raysuite", "cluster", "env", "--json", user=user))
+    words = ("raysuite", "cluster", "status", "--env", "--json")
+    found: dict[str, str] = json.loads(lab.out(*words, user=user))
     return found
 
 

@@ -61,7 +61,7 @@ environment:  # three Rays start at once, on few CPUs
 """
 SUBMIT = """
 set -e
-eval "$(raysuite cluster env)"
+eval "$(raysuite cluster status --env)"
 test -n "$RAY_ADDRESS" && test "$RAY_AUTH_MODE" = token
 ray job submit -- raysuite {verb} {spec} --quiet
 """
@@ -69,7 +69,7 @@ ray job submit -- raysuite {verb} {spec} --quiet
 
 SCALE = """
 set -e
-eval "$(raysuite cluster env)"
+eval "$(raysuite cluster status --env)"
 ray job submit -- {words} --device cpu -- {script} --batch '{{48 // workers}}'
 """
 (TRAIN,) = re.findall(

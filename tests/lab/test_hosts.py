@@ -63,7 +63,7 @@ chmod 600 ~/.ssh/*
 """
 RUN = """
 set -e
-eval "$(raysuite cluster env)"
+eval "$(raysuite cluster status --env)"
 ray job submit {options} -- raysuite run tiny.yaml --quiet {overrides}
 """
 
@@ -132,7 +132,8 @@ def test_a_run_on_hosts_has_a_worker_on_each(resident: Resident) -> None:
 def checked(lab: LabPlace) -> tuple[int, dict[str, list[str]]]:
     """Exit code of `raysuite cluster check`, and by which figures each node is slow."""
     script = (
-        'eval "$(raysuite cluster env)"; ray job submit -- raysuite cluster check --results c.jsonl'
+        'eval "$(raysuite cluster status --env)"; '
+        "ray job submit -- raysuite cluster check --results c.jsonl"
     )
     done = lab.run("bash", "-c", script, user=USER, check=False, timeout_s=600)
     rows = read_checks(lab.lab.home(USER) / "c.jsonl")
@@ -158,7 +159,7 @@ def test_checks_without_a_slow_host_name_none(resident: Resident) -> None:
     """50 of them; 2 may name one: other programs of this machine slow a host as well."""
     lab = resident.lab
     script = """
-    eval "$(raysuite cluster env)"
+    eval "$(raysuite cluster status --env)"
     ray job submit -- bash -c '
       for i in {1..50}; do
         code=0; raysuite cluster check --results many/$i.jsonl || code=$?

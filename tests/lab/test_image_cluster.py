@@ -62,7 +62,7 @@ SITE: dict[str, Any] = {
 SUBMIT = """
 set -e
 cd work
-eval "$(raysuite cluster env)"
+eval "$(raysuite cluster status --env)"
 ray job submit -- raysuite run inside.yaml --quiet
 """
 ASK = """

@@ -23,7 +23,7 @@ pytestmark = [*LAB_MARKS, pytest.mark.timeout(1200)]
 USER, OTHER = "hpc1", "hpc2"
 SUBMIT = """
 set -e
-eval "$(raysuite cluster env)"
+eval "$(raysuite cluster status --env)"
 test -n "$RAY_ADDRESS" && test "$RAY_AUTH_MODE" = token
 ray job submit --no-wait --submission-id waits -- sleep 3600
 ray job submit --submission-id trains -- raysuite run tiny.yaml --quiet

@@ -56,7 +56,7 @@ def visits(residents: tuple[Resident, Resident]) -> dict[str, dict[str, Any]]:
         "the other way round": ("hpc1", two, own["hpc1"], one.login, 0),
         "the owner": ("hpc1", one, own["hpc1"], one.login, 1),
     }
-    run = 'eval "$(raysuite cluster env)" && ray job submit -- raysuite run tiny.yaml --quiet'
+    run = 'eval "$(raysuite cluster status --env)" && ray job submit -- raysuite run tiny.yaml -q'
     with ThreadPoolExecutor() as pool:
         running = pool.submit(lab.run, "bash", "-c", run, timeout_s=900)
         started = {name: pool.submit(visit, *words) for name, words in asked.items()}

@@ -1,4 +1,4 @@
-"""The verbs that only print: plan, schema, --help, --version; and the exit codes."""
+"""The verbs that only print: plan, --help, --version; and the exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite import __version__
-from raysuite.cli import VERBS, _Verbs, app, load_all, main
+from raysuite.cli import REPLACED, VERBS, _Verbs, app, load_all, main
 from raysuite.cli.plan import bindings
 from raysuite.errors import GateError, UserError
 from raysuite.measure.topology import Core, Topology
@@ -72,10 +72,10 @@ def test_plan_as_json_is_the_plans() -> None:
 
 
 def test_schema_is_a_schema() -> None:
-    found = json.loads(run("schema"))
+    found = json.loads(run("plan", "--schema", "spec"))
     jsonschema.Draft202012Validator.check_schema(found)
     assert "matrix" in found["properties"]
-    assert "RunStarted" in json.loads(run("schema", "--records"))["$defs"]
+    assert "RunStarted" in json.loads(run("plan", "--schema", "records"))["$defs"]
 
 
 def test_version() -> None:
@@ -99,6 +99,15 @@ def test_every_verb_has_help_with_examples_and_values_in_capitals() -> None:
         assert re.search(rf"^  {verb} ", listing, re.M)
         assert command.get_short_help_str(limit=200) == VERBS[verb]
         assert_helps(command, [verb])
+
+
+@pytest.mark.parametrize(("old", "new"), REPLACED.items())
+def test_an_earlier_name_of_a_verb_is_answered_with_one_that_exists(old: str, new: str) -> None:
+    done = CliRunner().invoke(app, old.split())
+    said = f"error: `raysuite {old}` is now `raysuite {new}`\n"
+    assert (done.exit_code, done.stderr) == (2, said)
+    verb, _, option = new.partition(" --")
+    assert f"--{option}".split()[0] in run(*verb.split(), "--help")
 
 
 @pytest.mark.integration
@@ -127,7 +136,7 @@ def test_completion_knows_verbs_and_their_options(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("arguments", [["--help"], ["plan", QUICKSTART], ["schema"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", QUICKSTART], ["plan", "--schema=spec"]])
 def test_light_verbs_load_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys, raysuite.cli\n"
@@ -175,7 +184,7 @@ def test_exit_codes(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
 ) -> None:
     monkeypatch.setattr(_Verbs.__mro__[1], "invoke", failing(error))
-    result = CliRunner().invoke(app, ["schema"])
+    result = CliRunner().invoke(app, ["plan"])
     assert result.exit_code == code
     assert result.stderr == text
 
@@ -192,13 +201,6 @@ def test_the_working_folder_is_searched_last(
     assert sys.path == ["first", str(tmp_path)]
 
 
-def test_a_report_without_pictures(tmp_path: Path) -> None:
-    results = write_results(tmp_path)
-    run("report", str(results.folder), "--no-pictures")
-    assert (results.folder / "report.html").exists()
-    assert not (results.folder / "plots").exists()
-
-
 @pytest.mark.parametrize("out", [None, "page"])
 def test_a_report_names_the_files_that_it_wrote(
     out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -210,6 +212,7 @@ def test_a_report_names_the_files_that_it_wrote(
     assert f"\n{folder}/report.html\n" in told
     assert f"\n{folder}/best.yaml  (run it: raysuite run {folder}/best.yaml)\n" in told
     assert Path(folder, "best.yaml").is_file()
+    assert not Path(folder, "plots").exists()
     assert [str(page) for page in Path().rglob("report.html")] == [f"{folder}/report.html"]
 
 
@@ -218,7 +221,9 @@ def test_damaged_plans_are_told(tmp_path: Path) -> None:
     (bad.folder / "plan.json").write_text('[{"run_id": "')
     done = CliRunner().invoke(app, ["report", str(bad.folder)])
     assert (done.exit_code, "plan.json is damaged" in done.stderr) == (2, True)
-    done = CliRunner().invoke(app, ["history", str(good.folder), str(bad.folder), "--json"])
+    done = CliRunner().invoke(
+        app, ["report", str(good.folder), str(bad.folder), "--history", "--json"]
+    )
     assert done.exit_code == 0, done.output
     assert "plan.json is damaged" in done.stderr
     assert json.loads(done.stdout) == []

@@ -1,65 +1,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from raysuite.cli.doctor import doctor
+from raysuite.cli import app
 from raysuite.orchestrate import part_trials
 from raysuite.orchestrate.part_trials import Finding, State
 
 
 def finding(name: str, state: State, *, required: bool = True) -> Finding:
-    fix = "" if state is State.WORKS else "make setup"
-    return Finding(name, "1.0", state, "a [note]", fix, required, seconds=0.1)
+    return Finding(name, "1.0", state, "a [note]", "make setup", required, seconds=0.1)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, json: bool = False) -> tuple[int, str]:
-    def found() -> Iterator[Finding]:
-        yield from findings
-
-    monkeypatch.setattr(part_trials, "try_parts", found)
-    app = typer.Typer()
-    app.command()(doctor)
-    result = CliRunner().invoke(app, ["--json"] if json else [])
-    return result.exit_code, result.stdout
-
-
-def test_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, text = run(monkeypatch, finding("ray", State.WORKS))
-    assert code == 0
-    assert "Everything works." in text
-    assert "a [note]" in text
-
-
-def test_a_missing_option_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = finding("GPU", State.MISSING, required=False)
-    code, text = run(monkeypatch, finding("ray", State.WORKS), gpu)
-    assert code == 0
-    assert "optional and missing: GPU" in text
+def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, words: tuple[str, ...] = ()) -> Result:
+    monkeypatch.setattr(part_trials, "try_parts", lambda: iter(findings))
+    return CliRunner().invoke(app, ["doctor", *words])
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("other", "code", "said"),
     [
-        finding("ray", State.MISSING),
-        finding("ray", State.BROKEN),
-        finding("horovod", State.BROKEN, required=False),
+        (finding("torch", State.WORKS), 0, "Everything works."),
+        (finding("GPU", State.MISSING, required=False), 0, "optional and missing: GPU"),
+        (finding("torch", State.MISSING), 1, "To fix: torch."),
+        (finding("torch", State.SLOW), 1, "To fix: torch."),
+        (finding("horovod", State.BROKEN, required=False), 1, "To fix: horovod."),
     ],
 )
-def test_a_fault_exits_with_one(monkeypatch: pytest.MonkeyPatch, bad: Finding) -> None:
-    code, text = run(monkeypatch, bad)
-    assert code == 1
-    assert f"To fix: {bad.name}." in text
+def test_a_fault_exits_with_1_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, other: Finding, code: int, said: str
+) -> None:
+    done = run(monkeypatch, finding("ray", State.WORKS), other)
+    assert (done.exit_code, done.stdout.count("a [note]")) == (code, 2)
+    assert said in done.stdout
 
 
 def test_json_is_all_that_stdout_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, text = run(monkeypatch, finding("ray", State.BROKEN), json=True)
-    data = json.loads(text)
-    assert code == 1
-    assert data["ok"] is False
-    assert data["parts"][0]["state"] == "broken"
-    assert data["parts"][0]["fix"] == "make setup"
+    done = run(monkeypatch, finding("ray", State.BROKEN), words=("--json",))
+    data = json.loads(done.stdout)
+    assert (done.exit_code, data["ok"]) == (1, False)
+    assert (data["parts"][0]["state"], data["parts"][0]["fix"]) == ("broken", "make setup")

@@ -28,7 +28,7 @@ def image(*arguments: object) -> Result:
 
 
 def test_a_dockerfile_stands_beside_what_it_copies(tmp_path: Path) -> None:
-    done = image("docker", tmp_path / "new", "--variant", "cuda", "--extras", "none")
+    done = image("build", tmp_path / "new", "--dockerfile", "--variant", "cuda", "--extras", "none")
     assert done.exit_code == 0, done.output
     assert "FROM nvidia/cuda:" in (tmp_path / "new/Dockerfile").read_text()
     assert list((tmp_path / "new/context/dist").glob("raysuite-*.whl"))

@@ -200,7 +200,7 @@ def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) 
 
 
 def test_explain_splits_the_time_by_the_calibration(folder: Path) -> None:
-    told = json.loads(run("explain", "seen", *BY_C, "--json"))
+    told = json.loads(run("report", "seen", "--explain", *BY_C, "--json"))
     assert len(told) == 20
     assert all(sum(row["shares"].values()) == pytest.approx(1) for row in told)
     horovod = next(row for row in told if row["name"].startswith("horovod · native · 2 workers"))

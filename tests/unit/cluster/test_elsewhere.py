@@ -68,9 +68,8 @@ def test_it_is_left_alone_from_here(folder: ClusterFolder) -> None:
         down(folder, 0.0)
     with pytest.raises(UserError, match="'mine' runs on login1"):
         start(living(), ("sleep", "600"))
-    done = CLI.invoke(app, ["cluster", "env", "mine"])
-    assert done.exit_code == 2
-    assert "runs on login1" in done.output
+    done = CLI.invoke(app, ["cluster", "status", "--env", "mine"])
+    assert (done.exit_code, "runs on login1" in done.output) == (2, True)
     assert sorted(folder.path.rglob("*")) == before
     assert folder.cluster() == THERE
 

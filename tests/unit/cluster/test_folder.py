@@ -11,16 +11,11 @@ from typing import get_args
 import pytest
 
 from raysuite.cluster import private
-from raysuite.cluster.folder import (
-    ClusterFolder,
-    all_folders,
-    current_folder,
-    folder_of,
-    prepare,
-)
+from raysuite.cluster.folder import ClusterFolder, all_folders, current_folder, folder_of, prepare
 from raysuite.cluster.state_files import Alive, Cluster, Head, Node, NodeState, Stop
 from raysuite.errors import UserError
 from raysuite.spec.site import LocalSite, SlurmSite
+from tests.require import require
 
 
 @pytest.fixture(autouse=True)
@@ -149,12 +144,21 @@ def test_a_damaged_file_is_told(own_home: Path) -> None:
         ClusterFolder(own_home / "clusters" / "none").cluster()
 
 
+def test_a_folder_of_another_user_is_refused() -> None:
+    require("root")
+    prepare(asked())
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UserError, match="set RAYSUITE_HOME"):
+            all_folders()
+    finally:
+        os.seteuid(0)
+
+
 def test_folders_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all_folders() == []
     assert current_folder() is None
     folders = [prepare(asked(name)) for name in ("b", "a")]
     assert [folder.name for folder in all_folders()] == ["a", "b"]
     monkeypatch.setenv("RAYSUITE_CLUSTER", str(folders[0].path))
-    found = current_folder()
-    assert found is not None
-    assert found.name == "b"
+    assert getattr(current_folder(), "name", None) == "b"

@@ -94,15 +94,16 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
         [("a", 1.0, "A"), ("b", 0.7, "A"), ("a", 0.1, "B")]
     ):
         write(tmp_path / name / str(number), name, factor, cpu)
-    seen = CliRunner().invoke(app, ["history", str(tmp_path), "--json"])
+    words = ["report", str(tmp_path), "--history"]
+    seen = CliRunner().invoke(app, [*words, "--json"])
     assert seen.exit_code == 0, seen.output
     (only,) = json.loads(seen.stdout)
     assert only["by_runs"]
     assert (only["name"], only["hardware"]) == ("ddp · native · 1 worker", "2 x A")
     assert [bool(point["change"]) for point in only["points"]] == [False, True]
     assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
-    page = tmp_path / "history.html"
-    shown = CliRunner().invoke(app, ["history", str(tmp_path), "--html", str(page)])
+    page = tmp_path / "pages" / "history.html"
+    shown = CliRunner().invoke(app, [*words, "--out", str(page.parent)])
     assert "regression: 0.7" in shown.stdout
     assert shown.stdout.splitlines()[-1] == str(page)
     assert '<li class="problem">' in page.read_text("utf-8")
@@ -153,6 +154,6 @@ def test_the_newest_folder_is_that_of_all_variants() -> None:
 def test_one_folder_has_no_history(tmp_path: Path) -> None:
     results = write(tmp_path / "a" / "1", "a", 1.0)
     assert histories([results]) == []
-    found = CliRunner().invoke(app, ["history", str(tmp_path)])
+    found = CliRunner().invoke(app, ["report", str(tmp_path), "--history"])
     assert found.exit_code == 0
     assert found.stdout.startswith("no history yet: of 1 results folder below ")
