@@ -395,6 +395,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     from raysuite.plan import expand
     from raysuite.spec import read_document
     from raysuite.spec.data_set import DataOptions
+    from raysuite.spec.document import of_network
 
     path = Path(what)
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
@@ -410,7 +411,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
                 f"--name and --format are only for folders; {what} names its data set: "
                 "leave them out"
             )
-        blocks = [spec.data for _, spec in expand(read_document(path))]
+        blocks = [spec.data for _, spec in expand(of_network(read_document(path)))]
         unique = {block.model_dump_json(): block for block in blocks}
         return _with_files(unique.values())
     try:
