@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from raysuite.cli.console import print_json, print_text, stderr
-from raysuite.cli.run_options import AsJson, DryRun, group
+from raysuite.cli.run_options import AsJson, DryRun, folder_to_write, group
 from raysuite.errors import UserError
 from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
@@ -37,7 +37,9 @@ def docker(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="The folder to write to; created if it does not exist."
+            metavar="FOLDER",
+            callback=folder_to_write,
+            help="The folder to write to; created if it does not exist.",
         ),
     ],
     variant: VariantOption = Variant.CPU,

@@ -100,6 +100,7 @@ GIVEN = {
     "cluster site new --yes a --set kind=cloud": "valid: local, slurm, hosts",
     "image build r.sif --extras mpi": "extra 'mpi'; valid",
     "image build there.sif --mirror http://m.example/debian": "replace it with --force",
+    "image docker file": "is a file; give a folder",
     "image verify none.sif": "build one",
     "data check nowhere": "give a folder",
     "data check nowhere.yaml": "nowhere.yaml",
