@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from raysuite.cli.console import print_json, print_text, stderr, stdout, table
-from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group
+from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group, head_to_join
 from raysuite.errors import RunError, UserError
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.datasets import NAMED, Format, default_path
@@ -155,7 +155,9 @@ def make(
     address: Annotated[
         str | None,
         typer.Option(
-            envvar="RAY_ADDRESS", help="Make the set on each node of this Ray cluster, on its disk."
+            envvar="RAY_ADDRESS",
+            callback=head_to_join,
+            help="Make the set on each node of this Ray cluster, on its disk.",
         ),
     ] = None,
     dry_run: DryRun = False,

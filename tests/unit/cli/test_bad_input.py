@@ -84,6 +84,15 @@ GIVEN = {
     "verify --precision fp8": "fp32, bf16, fp16",
     "verify --clip-norm -1": "greater than 0",
     "verify --strategy '{name: deepspeed, zero_stage: 0, offload: optimizer}'": "zero_stage 1",
+    **{
+        f"{verb} {words} --address http://10.0.0.1:8265": f"job submit -- raysuite {verb} ..."
+        for verb, words in {
+            "scale": "",
+            "bench batch": "x.yaml",
+            "data make": "mnist",
+            "cluster check": "",
+        }.items()
+    },
     "cluster up --nodes 2": "this machine",
     "cluster up --name ../x": "cannot be called",
     "cluster up --site nowhere": "'nowhere'",
