@@ -263,10 +263,11 @@ def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str,
     from raysuite.plan import expand
     from raysuite.plan.loading import NAMES, checked_data
     from raysuite.spec import read_document
+    from raysuite.spec.document import of_network
 
     if Path(what).suffix not in SPEC_SUFFIXES:
         return checked_data({"name": what, **given}), []
-    specs = [spec for _, spec in expand(read_document(Path(what)))]
+    specs = [spec for _, spec in expand(of_network(read_document(Path(what))))]
     sets = {each.data.model_dump_json(): each.data.model_dump() | given for each in specs}
     checked = {str(block): checked_data(block) for block in sets.values()}
     if len(checked) > 1:
@@ -333,8 +334,9 @@ def batch(
     from raysuite.plan.batch_candidates import opened
     from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
+    from raysuite.spec.document import of_network
 
-    document = read_document(spec, overrides or [], scale)
+    document = of_network(read_document(spec, overrides or [], scale))
 
     def wishes(gpus: int | None) -> list[RunPlan]:
         plans = preflight.plans_here(document, gpus)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from raysuite.cli.console import print_json, print_text, stderr, stdout, table
-from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group
+from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group, head_to_join
 from raysuite.errors import RunError, UserError
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.datasets import NAMED, Format, default_path
@@ -155,7 +155,9 @@ def make(
     address: Annotated[
         str | None,
         typer.Option(
-            envvar="RAY_ADDRESS", help="Make the set on each node of this Ray cluster, on its disk."
+            envvar="RAY_ADDRESS",
+            callback=head_to_join,
+            help="Make the set on each node of this Ray cluster, on its disk.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -395,6 +397,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     from raysuite.plan import expand
     from raysuite.spec import read_document
     from raysuite.spec.data_set import DataOptions
+    from raysuite.spec.document import of_network
 
     path = Path(what)
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
@@ -410,7 +413,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
                 f"--name and --format are only for folders; {what} names its data set: "
                 "leave them out"
             )
-        blocks = [spec.data for _, spec in expand(read_document(path))]
+        blocks = [spec.data for _, spec in expand(of_network(read_document(path)))]
         unique = {block.model_dump_json(): block for block in blocks}
         return _with_files(unique.values())
     try:

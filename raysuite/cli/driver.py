@@ -77,8 +77,8 @@ _SYNC_S = 20.0
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C or a stop request. Called before all other work at the end,
-    because the process may be killed soon."""
+    """Print how to resume after Ctrl-C, a closed pipe or a stop request. Called before all other
+    work at the end, because the process may be killed soon."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
@@ -506,7 +506,7 @@ def drive(work: Work[Any]) -> None:
                 if shown and not request.silent:
                     print_text(f"MLflow: {shown}")
             write_loggers(results, work.track, request.silent)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):  # such as in `raysuite run SPEC | head`
         if work.opened is not None:
             print_how_to_resume(request.verb, work.opened)
         raise

@@ -221,9 +221,13 @@ def predict(
     from raysuite.records import Results, results_figures
     from raysuite.report.predictions import predictions_sheet
     from raysuite.spec import read_document
+    from raysuite.spec.document import of_network
 
+    document = None
+    if not spec.is_dir():
+        document = of_network(read_document(spec, overrides or [], scale))
     found = Calibration.read(calibration)
-    if spec.is_dir():
+    if document is None:
         if overrides or scale or gpus is not None or root != PREDICTIONS:
             raise UserError(
                 f"{spec} holds results, whose runs are fixed: overrides, --scale, --gpus and "
@@ -231,7 +235,6 @@ def predict(
             )
         results = Results.open(spec)
     else:
-        document = read_document(spec, overrides or [], scale)
         gpus = found.gpus if gpus is None else gpus
         results = create(document, make_plans(document, gpus, elsewhere=True), root)
     predictions = predicted(results.plans(), found, str(calibration), pipeline_seconds)

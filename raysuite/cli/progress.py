@@ -213,6 +213,7 @@ class LiveView(ABC):
         """Number of a run -> its place in `runs`."""
         self.current: RunState | None = None
         """The run with the latest progress."""
+        self._is_driven = True
 
     @property
     def total(self) -> int:
@@ -283,6 +284,13 @@ class LiveView(ABC):
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+
+    def without_driver(self) -> None:
+        """Show the runs as no process executes them any longer."""
+        self._is_driven = False
+        for run in self.runs:
+            if run.status == "running":
+                run.status = "stopped"
 
     def totals(self) -> str:
         """The number of runs in each state, and the time left."""
@@ -364,7 +372,7 @@ class Progress(LiveView):
             if run.verdict is not None:
                 style = "green" if run.verdict.passed else "red"
                 rows.append(Text(f"  {gate_words(run.verdict)}", style=style))
-        elif any(run.images_to_go for run in self.runs):
+        elif self._is_driven and any(run.images_to_go for run in self.runs):
             self._spinner.update(text="  starting workers")
             rows.append(self._spinner)
         rows.append(Text(f"  {self.totals()}", style="dim"))

@@ -107,10 +107,11 @@ def recommend(
     from raysuite.perf.recommendation import choices, rank
     from raysuite.plan.simulation import pipeline_seconds
     from raysuite.spec import read_document
+    from raysuite.spec.document import of_network
     from raysuite.units import GIB
 
+    document = of_network(read_document(spec, overrides or [], scale))
     found = Calibration.read(calibration)
-    document = read_document(spec, overrides or [], scale)
     given = numbers("--batches", batches) if batches else [_batch(document)]
     counts = numbers("--workers", workers)
     if least_efficiency and 1 not in counts:

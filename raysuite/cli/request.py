@@ -71,12 +71,6 @@ class Request:
             self._check_changes()
         if self.retry_failed and not again:
             raise UserError("--retry-failed needs --resume or --resume-from")
-        if self.address and self.address.startswith(("http://", "https://")):
-            raise UserError(
-                f"address {self.address!r} (--address or RAY_ADDRESS) is only for submitting "
-                "jobs; submit this command: `ray job submit -- raysuite "
-                f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
-            )
         folder = (self.resume_from or self.root).absolute()
         if _UPLOADS in folder.parts:
             raise UserError(

@@ -112,11 +112,27 @@ Scale = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Use a version in the spec's `scales`, such as laptop."),
 ]
+
+
+def head_to_join(ctx: typer.Context, address: str | None) -> str | None:
+    """Callback of an option. Raises UserError for the address of the jobs' server, which
+    `raysuite cluster status --env` exports."""
+    if address and address.startswith(("http://", "https://")):
+        verb = ctx.command_path.partition(" ")[2]
+        raise UserError(
+            f"address {address!r} (--address or RAY_ADDRESS) is only for submitting jobs; submit "
+            f"this command: `ray job submit -- raysuite {verb} ...`, or give --address HOST:PORT "
+            "of the cluster's head"
+        )
+    return address
+
+
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
         envvar="RAY_ADDRESS",
+        callback=head_to_join,
         help="Join this Ray cluster instead of starting one.",
     ),
 ]

@@ -237,11 +237,12 @@ def _plans(
     """A plan for each run, without repeats, as if a cluster had the GPUs of the calibration."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
+    from raysuite.spec.document import of_network
 
     counts = numbers("--workers", workers) if workers else []
     if counts:
         overrides = [*overrides, f"matrix.resources.workers={json.dumps(counts)}"]
-    document = read_document(spec, overrides, scale)
+    document = of_network(read_document(spec, overrides, scale))
     gpus = 2**21 if calibration is None else calibration.gpus
     plans = make_plans(document, gpus, elsewhere=True)
     return [plan for plan in plans if plan.repeat == 0]

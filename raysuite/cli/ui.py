@@ -18,6 +18,7 @@ from raysuite.cluster.process import end_with_parent
 from raysuite.cluster.state_files import Mlflow
 from raysuite.track.store import (
     artifacts_folder,
+    prepare_store,
     runs_page,
     tracking_address,
     without_password,
@@ -48,6 +49,7 @@ def _serve() -> int:
     if store.startswith(("http://", "https://")):  # already a server
         print_text(f"{without_password(store)}/{runs_page(store)}")
         return 0
+    prepare_store(store)
     # A browser sends a host's cookies to all its ports, also to other users' servers at 127.0.0.1.
     # So the host gets a random name: browsers resolve names below localhost themselves.
     host = f"raysuite-{secrets.token_hex(8)}.localhost"

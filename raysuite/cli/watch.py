@@ -37,7 +37,8 @@ def watch(
     Only the results folder is read, so this works wherever the folder can be read: in another
     terminal, or on a cluster's login node. Ctrl-C ends the display but not the runs.
 
-    The exit code is 0 when all runs have finished, 1 when one failed, 75 when they were stopped.
+    The exit code is 0 when all runs have finished, 1 when one failed, 75 when they were stopped;
+    with --once it is also 0 while they are executed.
 
     \b
     Examples:
@@ -60,13 +61,17 @@ def watch(
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)
+            if not is_driven:
+                view.without_driver()
             if once or not is_driven:
                 break
             time.sleep(_POLL_S)
     if once:
         stdout().print(view.view())
+    else:
+        print_text(view.totals())
+    if is_driven:
         return
-    print_text(view.totals())
     kinds = [getattr(opened.end_of(plan["run_id"]), "kind", None) for plan in plans]
     decided = opened.decided()
     if None in kinds or (opened.search() is not None and not (decided and decided.is_all)):

@@ -40,15 +40,17 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     """
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
-    fresh = folder / f"{LOCK}.new"
-    descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
+    descriptor = None
+    try:  # from here on: Ctrl-C may come before the lock is made
+        fresh = folder / f"{LOCK}.new"
+        descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         fresh.rename(folder / LOCK)  # other processes must not find it before it is locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _remove_abandoned(prefix: str) -> None:

@@ -37,13 +37,13 @@ def dry_batch(
     plans: Sequence[RunPlan], document: Document | None, batches: bool = True
 ) -> Iterator[Callable[[], None]]:
     """Start a process that passes one batch through the network of each plan; without `batches`, it
-    only imports each network.
+    only imports each network. Scripts have none.
 
     The process imports torch and the user's modules, which takes seconds. Yields a function that
     waits for the process and raises SpecError with all mistakes, each with file and line if the
     document has them.
     """
-    plans = distinct(plans)
+    plans = distinct([plan for plan in plans if plan.spec.script is None])
     if not plans:
         yield lambda: None
         return

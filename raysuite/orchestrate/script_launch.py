@@ -143,7 +143,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
         outputs = [output_file(scratch, rank) for rank in range(plan.workers)]
         with kept_outputs(outputs) as (kept, stream), held_port() as port:
             process = guard.start(
-                [*launcher(plan.workers, port), "-m", _MODULE, *script.words(names)],
+                [*launcher(plan.workers, port, scratch), "-m", _MODULE, *script.words(names)],
                 scratch,
                 stream,
                 variables(plan, results, scratch, names),
@@ -309,8 +309,16 @@ def _failure(ended: Ended) -> tuple[int, str]:
     rank = min(own, key=lambda each: moments[each])
     where = f" on {logs[rank].begin.get('host', 'a lost node')}" if len(hosts) > 1 else ""
     if rank in errors:
-        return rank, f"rank {rank}{where}: {errors[rank]}"
+        said = _last_line(ended.outputs[rank]) if errors[rank].startswith("SystemExit") else ""
+        more = f"; its last output: {said}" if said and said not in errors[rank] else ""
+        return rank, f"rank {rank}{where}: {errors[rank]}{more}"
     return rank, f"rank {rank}{where} ended with {_exit(ended.died[rank][0])}"
+
+
+def _last_line(output: bytes | bytearray) -> str:
+    """The last line that is not empty, or ""."""
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _exit(code: int) -> str:

@@ -116,14 +116,16 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
         "plans": [[n, request.plans[n].model_dump(mode="json")] for n in pending if request.plans],
     }
     return [
-        *launcher(request.workers, port),
+        *launcher(request.workers, port, file.parent),
         *("-m", "raysuite.gate", str(file), json.dumps(content)),
     ]
 
 
-def launcher(workers: int, port: int) -> list[str]:
-    """The words of torchrun on this host, without the program that it starts."""
+def launcher(workers: int, port: int, folder: Path) -> list[str]:
+    """The words of torchrun on this host, without the program that it starts. It writes its own
+    files into `folder`; by default it would leave a new folder in /tmp."""
     words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
+    words += ["--log-dir", str(folder / "torchrun")]
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port)]
 
 

@@ -13,8 +13,8 @@ from raysuite.spec.experiment import ExperimentSpec
 
 
 def unknown_model(spec: ExperimentSpec) -> list[Mistake]:
-    """Import the spec's network in this process; return a Mistake if that fails."""
-    message = import_error(models.check, spec.model.name)
+    """Import the spec's network, if it has one, in this process; return a Mistake if that fails."""
+    message = "" if spec.script else import_error(models.check, spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 

@@ -344,6 +344,18 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
     return document
 
 
+def of_network(document: Document) -> Document:
+    """The document. Raises SpecError if it describes a training script instead of a network."""
+    if document.data.get("script") is None:
+        return document
+    message = (
+        "a training script was given, and this command needs model and data; a script is for "
+        "`raysuite run`, `plan` and `scale`"
+    )
+    file, line = document.place(("script",))
+    raise SpecError([Mistake(message, key="script", file=file, line=line)])
+
+
 def override(document: Document, overrides: Sequence[str]) -> None:
     """Apply `key=value` overrides. Raises SpecError with a mistake for each argument of another
     form."""

@@ -125,7 +125,7 @@ class ScriptOptions(Options):
     """Further arguments, which a matrix can vary, appended as `--KEY VALUE`; true gives only
     `--KEY`, null and false omit it."""
     environment: dict[str, Any] = Field(default_factory=dict)
-    """Environment variables of the script's processes."""
+    """Environment variables of the script's processes; null leaves a variable as it is."""
     samples_per_step: int | str | None = None
     """Samples of an optimiser step over all workers, or an expression such as `32 * workers`;
     default: counted in the batches that the script takes from its DataLoader."""
@@ -140,7 +140,16 @@ class ScriptOptions(Options):
         """Split a single text such as `train.py --batch 32` as a shell would."""
         import shlex
 
-        return tuple(shlex.split(value)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        words = shlex.split(value)
+        for word in words:
+            if word.count("{") != word.count("}"):
+                raise ValueError(
+                    f"got {value!r}, which a shell would split at {word!r}; quote a placeholder "
+                    "with spaces, as in --batch '{64 // workers}'"
+                )
+        return tuple(words)
 
     @field_validator("command")
     @classmethod
@@ -150,6 +159,14 @@ class ScriptOptions(Options):
         if command[0].startswith("-") and command[0] != "-m":
             raise ValueError(f"got {command[0]!r}; the first word should be a Python script, or -m")
         return command
+
+    @field_validator("environment")
+    @classmethod
+    def _names_variables(cls, environment: dict[str, Any]) -> dict[str, Any]:
+        for name in environment:
+            if not name or "=" in name:
+                raise ValueError(f"got {name!r}; the name of a variable is not empty and has no =")
+        return environment
 
     def words(self, names: Mapping[str, int]) -> list[str]:
         """The command line of one run. Raises ValueError for a wrong placeholder."""
@@ -163,7 +180,11 @@ class ScriptOptions(Options):
 
     def variables(self, names: Mapping[str, int]) -> dict[str, str]:
         """The environment that the run sets. Raises ValueError for a wrong placeholder."""
-        return {key: fill(str(value), names) for key, value in self.environment.items()}
+        return {
+            key: fill(str(value), names)
+            for key, value in self.environment.items()
+            if value is not None
+        }
 
     def samples(self, names: Mapping[str, int]) -> int | None:
         """`samples_per_step` as a number. Raises ValueError for anything else."""

@@ -23,8 +23,8 @@ from raysuite.track.inputs import dataset_digest, dataset_name
 from raysuite.track.results_folder import digest, experiment_name, locked
 from raysuite.track.store import (
     Store,
+    prepare_store,
     quiet,
-    refuse_unwritable,
     tracking_address,
     without_password,
 )
@@ -195,7 +195,7 @@ def register(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MODEL
         try:
-            refuse_unwritable(uri)
+            prepare_store(uri)
             with quiet(), locked(results.folder), _default_store(uri):
                 store = Store(uri, experiment or experiment_name(results))
                 upload = Upload(results, store)

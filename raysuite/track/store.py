@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import tempfile
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,16 +62,38 @@ def _sqlite_file(uri: str) -> Path | None:
     return Path(database).absolute() if database else None
 
 
-def refuse_unwritable(uri: str) -> None:
-    """Raise OSError if an SQLite store or its folder cannot be written: MLflow would otherwise try
-    to migrate the store's tables for minutes."""
+def prepare_store(uri: str) -> None:
+    """Make the database of an SQLite store, if there is none.
+
+    It appears with all its tables: MLflow makes them one by one, and cannot use the database of a
+    process that ended before the last one. Raises OSError if the store or its folder cannot be
+    written: MLflow would otherwise try to migrate the store's tables for minutes.
+    """
     file = _sqlite_file(uri)
-    if file is not None:
-        with tempfile.TemporaryFile(dir=file.parent):  # a test write: modes do not restrict root
+    if file is None:
+        return
+    with tempfile.TemporaryFile(dir=file.parent):  # a test write: modes do not restrict root
+        pass
+    if file.exists():
+        with file.open("r+b"):
             pass
-        if file.exists():
-            with file.open("r+b"):
-                pass
+        return
+    with quiet():
+        from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        engine = SqlAlchemyStore("sqlite://", DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH).engine
+        connection: Any = engine.raw_connection().driver_connection
+        content = connection.serialize()
+        engine.dispose()
+    part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.write_bytes(content)
+        # does nothing if another process was faster, or on a file system without links
+        with suppress(OSError):
+            os.link(part, file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def without_password(uri: str) -> str:

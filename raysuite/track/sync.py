@@ -10,7 +10,7 @@ from raysuite.errors import RaysuiteError
 from raysuite.records import Results
 from raysuite.track.credentials import FOLDER_VARIABLE, read_told
 from raysuite.track.results_folder import experiment_name, locked
-from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
+from raysuite.track.store import Store, prepare_store, quiet, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
 # A cluster is up before its MLflow server answers, so the first process that uses it waits.
@@ -101,7 +101,7 @@ def sync(
     shown = without_password(uri)
     written, unchanged, page = 0, 0, ""
     try:
-        refuse_unwritable(uri)
+        prepare_store(uri)
         with quiet(), locked(results.folder):
             upload = Upload(results, Store(uri, name))
             upload.parent()
@@ -130,7 +130,7 @@ def prepare(tracking_uri: str | None = None) -> None:
             from mlflow import MlflowClient
 
             address = tracking_address(tracking_uri)
-            refuse_unwritable(address)
+            prepare_store(address)
             wait_while_starting(address)
             MlflowClient(address).search_experiments(max_results=1)
     except Exception:  # `sync` reports it

@@ -45,6 +45,7 @@ from raysuite.records.ends import RunEnd, is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.names import unnamed_differences
 from raysuite.spec import Document, read_document
+from raysuite.spec.document import of_network
 from raysuite.train import trial_batch
 from raysuite.train.batch_search import search_batch
 from raysuite.train.checkpoint import (
@@ -162,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.retry_failed and not given.resume:
             raise UserError("--retry-failed needs --resume")
-        document = read_document(given.spec, given.overrides, given.scale)
+        document = of_network(read_document(given.spec, given.overrides, given.scale))
         plans = make_plans(document)
         size = world_from_environment("cpu").size
         ours = [plan for plan in plans if plan.workers == size]

@@ -282,7 +282,11 @@ def test_a_script_that_goes_wrong_ends_clearly(problem: str, tmp_path: Path) -> 
     assert not left(str(script))
 
 
-def test_floods_ignored_signals_and_own_processes_leave_nothing_behind(tmp_path: Path) -> None:
+def test_floods_ignored_signals_and_own_processes_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     marker = f"orphan-{os.getpid()}"
     script = tmp_path / "train.py"
     script.write_text(
@@ -300,6 +304,7 @@ def test_floods_ignored_signals_and_own_processes_leave_nothing_behind(tmp_path:
     assert len(output) <= 64 * 1024
     assert output.endswith("the end\n")
     assert not left(marker)
+    assert not [*temporary.iterdir()], "torch's launcher makes a folder"
 
 
 @pytest.mark.thorough

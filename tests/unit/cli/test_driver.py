@@ -277,6 +277,15 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
     assert done.stdout == f"{tmp_path}\n"
 
 
+def test_a_closed_pipe_ends_the_command_with_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysuite.cli.driver.first_line", Broken(BrokenPipeError(32, "pipe"), 0))
+    done = resumed(tmp_path, monkeypatch, {}, "--no-mlflow", "--json")
+    assert done.exit_code == 1
+    assert f"resume with: raysuite run --resume-from {tmp_path}" in done.stderr
+
+
 @pytest.mark.parametrize("missing", [[], [2]])
 def test_a_sweep_is_resumed_on_ray_only_where_a_trial_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[int]

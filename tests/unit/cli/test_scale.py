@@ -75,3 +75,18 @@ def test_an_option_is_that_key_of_the_spec_alone(words: str) -> None:
     (plan,) = planned("--workers", "4", "--repeats", "1", *words.split())
     assert values(plan) == {**DEFAULTS, key: value}
     assert plan["workers"] == 4
+
+
+def test_a_mistake_of_a_script_is_reported_without_a_network_that_it_does_not_have() -> None:
+    done = CliRunner().invoke(app, ["scale", "--dry-run", "--", "my train.py", "{64 // wrkers}"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: 1 mistake\n"), done.stderr
+    assert "wrkers" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--deep"], ["--deep", "--gpus", "4"]])
+def test_the_spec_of_a_script_is_planned_without_a_network(words: list[str]) -> None:
+    Path("spec.yaml").write_text("name: own\nscript: {command: ['my train.py']}\n")
+    done = CliRunner().invoke(app, ["plan", "spec.yaml", *words])
+    assert done.exit_code == 0, done.output
+    assert "my train.py · 1 worker" in done.stdout

@@ -40,6 +40,18 @@ def test_without_a_driver_it_ends_with_what_became_of_the_runs(
     assert str(results.folder) in seen.stdout
 
 
+@pytest.mark.parametrize("words", [[], ["--once"]])
+def test_a_run_whose_driver_died_is_shown_as_stopped(words: list[str], tmp_path: Path) -> None:
+    results = write_results(tmp_path / "1", SPEC, missing=(0, 1))
+    run_id = results.plans()[0]["run_id"]
+    _begin(results, run_id)
+    for file in results.journal_file(run_id).parent.iterdir():
+        os.utime(file, (time.time() - 600,) * 2)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder), *words])
+    assert seen.exit_code == os.EX_TEMPFAIL, seen.output
+    assert [line.strip() for line in seen.stdout.splitlines()[1:]] == ["1 stopped · 1 to go"]
+
+
 def test_once_shows_a_run_of_another_host(tmp_path: Path) -> None:
     results = write_results(tmp_path / "1", SPEC, missing=(0, 1))
     plan = results.plans()[0]

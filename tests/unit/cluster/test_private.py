@@ -47,6 +47,24 @@ def test_a_folder_is_closed_whatever_the_umask_and_goes_with_the_context(scratch
     assert list(scratch.iterdir()) == []
 
 
+def test_a_folder_is_removed_if_ctrl_c_comes_before_its_lock(scratch: Path) -> None:
+    make = os.open
+
+    def interrupted(path: Path, *given: int, **named: int) -> int:
+        made = make(path, *given, **named)
+        if str(path).endswith(".new"):
+            raise KeyboardInterrupt
+        return made
+
+    with (
+        patch.object(os, "open", interrupted),
+        pytest.raises(KeyboardInterrupt),
+        private.temporary_folder("rs-"),
+    ):
+        pass
+    assert [*scratch.iterdir()] == []
+
+
 def test_a_folder_that_another_removed_ends_no_program(scratch: Path) -> None:
     with private.temporary_folder("rs-") as folder:
         shutil.rmtree(folder)

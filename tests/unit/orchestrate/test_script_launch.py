@@ -9,7 +9,7 @@ import pytest
 
 from raysuite.orchestrate.script_launch import Ended, variables, write_end
 from raysuite.plan import make_plans
-from raysuite.records import EpochFinished, Journal, Results, RunStarted, ScriptMeasured
+from raysuite.records import EpochFinished, Journal, Results, RunFailed, RunStarted, ScriptMeasured
 from raysuite.records.script_records import RankLog
 from raysuite.spec.document import Document
 
@@ -89,3 +89,33 @@ def test_a_rank_has_as_many_threads_as_cores_unless_the_shell_sets_them(
     }
     [plan] = make_plans(Document(data, "test"), gpus=0)
     assert variables(plan, Results(tmp_path), tmp_path, {})["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("error", "output", "message"),
+    [
+        (
+            "SystemExit: 2",
+            b"usage: x\nx: error: no --lr\n\n",
+            "; its last output: x: error: no --lr",
+        ),
+        ("SystemExit: 2", b"", ""),
+        ("SystemExit: no data", b"no data\n", ""),
+        ("ValueError: a", b"b\n", ""),
+    ],
+)
+def test_a_script_that_exits_fails_with_its_last_line(
+    error: str, output: bytes, message: str, tmp_path: Path
+) -> None:
+    (script := tmp_path / "train.py").touch()
+    data = {
+        "name": "own",
+        "script": {"command": [str(script)]},
+        "resources": {"workers": 1, "device": "cpu"},
+    }
+    [plan] = make_plans(Document(data, "test"), gpus=0)
+    results = Results.create(tmp_path / "results")
+    write_end(plan, results, Ended([RankLog(end={"error": error})], [output, b""], code=1))
+    [failed] = results.records(plan.run_id)
+    assert isinstance(failed, RunFailed)
+    assert failed.message == f"rank 0: {error}{message}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_arguments_of_a_matrix_follow_the_command() -> None:
     script = ScriptOptions(
         command="train.py --lr '{0.1 * workers}'",
         arguments={"batch": "{64 // workers}", "amp": True, "none": None, "off": False, "seed": 0},
-        environment={"N": "{nodes}"},
+        environment={"N": "{nodes}", "OFF": None, "EMPTY": ""},
         samples_per_step="16 * workers",
     )
     assert script.words(NAMES) == [
@@ -58,7 +59,7 @@ def test_arguments_of_a_matrix_follow_the_command() -> None:
         "--seed",
         "0",
     ]
-    assert script.variables(NAMES) == {"N": "2"}
+    assert script.variables(NAMES) == {"N": "2", "EMPTY": ""}
     assert script.samples(NAMES) == 64
 
 
@@ -88,6 +89,20 @@ def test_runs_of_a_script_are_planned_in_interleaved_rounds(tmp_path: Path) -> N
     assert [RunPlan.model_validate(plan.model_dump(mode="json")) for plan in made] == made
 
 
+def test_the_guides_spec_is_planned_as_the_guide_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    guide = Path(__file__).parents[3] / "docs" / "how-to" / "own-script.md"
+    (spec,) = re.findall(r"```yaml\n(.*?)```", guide.read_text("utf-8"), re.DOTALL)
+    scripts = {plan.workers: plan.spec.script for plan in plans(spec)}
+    words = {
+        workers: each and each.words({"workers": workers}) for workers, each in scripts.items()
+    }
+    assert words == {1: ["train.py", "--batch", "64"], 2: ["train.py", "--batch", "32"]}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -99,6 +114,9 @@ def test_runs_of_a_script_are_planned_in_interleaved_rounds(tmp_path: Path) -> N
         "script: {command: [FILE]}\nmodel: resnet20",
         "script: {command: [FILE]}\nstrategy: ddp",
         "script: {command: [FILE], comand: 1}",
+        "script: {command: [FILE], environment: {'A=': 1}}",
+        "script: {command: [FILE], environment: {'': 1}}",
+        "script: {command: 'FILE --batch {64 // workers}'}",
     ],
 )
 def test_mistakes_in_a_script_are_those_of_a_spec(wrong: str, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
 from sqlalchemy import create_engine
 
+from raysuite.files import sqlite_uri
 from raysuite.records import Results
-from raysuite.track import sync
+from raysuite.track import prepare, sync
 from raysuite.track.entries import Point
 from raysuite.track.loader_run import log_loaders
 from raysuite.track.model_registry import Network, register
@@ -23,7 +24,7 @@ from raysuite.track.store import (
     Store,
     _artifacts,
     artifacts_folder,
-    refuse_unwritable,
+    prepare_store,
     tracking_address,
 )
 from tests.fake_loading import fake_bench
@@ -77,7 +78,7 @@ def test_a_store_is_in_the_working_folder_whatever_its_name(
     uri = tracking_address()
     with create_engine(uri).begin() as opened:
         opened.exec_driver_sql("create table t (x)")
-    refuse_unwritable(uri)
+    prepare_store(uri)
     assert [path.name for path in folder.iterdir()] == ["mlflow.db"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert artifacts_folder(uri) == folder / "mlartifacts"
@@ -89,7 +90,25 @@ def test_a_store_is_in_the_working_folder_whatever_its_name(
 @pytest.mark.parametrize("uri", ["postgresql://me@host/mlflow", "http://host:5000", "file:///a"])
 def test_a_store_that_is_no_file_of_sqlite_chooses_its_own_place_of_artifacts(uri: str) -> None:
     assert _artifacts(uri, "x") is None
-    refuse_unwritable(uri)
+    prepare_store(uri)
+
+
+def test_a_database_whose_making_was_interrupted_is_made_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    uri = sqlite_uri(tmp_path / "mlflow.db")
+    with monkeypatch.context() as patched:
+        patched.setattr("mlflow.store.db.utils._upgrade_db", ended)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(uri)
+    assert [*tmp_path.iterdir()] == []
+    prepare(uri)
+    assert [each.name for each in tmp_path.iterdir()] == ["mlflow.db"]
+    prepare_store(uri)
+    assert [each.name for each in Store(uri, "x").client.search_experiments()] == ["x", "Default"]
 
 
 class Picky(MlflowClient):

@@ -65,6 +65,15 @@ def losses(folder: Path) -> list[float]:
     return [x for record in records if isinstance(record, EpochFinished) for x in record.losses]
 
 
+def test_the_spec_of_a_script_is_refused_before_there_are_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "own.yaml").write_text("name: own\nscript: {command: own.yaml}\n")
+    assert main([str(file), "--results", str(tmp_path / "results")]) == 2
+    assert "a training script was given" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [file]
+
+
 @pytest.mark.integration
 @pytest.mark.thorough
 def test_a_rank_more_changes_no_loss(
