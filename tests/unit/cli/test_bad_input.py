@@ -67,6 +67,17 @@ GIVEN = {
     "bench loaders digits --out /proc/nowhere": "be written to",
     "bench loaders mnist --path /nowhere": "/nowhere",
     "bench batch EXPERIMENTS/quickstart.yaml training.global_batch=auto": "accumulate: auto",
+    **dict.fromkeys(
+        (
+            "bench loaders script.yaml",
+            "bench batch script.yaml",
+            "simulate script.yaml --per-second 9",
+            "recommend script.yaml",
+            "predict script.yaml",
+            "data check script.yaml",
+        ),
+        "script.yaml:2: script: a training script was given",
+    ),
     "verify --strategy dpd": "'ddp'",
     "verify --strategy '{name: ddp, buckets: 1}'": "unknown key",
     "verify --strategy '{name: ddp'": "not valid YAML",
@@ -76,6 +87,16 @@ GIVEN = {
     "verify --precision fp8": "fp32, bf16, fp16",
     "verify --clip-norm -1": "greater than 0",
     "verify --strategy '{name: deepspeed, zero_stage: 0, offload: optimizer}'": "zero_stage 1",
+    **{
+        f"{verb} {words} --address http://10.0.0.1:8265": f"job submit -- raysuite {verb} ..."
+        for verb, words in {
+            "scale": "",
+            "bench batch": "x.yaml",
+            "data make": "mnist",
+            "cluster check": "",
+        }.items()
+    },
+    "cluster up --nodes 2": "this machine",
     "cluster up --name ../x": "cannot be called",
     "cluster up --site nowhere": "'nowhere'",
     "cluster status --env": "no cluster",
@@ -111,7 +132,8 @@ GIVEN = {
     "data make EXPERIMENTS/ddlbench.yaml --images 9": "its synthetic data",
     "data make EXPERIMENTS/ddlbench.yaml --scale huge": "valid: laptop",
 }
-"""A line, and words of its message. In the working folder are results, a file and a folder."""
+"""A line, and words of its message. In the working folder are results, a file, a folder and
+the spec of a training script."""
 
 
 @pytest.mark.parametrize(("line", "said"), GIVEN.items(), ids=GIVEN)
@@ -130,6 +152,7 @@ def test_bad_input_exits_with_2_names_it_and_writes_nothing(
     for name in ("file", "there.sif"):
         Path(name).touch()
     Path("folder").mkdir()
+    Path("script.yaml").write_text("name: own\nscript: {command: file}\n")
     words = shlex.split(line.replace("EXPERIMENTS", str(ROOT / "experiments")))
     if "results" in words:
         write_results(Path("results"))
