@@ -30,7 +30,6 @@ from raysuite.perf.calibration import (
     resident_before,
 )
 from raysuite.perf.costs import (
-    ddlbench_data_parallel,
     fused_bytes,
     memory_terms,
     strategy_kind,
@@ -44,6 +43,20 @@ from raysuite.records.statistics import t_quantile
 
 Guess = Callable[[Plan], float]
 """Seconds of a step."""
+
+
+def ddlbench_data_parallel(
+    sequential_s: float,
+    workers: int,
+    gradient_bytes: float,
+    fused: float,
+    latency_s: float,
+    rate: float,
+) -> float:
+    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce that is
+    hidden by computation except for its last fused buffer. `rate` in bytes per second."""
+    hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
+    return sequential_s / workers + 2 * (workers - 1) * hop
 
 
 def cells(folders: Sequence[str], most_other_cores: float) -> dict[str, list[Observed]]:

@@ -184,21 +184,7 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# Published formulas, unchanged. Calibrated models must be better than the first one.
-
-
-def ddlbench_data_parallel(
-    sequential_s: float,
-    workers: int,
-    gradient_bytes: float,
-    fused: float,
-    latency_s: float,
-    rate: float,
-) -> float:
-    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce that is
-    hidden by computation except for its last fused buffer. `rate` in bytes per second."""
-    hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
-    return sequential_s / workers + 2 * (workers - 1) * hop
+# Published formulas, unchanged.
 
 
 def expected_run_seconds(

@@ -23,7 +23,6 @@ from raysuite.perf.calibration import (
 )
 from raysuite.perf.costs import (
     best_checkpoint_interval,
-    ddlbench_data_parallel,
     expected_run_seconds,
     strategy_kind,
     work_name,
@@ -203,7 +202,10 @@ def test_too_few_runs_are_refused() -> None:
         calibrate([measured(plans(SEEN)[0])], [])
 
 
-def test_the_published_formula() -> None:
+def test_the_published_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    from prediction import ddlbench_data_parallel
+
     # W = 4, one buffer of 8 MB at 1 GB/s: 2 * 3 * (1 ms + 2 ms) beside a quarter of the work
     assert ddlbench_data_parallel(1.0, 4, 8e6, 64e6, 1e-3, 1e9) == pytest.approx(0.25 + 0.018)
     assert ddlbench_data_parallel(1.0, 1, 8e6, 64e6, 1e-3, 1e9) == 1.0
