@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
-from pydantic import ValidationError
-
 from raysuite.records.derive import RunFigures, results_figures
 from raysuite.records.journal import Results
-from raysuite.records.names import Plan, variant_key
+from raysuite.records.names import current_spec, variant_key
 from raysuite.records.rows import make_rows
 from raysuite.records.statistics import LEVEL, Ratio, Stat, ratio_of_means, summarize
 
@@ -94,15 +91,9 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """A key of the variant without the experiment's name. Newer options get today's defaults in
-    specs of earlier versions, so that versions can be compared."""
-    from raysuite.spec import ExperimentSpec  # imported here, as it imports records
-
-    plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}
-    # options of an earlier version may have been removed
-    with contextlib.suppress(ValidationError):
-        plan["spec"] = ExperimentSpec.model_validate(plan["spec"]).model_dump(mode="json")
-    return variant_key(plan)
+    """A key of the variant without the experiment's name."""
+    spec = current_spec({**run.plan["spec"], "name": "x", "description": ""})
+    return variant_key({**run.plan, "spec": spec})
 
 
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:

@@ -5,11 +5,14 @@ A plan is the plain data of a `raysuite.plan.RunPlan`, as `Results.plans` reads 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
+
+from pydantic import ValidationError
 
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
@@ -101,6 +104,16 @@ def variant_key(plan: Plan) -> str:
     `track`, and the device."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
+
+
+def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    """The spec of an earlier version with today's defaults for newer options, and without removed
+    ones, so that versions can be compared; unchanged if a removed option was used."""
+    from raysuite.spec.experiment import ExperimentSpec
+
+    with contextlib.suppress(ValidationError):
+        return ExperimentSpec.model_validate(spec).model_dump(mode="json")
+    return spec
 
 
 def series_key(plan: Plan, found: str | None = None) -> str:

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_means, results_figures
 from raysuite.records.metrics import Unit, metrics_of
-from raysuite.records.names import dotted, work_key
+from raysuite.records.names import current_spec, dotted, work_key
 from raysuite.records.run_costs import PROJECTED_EPOCHS
 from raysuite.records.sweep import best
 from raysuite.report import text
@@ -214,6 +214,7 @@ def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 
 def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    spec = current_spec(spec)
     return dict(dotted({key: value for key, value in spec.items() if key not in left_out}))
 
 

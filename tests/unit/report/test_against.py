@@ -234,6 +234,17 @@ def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):
     assert [each.side for each in found.unmatched].count("ours") == 10
 
 
+def test_options_that_an_earlier_version_had_are_no_difference(tmp_path):
+    row = next(row for row in rows_of(tmp_path) if row.strategy == "horovod")
+    run = row.runs[0]
+    strategy = {**run.plan["spec"]["strategy"], "adasum": False, "backward_passes_per_step": None}
+    spec = {**run.plan["spec"], "strategy": strategy}
+    earlier = replace(row, runs=(replace(run, plan={**run.plan, "spec": spec}),))
+    comparison = against_study([row], [earlier], "earlier")
+    assert comparison.lines
+    assert not [note for each in comparison.lines for note in each.notes]
+
+
 def test_of_several_variants_the_one_with_most_options_in_common_matches(tmp_path):
     one = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[2]")
     two, other = (
