@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raysuite import __version__
 from raysuite.report.page import _rounded
 
 RECORDED = Path(__file__).parent / "golden" / "recorded"
@@ -21,9 +22,11 @@ RECORDED = Path(__file__).parent / "golden" / "recorded"
 
 def check(name: str, found: Mapping[str, Any], folder: Path) -> None:
     """`found` is what was recorded by that name: title -> an output of any kind. Numbers have six
-    digits, and `folder`, in which outputs name files, is left out."""
+    digits; `folder`, in which outputs name files, and raysuite's version are left out."""
     texts = {
-        title: json.dumps(_rounded(each), ensure_ascii=False, indent=1).replace(str(folder), "")
+        title: json.dumps(_rounded(each), ensure_ascii=False, indent=1)
+        .replace(str(folder), "")
+        .replace(f"raysuite {__version__}", "raysuite")
         for title, each in found.items()
     }
     digests = {
