@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from raysuite.data.node_share import found_once
@@ -55,6 +55,27 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         ) from error
     if not (folder / _MANIFEST).is_file():
         raise DataError(f"{folder} exists but is not a complete data set; delete it")
+
+
+def converted(
+    cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
+) -> Path:
+    """The folder that `write(folder)` makes from `sources`, named by a digest of their content.
+
+    Raises DataError as `publish` and `verify` do.
+    """
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    folder = cache / "data" / f"{name}-{digest.hexdigest()[:16]}"
+
+    def write_files(target: Path) -> None:
+        (target / "files").mkdir()
+        write(target / "files")
+
+    publish(folder, write_files)
+    verify(folder, ("files",))
+    return folder / "files"
 
 
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import shutil
 import struct
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target
 from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
@@ -141,21 +140,13 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _unpacked(files: Files, cache: Path) -> Path:
-    """The folder of the unpacked files below `cache`, named by a digest of the packed ones."""
-    digest = hashlib.sha256()
-    for path in (path for split in SPLITS for path in files[split]):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    folder = cache / "data" / f"idx-{digest.hexdigest()[:16]}"
-
-    def write(target: Path) -> None:
-        (target / "files").mkdir()
+    def write(folder: Path) -> None:
         for split, names in IDX_FILES.items():
             for path, name, dimensions in zip(files[split], names, (3, 1), strict=True):
-                unpack(path, dimensions, target / "files" / name)
+                unpack(path, dimensions, folder / name)
 
-    publish(folder, write)
-    verify(folder, ("files",))
-    return folder / "files"
+    sources = (path for split in SPLITS for path in files[split])
+    return converted(cache, "idx", sources, write)
 
 
 class Source(base.Source):
