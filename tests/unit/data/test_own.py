@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from raysuite.data import prepare
+from raysuite.data import formats, prepare
 from raysuite.data.formats import Source, open_source
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
