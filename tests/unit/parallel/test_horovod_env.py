@@ -110,10 +110,10 @@ def test_starts_that_crash_horovod_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_horovod_starts_with_the_options_and_a_timeline_for_a_profile_only(
+def test_horovod_starts_with_its_options_and_a_timeline_for_a_profile_only(
     profiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options take precedence over the environment, which is restored."""
+    """Options, also defaults, take precedence over the environment, which is restored."""
     names = ("HOROVOD_TIMELINE", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
     seen: list[list[str | None]] = []
     hvd = SimpleNamespace(
@@ -129,7 +129,7 @@ def test_horovod_starts_with_the_options_and_a_timeline_for_a_profile_only(
     strategy = make_strategy(HorovodOptions(fusion_threshold_mb=1), profiled)
     strategy.start(World(0, 1, 0, torch.device("cpu")))
     strategy.stop()
-    assert seen == [["DYNAMIC" if profiled else None, "1048576", "8"]]
+    assert seen == [["DYNAMIC" if profiled else None, "1048576", None]]
     assert [*map(os.environ.get, names)] == [None, "7", "8"]
 
 
