@@ -275,7 +275,10 @@ class Horovod(BaseStrategy):
         self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
         timeline = TIMELINE if self._timeline else {}
-        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
+        os.environ.update({**timeline, **self._variables_before})
+        for name in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"):
+            os.environ.pop(name, None)  # the options apply, as recorded, also Horovod's defaults
+        os.environ.update(_tuning(self.options))
         hvd.init()
         self._joined = True
 

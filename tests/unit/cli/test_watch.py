@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cluster.suites import LOCK
+from raysuite.cluster import suites
+from raysuite.cluster.suites import LOCK, has_driver
 from raysuite.records import Results, RunFailed
 from raysuite.records.live import LivePosition, live_file
 from tests.fake_results import run_records, write_results
@@ -81,6 +82,24 @@ def test_without_a_driver_it_waits_while_a_run_writes(
     monkeypatch.setattr(time, "sleep", sleep)
     seen = CliRunner().invoke(app, ["watch", str(results.folder)])
     assert (seen.exit_code, len(slept)) == (os.EX_TEMPFAIL, 3)
+
+
+def test_what_the_driver_writes_until_its_end_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends just before `watch` looks for it."""
+    results = write_results(tmp_path / "1", SPEC)
+    journal = results.journal_file(results.plans()[1]["run_id"])
+    *before, end = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(before))
+
+    def ends(folder: Path) -> bool:
+        journal.write_text("".join([*before, end]))
+        return has_driver(folder)
+
+    monkeypatch.setattr(suites, "has_driver", ends)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder)])
+    assert (seen.exit_code, seen.stdout.splitlines()[-1]) == (0, "2 finished")
 
 
 def _begin(results: Results, run_id: str) -> None:

@@ -246,3 +246,9 @@ def test_one_finds_for_all_that_wait_and_later_ones_look_anew(root):
     assert [path.name for path in root.iterdir()] == ["name.found"]
     share().close()
     assert list(root.iterdir()) == []
+
+
+def test_a_result_from_before_a_reboot_is_not_used(root):
+    root.mkdir()
+    (root / "name.found").write_text(f"{time.monotonic() + 1e6} before")
+    assert found_once("name", lambda: "after") == "after"

@@ -132,17 +132,19 @@ def first_image(folder: Path) -> Path:
 
 
 def test_unreadable_images_are_named(folder: Path) -> None:
-    paths = sorted(folder.glob("train/*/*.jpg"))[:4]
+    paths = sorted(folder.glob("train/*/*.jpg"))[:5]
     paths[0].write_text("not a picture")
     paths[1].write_bytes(paths[1].read_bytes()[:-30])
     paths[2].write_bytes(b"")
     whole = picture("PNG")
     paths[3].write_bytes(whole[:90] + bytes([whole[90] ^ 1]) + whole[91:])
+    paths[4].unlink()
+    paths[4].symlink_to("gone")
     report = check(detect(folder))
     assert {finding.place for finding in errors(report)} == set(map(str, paths))
-    assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 4)
+    assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 5)
     assert {finding.kind for finding in errors(report)} == {"image"}
-    assert len(errors(check(detect(folder), decode=False))) == 4
+    assert len(errors(check(detect(folder), decode=False))) == 5
 
 
 def test_classes_without_images_and_on_one_side_only(folder: Path) -> None:

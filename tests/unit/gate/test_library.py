@@ -19,7 +19,7 @@ from torch import nn
 
 import raysuite
 from raysuite.errors import GateError, UserError
-from raysuite.gate import Checked, check
+from raysuite.gate import Checked, check, library
 from raysuite.gate.library import _compare_ranks, _Ranks
 from raysuite.measure.script_steps import digest
 from tests.ranks import ranks
@@ -222,6 +222,28 @@ def test_shards_that_are_dtensors_are_gathered_for_the_reference_and_not_held_ag
         GateError, match=r"^0\.weight of rank 0 .* reference after step 0: .* is 1;"
     ):
         checked(2.0)
+
+
+@pytest.mark.usefixtures("alone")
+def test_parameters_beside_shards_are_compared_after_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    class Standing(_Ranks):
+        """Rank 0 of two, of which the other trains for one step only."""
+
+        first: object = None
+
+        def gathered(self, own: object) -> list[object]:
+            self.first = self.first or own
+            return [own, self.first]
+
+    monkeypatch.setattr(library, "_Ranks", Standing)
+    model = network()
+    fully_shard(model[0], mesh=dist.init_device_mesh("cpu", (1,)))
+    with pytest.raises(GateError, match=r"^2\.weight of rank 1 .* rank 0 after step 1:"):
+        check(stepper(model), model)
 
 
 @pytest.mark.usefixtures("alone")

@@ -213,7 +213,9 @@ class TestHorovodsTimeline:
         {"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 7, "pid": 1},
         {"ph": "E", "ts": 9, "pid": 1},
         {"ph": "E", "ts": 10, "pid": 1, "args": {"dtype": "float32"}},
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 11, "pid": 1},
         {"ph": "E", "ts": 12, "pid": 2},
+        {"ph": "E", "ts": 15, "pid": 1},
         {"ph": "B", "name": "ALLREDUCE", "ts": 20, "pid": 1},
     )
 

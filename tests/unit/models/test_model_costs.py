@@ -154,14 +154,20 @@ def test_images_that_do_not_fit() -> None:
         cost(model, small(3, 8))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11", "mobilenet_v2", "resnet20", "gpt"])
-def test_layers_add_up_to_their_network(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in ("resnet18", "vgg11", "mobilenet_v2", "resnet20")),
+        *(("gpt", {"tied": tied}) for tied in (False, True)),
+    ],
+)
+def test_layers_add_up_to_their_network(name: str, options: dict[str, bool]) -> None:
     """Also what attention computes outside of all layers, and weights that two layers share."""
     facts = small()
     if name == "gpt":
         facts = DatasetFacts(1, 1, 10, channels=0, image_size=0, sequence=16)
     with torch.device("meta"):
-        model = build(ModelOptions(name=name), facts)
+        model = build(ModelOptions(name=name, options=options), facts)
     layers, whole = layer_costs(model, facts), cost(model, facts)
     assert sum(layer.parameters for layer in layers) == whole.parameters
     assert sum(layer.forward_flops for layer in layers) == whole.forward_flops

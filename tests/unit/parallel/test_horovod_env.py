@@ -110,23 +110,27 @@ def test_starts_that_crash_horovod_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_the_timeline_runs_where_a_profile_is_asked_for(
+def test_horovod_starts_with_its_options_and_a_timeline_for_a_profile_only(
     profiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str | None] = []
+    """Options, also defaults, take precedence over the environment, which is restored."""
+    names = ("HOROVOD_TIMELINE", "HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
+    seen: list[list[str | None]] = []
     hvd = SimpleNamespace(
         is_initialized=lambda: False,
-        init=lambda: seen.append(os.environ.get("HOROVOD_TIMELINE")),
+        init=lambda: seen.append([*map(os.environ.get, names)]),
         shutdown=lambda: None,
     )
     monkeypatch.setattr(horovod, "_horovod", lambda: hvd)
     monkeypatch.setattr(horovod, "join_from_torchrun", lambda rank, size: None)
     monkeypatch.delenv("HOROVOD_TIMELINE", raising=False)
-    strategy = make_strategy(HorovodOptions(), profiled)
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "7")
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "8")
+    strategy = make_strategy(HorovodOptions(fusion_threshold_mb=1), profiled)
     strategy.start(World(0, 1, 0, torch.device("cpu")))
     strategy.stop()
-    assert seen == ["DYNAMIC" if profiled else None]
-    assert "HOROVOD_TIMELINE" not in os.environ
+    assert seen == [["DYNAMIC" if profiled else None, "1048576", None]]
+    assert [*map(os.environ.get, names)] == [None, "7", "8"]
 
 
 def test_a_reduction_gathers_from_no_rank() -> None:

@@ -40,8 +40,8 @@ def candidate(
 
 
 ALL = [
-    candidate("alone", 100.0, joules=50.0),
     candidate("slow alone", 120.0),
+    candidate("alone", 100.0, joules=50.0),
     candidate("two", 60.0, workers=2, gib=3.0, joules=45.0),
     candidate("four", 54.0, workers=4, gib=None, joules=200.0),
     candidate("other batch", 56.0, workers=2, batch=128),

@@ -50,6 +50,18 @@ def test_predictions_have_their_intervals_and_no_order_of_their_own() -> None:
     ]
 
 
+def test_the_measured_memory_is_the_devices_where_the_run_has_one() -> None:
+    run = measured(plans(SEEN)[0])
+    for device, told in ((3 * 2**30, "3.00 GiB"), (None, "2.00 GiB")):
+        each = replace(run, peak_process_bytes=2 * 2**30, peak_device_bytes=device)
+        predicted = RunPredicted(
+            run_id=run.run_id, calibration="c.yaml", memory_bytes=Interval(2**30, 2**30, 2**31)
+        )
+        sheet = predictions_sheet([each], {run.run_id: predicted})
+        assert sheet is not None
+        assert dict(zip(sheet.header, sheet.cells[0], strict=True))["Memory measured"] == told
+
+
 def test_of_many_predicted_runs_the_first_are_drawn() -> None:
     run = measured(plans(SEEN)[0])
     runs = [replace(run, plan=run.plan | {"run_id": str(each)}) for each in range(MOST_LINES + 2)]
