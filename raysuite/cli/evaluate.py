@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Maximum lines of the table by class; of more classes, those with the lowest recall are shown."""
+"""Most lines of the table of classes; if there are more, the classes of lowest recall are shown."""
 _MOST_CONFUSED = 5
 
 
@@ -105,7 +105,7 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan, with the keys of `data` that `overrides` changes."""
+    """The run's plan with other `data` keys. Raises UserError if the network needs other data."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 

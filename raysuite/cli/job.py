@@ -43,7 +43,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
-    """The job server of the chosen cluster. Raises UserError if the choice is ambiguous."""
+    """The job server of the chosen cluster. Raises UserError if it is ambiguous."""
     from raysuite.cluster.forward import forwarded
     from raysuite.orchestrate.jobs import JobServer
 

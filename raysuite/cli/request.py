@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raysuite.spec import Document
 
 _UPLOADS = "working_dir_files"
-"""Ray's folder on a node with the uploads of `ray job submit --working-dir`."""
+"""Name of the folder in which Ray stores the uploads of `ray job submit --working-dir`."""
 
 
 @dataclass(frozen=True, kw_only=True)

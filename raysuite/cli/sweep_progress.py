@@ -222,7 +222,7 @@ def _in_one_line(text: str) -> Text:
 # `raysuite sweep --dry-run`: the trials that would be made.
 
 _INDEPENDENT = ("random", "grid")
-"""Search algorithms whose trials do not depend on the results of others."""
+"""Search algorithms that choose a trial without the results of other trials."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print a sweep's trials or, if these depend on results, their maximum number; `gpus` as in
+    """Print a sweep's trials or, if these depend on results, their maximum number. `gpus`: see
     `planned_trials`."""
     search = read_search(document)
     check_space(document, search)

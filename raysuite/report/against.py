@@ -323,9 +323,9 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    For the logarithms of the two ratios, the squares of the distances from the estimate to the
-    limit are added (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4).
-    None if undefined.
+    For each limit, the two ratios' distances from estimate to limit are squared and added, on a
+    logarithmic scale (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and
+    4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -484,7 +484,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
-    """The rows that a value can be compared with; if there are none, the reason."""
+    """The rows with which a value can be compared; if there are none, the reason."""
     known = [row for row in rows if row.task == CLASSIFICATION]
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)
@@ -566,7 +566,7 @@ def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
 
 
 def _but_loader(row: Row, other_form: bool) -> tuple[object, ...]:
-    """Key of a row without its loader, and with `other_form` also without its image format."""
+    """A row's options without the loader and, with `other_form`, without the image format."""
     plan = row.runs[0].plan
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "loader")}
     if other_form:

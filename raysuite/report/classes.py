@@ -15,7 +15,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
-"""Largest number of classes in a drawn matrix: larger ones are not readable."""
+"""Largest number of classes in a drawn matrix. A larger matrix is not readable."""
 MOST_ROWS = 4
 """Largest number of rows whose matrices are drawn."""
 _CELL_PX, _LEAST_PX = 18, 160

@@ -163,7 +163,7 @@ BUSY = 0.25
 """Other programs are reported if they used at least this share of all cores of the machine."""
 CROWDED = 0.1
 """Other programs are also reported if no cores were free and these programs used at least this
-share of the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
+share of the workers' cores. Throughputs were 4 % lower at smaller shares, and 17 % at larger ones
 (docs/explanation/method.md)."""
 
 
@@ -260,8 +260,8 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Sentences on samples that runs left out of their data sets, and on what the data sets lack,
-    each with the variants that it concerns."""
+    """Sentences on samples that runs left out of their data sets, and on what the data sets lack.
+    Each sentence lists the variants concerned."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]

@@ -29,7 +29,7 @@ _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Name -> name without the options that all names with the same block share."""
+    """Name -> name without those options of a block that are equal in all names with this block."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
@@ -77,8 +77,8 @@ def percent(share: float) -> str:
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
     """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` replaces a missing interval,
-    and follows the interval of a single accuracy. An interval that carries no information is
-    replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
+    and follows an interval with n = 1, as of an accuracy. An interval that carries no information
+    is replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:

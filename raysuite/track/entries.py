@@ -1,11 +1,10 @@
 """Records -> MLflow's metrics, params and tags, as plain data.
 
-All of it is derived from the Records, timestamps included: a replay gives identical rows, and
-MLflow's database keeps identical rows once.
+Everything is derived from the Records, including timestamps: a replay gives identical rows, and
+MLflow's database stores identical rows only once.
 
-Metrics of the n-th optimiser step have step n, those of the n-th epoch have step n, both counted
-from 1, and those of the whole run have step 0. Metrics of one group are adjacent in MLflow's pages,
-which group by the text before the slash.
+The step of a metric in MLflow is the number of its optimiser step or of its epoch, counted from 1,
+or 0 for metrics of the whole run. MLflow's pages group metrics by the text before the slash.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that concern many runs."""
+"""Keys of a spec that are not about a single run."""
 
 
 class Point(NamedTuple):
@@ -136,8 +135,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run. During the run, only the epochs that a complete checkpoint covers,
-    because these are repeated only if the checkpoint is lost. A checkpoint is complete once a later
+    """The epochs of a run. During the run, only the epochs before the last complete checkpoint,
+    because they are repeated only if the checkpoint is lost. A checkpoint is complete once a later
     epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
@@ -153,8 +152,7 @@ def history_of(epochs: Sequence[EpochFinished]) -> str:
 
 
 def continues(run: RunFigures, history: str) -> bool:
-    """Whether the run's first epochs are the epochs that `history`, a result of `history_of`,
-    describes."""
+    """Whether the run's first epochs are those from which `history_of` computed `history`."""
     return history_of(run.epochs[: int(history.partition(" ")[0])]) == history
 
 

@@ -111,7 +111,7 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialFigures]:
-        """The trials that count, sorted by the first goal, the best first."""
+        """The trials that finished or were stopped early, the best by the first goal first."""
         return ranked(self.trials, self.goal)
 
     @property
