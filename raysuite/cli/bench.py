@@ -70,7 +70,7 @@ def _folder(out: Path | None, name: str) -> Path:
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
-    """Print what would be timed."""
+    """Print the candidates and the number and length of the timings."""
     if as_json:
         print_text(plan.model_dump_json(indent=2))
         return

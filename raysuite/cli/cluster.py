@@ -1,4 +1,4 @@
-"""`raysuite cluster`: start, watch and stop Ray clusters; describe the sites that have them."""
+"""`raysuite cluster`: start, watch and stop Ray clusters; describe their sites."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""A stopped suite is written to MLflow only if more seconds than this are left."""
+"""A stopped suite is written to MLflow only if more seconds than this remain to its deadline."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
@@ -470,7 +470,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed last: until then, the suite of a driver that is killed is resumed
+    # `kept` is closed last: if the driver is killed before that, its suite is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

@@ -105,7 +105,8 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan with other `data` keys. Raises UserError if the network needs other data."""
+    """The run's plan with the `data` keys in `overrides`. Raises UserError if the data does not fit
+    the network."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 

@@ -43,7 +43,7 @@ JobArgument = Annotated[
 
 @contextmanager
 def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
-    """The job server of the chosen cluster. Raises UserError if it is ambiguous."""
+    """The job server of the chosen cluster. Raises UserError if the choice is ambiguous."""
     from raysuite.cluster.forward import forwarded
     from raysuite.orchestrate.jobs import JobServer
 
@@ -69,7 +69,7 @@ def _chosen(name: str | None) -> ClusterFolder:
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
     """Print what the job prints, unless `silent`, until it has ended; then print its final state.
 
-    Raises KeyboardInterrupt on Ctrl-C, after it has printed how to follow the job again.
+    Raises KeyboardInterrupt on Ctrl-C, after printing how to follow the job again.
     """
     try:
         for text in server.follow(name):

@@ -143,7 +143,7 @@ class RunState:
 
     @property
     def units_are_known(self) -> bool:
-        """Whether `images_done` counts units of the task's throughput; if not, samples."""
+        """Whether `images_done` counts units of the task's throughput, not samples."""
         return self.plan.task.units_are_known(self.plan.dataset.sequence)
 
     @property

@@ -99,7 +99,7 @@ class Request:
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
     def arguments(self) -> tuple[str, ...]:
-        """Options that also apply when a cluster resumes the suite."""
+        """The options that a cluster passes on when it resumes the suite."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
         words += [] if self.mlflow else ["--no-mlflow"]
         uri = self.tracking_uri

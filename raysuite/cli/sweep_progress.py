@@ -227,8 +227,7 @@ _INDEPENDENT = ("random", "grid")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that a sweep would run: its plan, or the reason why no plan is possible with its
-    values."""
+    """A trial that a sweep would run: its plan, or the reason why its values allow no plan."""
 
     values: Values
     plan: RunPlan | None

@@ -57,7 +57,7 @@ def watch(
         while True:
             if (state := opened.state_of_plans()) != seen:
                 seen, plans = state, opened.plans()
-            # checked before the journals are read, so that a reading follows the driver's end
+            # checked before the journals are read, so that they are read after the driver has ended
             is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)

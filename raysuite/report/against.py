@@ -221,8 +221,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. The speed-up of a baseline is left out, because it is
-    1 by definition."""
+    """The figures of a row that are compared. For a baseline, speed-up and efficiency are None,
+    because they are 1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
@@ -552,7 +552,7 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
     """Throughput relative to the row that differs only in its loader, which is `native`. If there
-    is none, a row is used that also differs in the image format."""
+    is no such row, one that also differs in the image format is used."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
@@ -606,7 +606,7 @@ def other_sweep(asked: str) -> Study:
 
 
 def against_sweep(ours: Study, theirs: Study, asked: str) -> Comparison:
-    """Compare worker-seconds, epochs, trials and the best results for the goals of both sweeps."""
+    """Compare worker-seconds, epochs, trials and, for goals of both sweeps, the best results."""
     lines, remarks = tuple(_sweep_lines(ours, theirs)), tuple(_remarks(ours, theirs))
     return Comparison(asked, _title(asked), lines, remarks=remarks)
 

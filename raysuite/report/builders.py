@@ -414,8 +414,8 @@ MOST_POINTS = 250
 """Largest number of points in a curve. Longer curves are drawn as means over equal stretches."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Largest number of intervals along a curve, if more than MOST_BANDS curves are drawn, so that
-intervals are vertical rules."""
+"""Largest number of intervals along a curve if they are vertical rules, because more than
+MOST_BANDS curves are drawn."""
 SAME = 2e-3
 """Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
@@ -446,9 +446,9 @@ def curves(
     """Draw a mean curve for each row, with the 95 % interval that `statistic` computes. `values`
     returns the curves of runs. Curves that coincide are merged. None if no run has begun.
 
-    If intervals are drawn, `note` mentions them after "mean over repeats". `targets` are dotted
-    lines. `result` is appended to the description. `cut`: end the axis at the highest mean;
-    for intervals that reach far beyond it because repeats are few.
+    If intervals are drawn, "with 95 % intervals" is added to "mean over repeats" in `note`.
+    `targets` are dotted lines. `result` is appended to the description. `cut`: end the axis at the
+    highest mean; for intervals that reach far beyond it because repeats are few.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -510,7 +510,7 @@ def curves(
 
 
 def runs_of(rows: Sequence[Row]) -> list[RunFigures]:
-    """The runs with something to draw, without those that failed the gate."""
+    """The runs that have epochs and did not fail the gate."""
     return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
 
 
@@ -550,7 +550,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Groups of curves that coincide in a panel: the panel, one curve, and the keys of all."""
+    """Groups of curves that coincide in a panel: the panel, one curve, and the curves' keys."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
@@ -560,8 +560,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Second parts of the keys in `places` for curves that begin near the value `first`; None is
-        for curves that begin at no finite value."""
+        """Where to look in `places` (second part of the key) for curves that begin near `first`.
+        Curves that begin with a value that is not finite are under None."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

@@ -125,7 +125,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows with default baselines; not called for a sweep, whose rows differ more."""
+"""Makes tables of rows (default baselines); not called for a sweep: its rows differ too much."""
 
 
 def collect(

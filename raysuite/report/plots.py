@@ -158,7 +158,7 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """Ideal lines, one for each number of workers that a baseline has."""
+    """A function for the ideal lines, one for each number of workers that a baseline has."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 

@@ -38,7 +38,7 @@ _SOURCES = {
 
 
 def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The work of each row, and the duration of its start; none without scripts."""
+    """The work of each row, and the duration of its start; an empty list without scripts."""
     shown = [row for row in rows if measured(row)]
     if not shown:
         return []

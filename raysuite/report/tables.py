@@ -201,7 +201,7 @@ def latex_text(content: str) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """The whole table as a LaTeX float. Its document needs `booktabs` and, for quotes, T1 fonts."""
+    """The whole table as a LaTeX float. The document needs `booktabs` and, for quotes, T1 fonts."""
     return _float(
         r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
         r"\centering",

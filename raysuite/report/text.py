@@ -47,7 +47,7 @@ def without_shared_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits, or all of a whole number: `0.123`, `4.56`, `78.9`, `1,235`,
+    """Three significant digits, or the whole integer part: `0.123`, `4.56`, `78.9`, `1,235`,
     `1.2e+12`."""
     if abs(value) >= _LONG:
         return f"{value:.2g}" if math.isfinite(value) else "∞"

@@ -249,8 +249,8 @@ def mlflow_key(name: str) -> str:
     """A key, or one part of a key with slashes, for any text; different texts have different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
-    and refuses a key that is not a normalised path. An accepted text stays as it is. Any other text
-    gets a digest at its end, and so does a text that already ends like a digest.
+    and refuses a key that is not a normalised path. An accepted text stays as it is. A digest is
+    appended to any other text, and to a text that is too long or already ends like a digest.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""Smallest number of trials for which importances are reported; of fewer, they are noise."""
+"""Smallest number of trials for which importances are reported; fewer trials give noise."""
 FEW = 30
 """With fewer trials, the estimate is called rough."""
 RESAMPLES = 20

@@ -111,7 +111,7 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialFigures]:
-        """The trials that finished or were stopped early, the best by the first goal first."""
+        """Finished trials and trials stopped early, sorted from best to worst by the first goal."""
         return ranked(self.trials, self.goal)
 
     @property

@@ -87,7 +87,7 @@ def _line(
 ) -> Trace:
     """A trial's line: faint if the trial was stopped early, dotted if the trial has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
-    dash = [1, 0] if trial.number in colors else [2, 3]  # per point: a list is a column
+    dash = [1, 0] if trial.number in colors else [2, 3]  # in each point, as lists are columns
     return p.trace(
         "trial",
         [each | {"step": each["x"], "dash": dash} for each in points],
