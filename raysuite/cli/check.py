@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
 
 _MOST_GPUS = 16
-"""Most GPUs of a check: the digits data set is too small for the global batch of more GPUs."""
+"""Largest number of GPUs: the digits data set is too small for the global batch of more GPUs."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:

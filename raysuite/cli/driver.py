@@ -196,7 +196,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         """Check batches while Ray starts; the yielded function waits for the check, and
-        raises SpecError."""
+        raises SpecError if it fails."""
         return nullcontext(lambda: None)
 
     @property
@@ -233,7 +233,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def has_failed(self) -> bool:
-        """Whether the exit code is 1."""
+        """Whether a run failed, or no trial gave a result: the exit code is then 1."""
 
 
 class SuiteWork(Work[RunRequest]):

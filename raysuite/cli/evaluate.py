@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Most lines of the table of classes; if there are more, the classes of lowest recall are shown."""
+"""Largest number of classes in the table. If there are more, it has those of lowest recall."""
 _MOST_CONFUSED = 5
 
 

@@ -41,12 +41,12 @@ class Request:
 
     @property
     def silent(self) -> bool:
-        """Whether only records and errors are printed."""
+        """Whether neither progress nor a report is printed (--quiet or --json)."""
         return self.quiet or self.as_json
 
     @property
     def has_spec(self) -> bool:
-        """Whether an experiment was given."""
+        """Whether a spec was given."""
         return self.spec is not None
 
     @property

@@ -237,8 +237,8 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials of `random` or `grid`, in their order; empty for other search algorithms. `gpus`
-    is the number of GPUs of the cluster; None counts those of this machine.
+    """The trials of `random` or `grid`, by number; empty for other search algorithms. `gpus` is the
+    number of GPUs of the cluster; None: the number of GPUs of this machine.
 
     Raises SpecError if all trials are invalid.
     """

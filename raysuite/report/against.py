@@ -29,7 +29,7 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Basis = Literal["both", "ours", "none"]
-"""The studies whose spread the interval of a ratio includes: both, only this study, or none."""
+"""The studies whose spread is part of a ratio's interval: both, only this study, or none."""
 Side = Literal["ours", "theirs"]
 
 
@@ -234,8 +234,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. If a variant has several matches, the match that agrees with it in most other
-    options is taken. Each line notes the differences.
+    number of workers. If a variant has several matches, the match with the fewest
+    differences in other options is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -323,9 +323,9 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    For each limit, the two ratios' distances from estimate to limit are squared and added, on a
-    logarithmic scale (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and
-    4). None if undefined.
+    On a logarithmic scale, the distance from the estimate to a limit is the root of the sum of the
+    two ratios' squared distances (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693,
+    equations 3 and 4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None

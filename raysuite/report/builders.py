@@ -213,8 +213,8 @@ def lines(
     """Draw a line for each series, in a panel for each value of the facets `panel`. Return None
     unless a series has several points.
 
-    `line_per` is a facet: lines differ in this facet, and panels in all others. `compared` is the
-    quantity whose published values are drawn. `log` makes the y axis logarithmic.
+    `line_per` is a facet: a panel's lines differ in it, and panels differ in all other facets.
+    `compared` is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     # keep the strategy, even if the number of workers determines it

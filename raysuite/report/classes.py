@@ -1,6 +1,7 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Matrix and table use the last validation, summed over the repeats of a row.
+Both use the last validation, summed over the repeats of a row, or the last repeat if a repeat has
+no matrix.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
 
 
 MOST_SORTED = 1000
-"""Most names that an axis can show in a given order. At 1,500, vl-convert 1.9.0 fails."""
+"""Largest number of names on an axis in a given order. With 1,500, vl-convert 1.9.0 fails."""
 
 
 def labels(names: Collection[str], title: str | None = None, lying: bool = True) -> Layer:

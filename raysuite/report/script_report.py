@@ -1,4 +1,4 @@
-"""Parts of a report that only training scripts have: their work, their start, and caveats."""
+"""The parts of a report that are only for training scripts: work, start and caveats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """The measurements of those runs of a row whose times count."""
+    """The measurements of a row's timed runs."""
     return [run.script for run in row.timed if run.script is not None]
 
 

@@ -163,7 +163,7 @@ BUSY = 0.25
 """Other programs are reported if they used at least this share of all cores of the machine."""
 CROWDED = 0.1
 """Other programs are also reported if no cores were free and these programs used at least this
-share of the workers' cores. Throughputs were 4 % lower at smaller shares, and 17 % at larger ones
+share of the workers' cores. Throughputs were 4 % lower below this share, and 17 % lower above it
 (docs/explanation/method.md)."""
 
 

@@ -63,7 +63,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, the text of a line's cell, and its sort key if that differs."""
+    """One column: its title, the text of a line's cell, and its sort key if not the text."""
 
     title: str
     write: Callable[[Line], str]

@@ -13,7 +13,7 @@ from raysuite.records.metrics import Unit
 from raysuite.units import GIB, KIB, MIB, human_bytes, human_seconds
 
 NONE = "–"
-"""Shown if there is no figure."""
+"""The text for a missing figure."""
 
 _LONG = 1e9
 """Numbers of at least this size, such as ends of very wide intervals, have an exponent."""

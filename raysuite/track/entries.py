@@ -48,7 +48,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that are not about a single run."""
+"""Keys of a spec that describe several runs together."""
 
 
 class Point(NamedTuple):
@@ -98,7 +98,7 @@ def epoch_points(
 
 
 def run_points(run: RunFigures) -> Iterator[Point]:
-    """A run's final metrics: those of its epochs and, once it has finished, of the whole run."""
+    """The metrics of a run's `final_epochs` and, once the run has finished, of the whole run."""
     for epoch in final_epochs(run):
         yield from epoch_points(epoch, run.may_tell_speed, run.task)
     if run.status != "finished" or run.end is None:
@@ -135,9 +135,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run. During the run, only the epochs before the last complete checkpoint,
-    because they are repeated only if the checkpoint is lost. A checkpoint is complete once a later
-    epoch has ended."""
+    """The epochs of a run. During the run, epochs after the last complete checkpoint are left out,
+    because they may be trained again. A checkpoint is complete once a later epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))

@@ -98,7 +98,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
             f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
             "of its input (docs.pytorch.org: torch.export)"
         ) from error
-    # the graph is for CPUs: by default, MLflow would load it on a host's GPU and refuse it
+    # the graph is for CPUs: by default, MLflow would try to load it on a host's GPU, and fail
     described.flavors["python_function"]["config"]["device"] = "cpu"
     described.save(str(folder / "MLmodel"))
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}

@@ -274,7 +274,7 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: `history_of` the epochs that are in MLflow, or that are about to be written."""
+"""Tag of a run: the `history_of` digest of the epochs that are written or will be written next."""
 MARK = "raysuite.synced"
 """Tag of a run: the digest of the written data. It is set last, so a crash leaves it unset."""
 

@@ -88,7 +88,7 @@ class Study:
 
     @property
     def quality(self) -> Goal:
-        """The goal for the best value of the primary metric."""
+        """The goal that is the primary metric: `accuracy` for classification, else `metric`."""
         return goals_of(self.task == CLASSIFICATION)[0]
 
     def lower_is_better(self, goal: Goal) -> bool:
