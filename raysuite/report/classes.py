@@ -1,7 +1,7 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Both use the last validation, summed over the repeats of a row, or the last repeat if a repeat has
-no matrix.
+Both use the last validation, summed over the repeats of a row. If a repeat has no matrix, only the
+last repeat counts.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Network(NamedTuple):
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
-    """Write an MLflow model with the flavours pytorch and python_function, which runs on CPUs.
+    """Write an MLflow model that runs on CPUs, with the flavours pytorch and python_function.
 
     torch.export makes the graph: loading it imports no user code and unpickles only tensors.
     The resolved spec and the plan are written next to it. Raises UserError if the network cannot be
