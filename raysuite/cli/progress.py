@@ -188,7 +188,7 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, otherwise lines: JSON with `json`, only failures with `quiet`.
+    """A live display on a terminal, otherwise lines. `json`: as JSON; `quiet`: failures, stops.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.
