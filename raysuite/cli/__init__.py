@@ -58,7 +58,7 @@ VERBS = {
     "job": "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
     "image": "Build and verify Apptainer images.",
 }
-"""Verb -> the first sentence of its help, in the order of use."""
+"""Verb -> the first sentence of its help, in the order of `raysuite --help`."""
 REPLACED = {
     "cluster env": "cluster status --env",
     "cluster doctor": "doctor --site SITE",
@@ -69,13 +69,13 @@ REPLACED = {
     "image docker": "image build --dockerfile",
     "schema": "plan --schema spec",
 }
-"""What earlier versions called a verb -> the verb and option that do the same."""
+"""Verb of earlier versions -> the verb and option that replace it."""
 _MODULES = {"sweep": "run", "calibrate": "predict", "sync": "register"}
 """Verb -> its module, for verbs whose module has another name."""
 
 
 class _Verbs(TyperGroup):
-    """Imports the verb that is called, and turns raysuite's errors into a message and an exit code.
+    """Import only the verb that is called; turn raysuite's errors into a message and an exit code.
 
     `--help` and completion need only the names of the verbs and the first sentences of their help.
     """

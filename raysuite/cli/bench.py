@@ -70,7 +70,7 @@ def _folder(out: Path | None, name: str) -> Path:
 
 
 def print_plan(plan: LoadingPlan, as_json: bool) -> None:
-    """Print what would be timed."""
+    """Print the candidates and the number and length of the timings."""
     if as_json:
         print_text(plan.model_dump_json(indent=2))
         return
@@ -90,7 +90,8 @@ def measure_and_print(
     mlflow: bool,
     tracking_uri: str | None,
 ) -> LoadingBench:
-    """Measure, report and track. After Ctrl-C, report the timings so far, and re-raise it."""
+    """Measure, report, and log to MLflow. After Ctrl-C, report the timings so far, and raise
+    KeyboardInterrupt."""
     from raysuite.orchestrate.loader_timings import compare
     from raysuite.records.loader_rates import FILE, LoadingBench
 
@@ -373,7 +374,7 @@ def batch(
 
 
 def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan for each search: plans that differ in repeat or loader share a search."""
+    """One plan for each group of plans that can share a batch search (`same_search`)."""
     from raysuite.plan.batch_candidates import same_search
 
     return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
@@ -391,8 +392,8 @@ def _print_sizes(plans: Sequence[RunPlan], as_json: bool) -> None:
 
 
 def _name(plan: RunPlan) -> str:
-    """The variant's name without its loader, as random samples need none, and without a batch that
-    the search replaces."""
+    """The variant's name without its loader, because a search trains on random samples, and without
+    the batch sizes that the search replaces."""
     from raysuite.records.names import extras, strategy_name, workers_name
 
     data = plan.model_dump(mode="json")

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
 
 _MOST_GPUS = 16
-"""The digits data set is too small for the global batches of more GPUs."""
+"""Largest number of GPUs: the digits data set is too small for the global batch of more GPUs."""
 
 
 def suite_of(gpus: int, cpus: int, nodes: int) -> dict[str, Any]:
     """The spec of the check: ResNet-50 on random images of 224 pixels on GPUs, else ResNet-20 on
     digits.
 
-    A change of this spec must change the names of the variants, by which checks are compared.
+    If this spec changes, the variants' names must change too: checks are compared by these names.
     """
     workers = min(gpus, _MOST_GPUS) or min(cpus, 2 * nodes)
     large = {

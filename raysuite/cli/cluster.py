@@ -1,4 +1,4 @@
-"""`raysuite cluster`: start, watch and stop Ray clusters; describe the sites that have them."""
+"""`raysuite cluster`: start, watch and stop Ray clusters; describe their sites."""
 
 from __future__ import annotations
 
@@ -473,7 +473,7 @@ def _working_folder() -> str:
 
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
-    """The command that starts the agent of a node or, for a site of kind `hosts`, of all nodes."""
+    """The command that starts a node's agent or, for a site of kind `hosts`, all nodes' agents."""
     from raysuite.cluster.in_image import launched
 
     site = cluster.site
@@ -484,13 +484,13 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     line = launched(site, mine, folders)
     if cluster.backend == "hosts":
         return (sys.executable, "-P", "-m", "raysuite.cluster.hosts", str(folder.path), *line)
-    # a batch script lacks a login shell's PATH; a site's modules set their own
+    # a batch script does not have the login shell's PATH; modules of a site set PATH themselves
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
     return (program or line[0], *line[1:])
 
 
 def _scratch(cluster: Cluster) -> str | None:
-    """The scratch folder to bind into the image; None if each node replaces variables in it."""
+    """The scratch folder to bind into the image; None if each node expands variables in it."""
     from raysuite.spec.site_values import expand
 
     scratch = cluster.site.scratch

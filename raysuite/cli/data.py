@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def cpus() -> int:
-    """CPUs that this process may use: the default of --workers."""
+    """The number of CPUs that this process may use, which is the default of --workers."""
     return len(os.sched_getaffinity(0))
 
 
@@ -67,8 +67,8 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
 
 
 def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet, Path]]:
-    """The synthetic data sets that the runs of a spec read, each with its folder. A set is made
-    only for data sets that the spec's `synthetic_data` names.
+    """The synthetic data sets that the runs of a spec read, each with its folder. Only
+    the data sets that the spec's `synthetic_data` names are synthetic.
 
     Raises SpecError for mistakes of the spec, and UserError for an impossible synthetic data set.
     """
@@ -99,7 +99,7 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
 
 
 def parse_size(given: str) -> tuple[int, int]:
-    """`64` or `500x375` -> width and height in pixels. Raises UserError."""
+    """`64` or `500x375` -> width and height in pixels. Raises UserError for any other text."""
     found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", given)
     if found is None:
         raise UserError(f"size {given!r}; valid: pixels, such as 64, or 500x375 (width, height)")
@@ -226,7 +226,7 @@ def make(
 
 
 _Say = Callable[[dict[str, Any]], None] | None
-"""A function that receives results as data; with None they are printed as text."""
+"""A function that receives results as data; None: results are printed as text."""
 
 
 def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:

@@ -46,7 +46,7 @@ def doctor(
 
 
 def _try_parts(as_json: bool) -> list[str]:
-    """Try every part. Returns the names of those that make the exit code 1."""
+    """Try every part. Returns the names of the parts that must be repaired."""
     from raysuite.orchestrate.part_trials import TRIED, State, try_parts
 
     findings = []

@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from raysuite.train.stop_together import Stop
 
 _SYNC_S = 20.0
-"""A stopped suite is written to MLflow only if more seconds than this are left."""
+"""A stopped suite is written to MLflow only if more seconds than this remain to its deadline."""
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
-    """Print how to resume after Ctrl-C, a closed pipe or a stop request. Called before all other
-    work at the end, because the process may be killed soon."""
+    """Print how to resume after Ctrl-C, a closed pipe or a stop request. Called first, because the
+    process may be killed soon."""
     why = f"stopped ({STOPPED[stop.reason]})" if stop else "finished work is kept"
     folder = shlex.quote(str(results.folder))
     print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
@@ -114,7 +114,7 @@ def write_report(results: Results, request: Request) -> None:
 
 
 def write_loggers(results: Results, track: Sequence[str], silent: bool) -> None:
-    """Write the records for the loggers other than MLflow; a failure changes no exit code."""
+    """Write the records for loggers other than MLflow. A failure does not change the exit code."""
     from raysuite.track.loggers import LOGGERS, write_logger
 
     for name in (each for each in track if each in LOGGERS):
@@ -196,13 +196,13 @@ class Work(ABC, Generic[AnyRequest]):
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         """Check batches while Ray starts; the yielded function waits for the check, and
-        raises SpecError."""
+        raises SpecError if it fails."""
         return nullcontext(lambda: None)
 
     @property
     @abstractmethod
     def on_ray(self) -> bool:
-        """Whether the remaining runs need Ray; computed once, before the first of them."""
+        """Whether the runs that have not ended need Ray; computed once, before the first run."""
 
     def connect(self) -> AbstractContextManager[Capacity]:
         """Connect to a Ray cluster or, if Ray is not needed, give this machine's capacity."""
@@ -233,7 +233,7 @@ class Work(ABC, Generic[AnyRequest]):
 
     @abstractmethod
     def has_failed(self) -> bool:
-        """Whether the exit code is 1."""
+        """Whether a run failed, or no trial gave a result: the exit code is then 1."""
 
 
 class SuiteWork(Work[RunRequest]):
@@ -288,7 +288,7 @@ class SuiteWork(Work[RunRequest]):
 
     @cached_property
     def on_ray(self) -> bool:
-        """Scripts on this machine need no Ray."""
+        """Whether runs are left that need Ray, which training scripts on this machine do not."""
         left = self.left()
         scripts = all(plan.spec.script is not None for plan in left)
         return bool(left) and (bool(self.request.address) or not scripts)
@@ -456,8 +456,8 @@ def last_line(results: Results) -> str:
 
 
 def drive(work: Work[Any]) -> None:
-    """Carry out a request. Raises UserError, and Exit: with 1 if a run failed or no trial gave a
-    result, with 75 if the request was stopped."""
+    """Carry out a request. Raises UserError, and typer.Exit with code 1 if a run failed or no trial
+    gave a result, or with code 75 if the request was stopped."""
     request = work.request
     request.check()
     from raysuite.orchestrate.ray_cluster import ending
@@ -470,7 +470,7 @@ def drive(work: Work[Any]) -> None:
     is_sent = request.mlflow and "mlflow" in work.track
     tracking = Tracking(request.tracking_uri, print_text) if is_sent else None
     timings.seconds["driver"] = time.time() - timings.began
-    # `kept` is closed only after report and MLflow: until then, a killed driver's suite is resumed
+    # `kept` is closed last: if the driver is killed before that, its suite is resumed
     try:
         with ExitStack() as kept:
             with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:

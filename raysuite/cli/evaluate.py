@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rows = Iterable[Sequence[object]]
 
 _MOST_CLASSES = 40
-"""Maximum lines of the table by class; of more classes, those with the lowest recall are shown."""
+"""Largest number of classes in the table. If there are more, it has those of lowest recall."""
 _MOST_CONFUSED = 5
 
 
@@ -105,7 +105,8 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan, with the keys of `data` that `overrides` changes."""
+    """The run's plan with the `data` keys in `overrides`. Raises UserError if the data does not fit
+    the network."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, override
 

@@ -69,7 +69,7 @@ def _chosen(name: str | None) -> ClusterFolder:
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
     """Print what the job prints, unless `silent`, until it has ended; then print its final state.
 
-    Raises KeyboardInterrupt on Ctrl-C, after it has printed how to follow the job again.
+    Raises KeyboardInterrupt on Ctrl-C, after printing how to follow the job again.
     """
     try:
         for text in server.follow(name):

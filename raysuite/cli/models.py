@@ -1,4 +1,4 @@
-"""`raysuite models`: what each network costs, for images of a given size."""
+"""`raysuite models`: parameters, FLOPs and memory of networks, for images of a given size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raysuite calibrate` and `raysuite predict`: fit a model to journals, and predict with it."""
+"""`raysuite calibrate` and `raysuite predict`: fit costs to journals, and predict with them."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Units of `images_done` per second in the last seconds, else in the last epoch; None if
-        not known."""
+        """The increase of `images_done` per second, over the last seconds or, if that is not known,
+        over the last epoch; None if neither is known."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
         last = self.last_epoch
@@ -143,7 +143,7 @@ class RunState:
 
     @property
     def units_are_known(self) -> bool:
-        """Whether `images_done` counts the units of the task's throughput; else samples."""
+        """Whether `images_done` counts units of the task's throughput, not samples."""
         return self.plan.task.units_are_known(self.plan.dataset.sequence)
 
     @property
@@ -180,7 +180,7 @@ class RunState:
 
 
 LONG_EPOCH_SECONDS = 30.0
-"""Without a terminal, epochs of at least this length have a line each; shorter ones have none."""
+"""Without a terminal, a line is written for each epoch of at least this length."""
 LOG_SECONDS = 60.0
 """Without a terminal, the position in an epoch is written if no line was written for this time."""
 
@@ -188,7 +188,7 @@ LOG_SECONDS = 60.0
 
 
 class LiveView(ABC):
-    """A live display on a terminal, else lines; `json` prints JSON lines, `quiet` only failures.
+    """A live display on a terminal, otherwise lines. `json`: as JSON; `quiet`: failures, stops.
 
     The live part is shown while the context is open. Earlier Records of resumed runs are counted
     but not printed.
@@ -205,8 +205,7 @@ class LiveView(ABC):
         self._began: tuple[float, int] | None = None
         """The time at which the journals were first read, and the number of runs ended by then."""
         self._last = (0.0, 0)
-        """The time at which the last run ended (at first `_began`), and the number of ended runs.
-        """
+        """The time at which a run last ended (at first `_began`), and the number of ended runs."""
         self.runs: list[RunState] = []
         """Runs in the order of execution."""
         self._places: dict[int, int] = {}
@@ -280,7 +279,7 @@ class LiveView(ABC):
             self.announce(run, record)
 
     def write(self, run: RunState, text: str, style: str = "") -> None:
-        """Write a line above the live part; with --quiet, to stderr, as stdout is for results."""
+        """Write a line above the live part; with --quiet on stderr, as stdout is for results."""
         line = Text(f"{self.heading(run)}  ")
         line.append(text, style=style)
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
@@ -430,7 +429,7 @@ def _facts(run: RunState) -> list[str]:
 
 
 def event(run: RunState, record: Record) -> str | None:
-    """One line about a Record, with the run's state after it; None if the Record has no line."""
+    """One line about a Record, or None. `run` is the run's state after the Record."""
     match record:
         case BatchFound():
             return record.words

@@ -1,4 +1,4 @@
-"""`raysuite recommend`: which strategy, batch and number of workers to run a spec with."""
+"""`raysuite recommend`: the best strategies, batches and numbers of workers for a spec."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raysuite.spec import Document
 
 _UPLOADS = "working_dir_files"
-"""Ray's folder on a node with the uploads of `ray job submit --working-dir`."""
+"""Name of the folder in which Ray stores the uploads of `ray job submit --working-dir`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class Request:
 
     @property
     def silent(self) -> bool:
-        """Whether only records and errors are printed."""
+        """Whether neither progress nor a report is printed (--quiet or --json)."""
         return self.quiet or self.as_json
 
     @property
     def has_spec(self) -> bool:
-        """Whether an experiment was given."""
+        """Whether a spec was given."""
         return self.spec is not None
 
     @property
@@ -93,7 +93,7 @@ class Request:
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
     def arguments(self) -> tuple[str, ...]:
-        """Options that also apply when a cluster resumes the suite."""
+        """The options that a cluster passes on when it resumes the suite."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
         words += [] if self.mlflow else ["--no-mlflow"]
         uri = self.tracking_uri

@@ -78,12 +78,12 @@ def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
 
 
 def file_to_write(path: Path | None) -> Path | None:
-    """Callback of an option. Raises UserError if no file can be made at the path."""
+    """Check an option's path. Raises UserError if no file can be written there."""
     return _place(path, "folder", "file")
 
 
 def folder_to_write(path: Path | None) -> Path | None:
-    """Callback of an option. Raises UserError if no folder can be made at the path."""
+    """Check an option's path. Raises UserError if no folder can be written there."""
     return _place(path, "file", "folder")
 
 

@@ -234,7 +234,8 @@ def _plans(
     workers: str | None,
     calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """A plan for each run, without repeats, as if a cluster had the GPUs of the calibration."""
+    """A plan for the first repeat of each run, with any number of GPUs, or on CPUs if the
+    calibration is for CPUs."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
     from raysuite.spec.document import of_network

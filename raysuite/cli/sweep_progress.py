@@ -222,13 +222,12 @@ def _in_one_line(text: str) -> Text:
 # `raysuite sweep --dry-run`: the trials that would be made.
 
 _INDEPENDENT = ("random", "grid")
-"""Search algorithms whose trials do not depend on the results of others."""
+"""Search algorithms that choose a trial without the results of other trials."""
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A trial that a sweep would run: its plan, or the reason why no plan is possible with its
-    values."""
+    """A trial that a sweep would run: its plan, or the reason why its values allow no plan."""
 
     values: Values
     plan: RunPlan | None
@@ -238,8 +237,8 @@ class PlannedTrial:
 def planned_trials(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[PlannedTrial]:
-    """The trials of `random` or `grid`, in their order; empty for other search algorithms. `gpus`
-    is the number of GPUs of the cluster; None counts those of this machine.
+    """The trials of `random` or `grid`, by number; empty for other search algorithms. `gpus` is the
+    number of GPUs of the cluster; None: the number of GPUs of this machine.
 
     Raises SpecError if all trials are invalid.
     """
@@ -263,7 +262,7 @@ def planned_trials(
 
 
 def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print a sweep's trials or, if these depend on results, their maximum number; `gpus` as in
+    """Print a sweep's trials or, if these depend on results, their maximum number. `gpus`: see
     `planned_trials`."""
     search = read_search(document)
     check_space(document, search)

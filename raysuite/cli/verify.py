@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raysuite.records import GateVerdict
 
 _SAMPLES = 4
-"""Samples in a micro-batch with which the user's own network is checked."""
+"""Samples per micro-batch in the check of the user's own network."""
 
 
 def verify(

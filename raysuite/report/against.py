@@ -29,7 +29,7 @@ from raysuite.spec.search import QUALITY, TIMES, Goal
 from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 Basis = Literal["both", "ours", "none"]
-"""The studies whose spread the interval of a ratio includes: both, only this study, or none."""
+"""The studies whose spread is part of a ratio's interval: both, only this study, or none."""
 Side = Literal["ours", "theirs"]
 
 
@@ -222,8 +222,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. The speed-up of a baseline is left out, because it is
-    1 by definition."""
+    """The figures of a row that are compared. For a baseline, speed-up and efficiency are None,
+    because they are 1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
@@ -235,8 +235,8 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     """Compare the rows of one study with those of another.
 
     Variants match if they have the same strategy, loader, model with its options, data set and
-    number of workers. If a variant has several matches, the match that agrees with it in most other
-    options is taken. Each line notes the differences.
+    number of workers. If a variant has several matches, the match with the fewest
+    differences in other options is taken. Each line notes the differences.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -324,9 +324,9 @@ def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
 def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
     """The ratio of two independent ratios, with an interval computed from their intervals.
 
-    For the logarithms of the two ratios, the squares of the distances from the estimate to the
-    limit are added (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4).
-    None if undefined.
+    On a logarithmic scale, the distance from the estimate to a limit is the root of the sum of the
+    two ratios' squared distances (MOVER: Zou and Donner 2008, Statistics in Medicine 27:1693,
+    equations 3 and 4). None if undefined.
     """
     if above.value <= 0 or below.value <= 0:
         return None
@@ -485,7 +485,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
-    """The rows that a value can be compared with; if there are none, the reason."""
+    """The rows with which a value can be compared; if there are none, the reason."""
     known = [row for row in rows if row.task == CLASSIFICATION]
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)
@@ -553,7 +553,7 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
     """Throughput relative to the row that differs only in its loader, which is `native`. If there
-    is none, a row is used that also differs in the image format."""
+    is no such row, one that also differs in the image format is used."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
@@ -567,7 +567,7 @@ def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
 
 
 def _but_loader(row: Row, other_form: bool) -> tuple[object, ...]:
-    """Key of a row without its loader, and with `other_form` also without its image format."""
+    """A row's options without the loader and, with `other_form`, without the image format."""
     plan = row.runs[0].plan
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "loader")}
     if other_form:
@@ -607,7 +607,7 @@ def other_sweep(asked: str) -> Study:
 
 
 def against_sweep(ours: Study, theirs: Study, asked: str) -> Comparison:
-    """Compare worker-seconds, epochs, trials and the best results for the goals of both sweeps."""
+    """Compare worker-seconds, epochs, trials and, for goals of both sweeps, the best results."""
     lines, remarks = tuple(_sweep_lines(ours, theirs)), tuple(_remarks(ours, theirs))
     return Comparison(asked, _title(asked), lines, remarks=remarks)
 

@@ -33,7 +33,7 @@ class Drawing:
     rows: Sequence[Row]
     comparison: Comparison | None = None
     """A comparison whose published values are drawn as markers in the plots of their quantities;
-    None: no such markers."""
+    None: no markers."""
 
     @property
     def task(self) -> TaskFacts:
@@ -52,7 +52,7 @@ class Drawing:
 
     @property
     def throughput(self) -> tuple[str, str, str, Shown]:
-        """The arguments name, title, note and shown of the throughput plots."""
+        """The arguments `name`, `title`, `note` and `shown` of the plots of throughput."""
         note = f"Warm-up is left out; {interval_note(row.throughput for row in self.rows)}."
         shown = self.shown("throughput", axis=f"{self.task.unit} per second")
         return "throughput", "Throughput", note, shown
@@ -84,7 +84,7 @@ class Shown:
         return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
 
     def best(self, rows: Sequence[Row], pick: Callable[..., tuple[float, str]] = max) -> str:
-        """`1.87 s (ddp · 2 workers)`: the largest value, or with `min` the smallest."""
+        """The largest value (with `pick=min` the smallest) as text: `1.87 s (ddp · 2 workers)`."""
         found = [(figure.value, row.name) for row in rows if (figure := self.figure(row))]
         value, name = pick(found, key=itemgetter(0))
         return f"{self.write(value)} ({name})"
@@ -157,8 +157,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels in a row: one for each value of the facet that varies fastest, if this facet
-    has two to four values."""
+    """Number of panels side by side: with several facets, the number of values of the last facet if
+    this is two to four; otherwise 2 for four panels, else 3."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -213,8 +213,8 @@ def lines(
     """Draw a line for each series, in a panel for each value of the facets `panel`. Return None
     unless a series has several points.
 
-    `line_per` is a facet: lines differ in this facet, and panels in all others. `compared` is the
-    quantity whose published values are drawn. `log` makes the y axis logarithmic.
+    `line_per` is a facet: a panel's lines differ in it, and panels differ in all other facets.
+    `compared` is the quantity whose published values are drawn. `log` makes the y axis logarithmic.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     # keep the strategy, even if the number of workers determines it
@@ -330,11 +330,11 @@ def bars(
     same_y: bool = True,
     by_work: bool | None = None,
 ) -> Made:
-    """Draw vertical bars, grouped by data set and network, if there are several (Jansen et al.
-    2020, Mahon et al. 2020), else horizontal bars, one per variant. None if nothing was measured.
+    """Draw vertical bars in groups, if there are several data sets or networks (Jansen et al. 2020,
+    Mahon et al. 2020), else one horizontal bar per variant. None if nothing was measured.
 
-    `same_y`: whether panels share an axis (an epoch of ImageNet takes a thousand times as long as
-    one of MNIST). `by_work`: False always gives horizontal bars, True vertical bars or None.
+    `same_y`: whether panels share the axis of values (an epoch of ImageNet takes a thousand times
+    as long as one of MNIST). `by_work`: False gives horizontal bars, True vertical bars or None.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
@@ -414,8 +414,8 @@ MOST_POINTS = 250
 """Largest number of points in a curve. Longer curves are drawn as means over equal stretches."""
 MOST_MARKERS = 40
 MOST_RULES = 25
-"""Largest number of intervals that are drawn along a curve if there are so many curves that
-intervals are drawn as rules."""
+"""Largest number of intervals along a curve if they are vertical rules, because more than
+MOST_BANDS curves are drawn."""
 SAME = 2e-3
 """Curves that are never farther apart than this share of a plot's height are drawn as one line."""
 
@@ -443,12 +443,12 @@ def curves(
     height: int = 300,
     can_be_log: bool = False,
 ) -> Made:
-    """Draw the mean of each row's curves, which `values` gives for its runs, with the 95 % interval
-    of `statistic`. Curves that coincide are merged. None if no run has begun.
+    """Draw a mean curve for each row, with the 95 % interval that `statistic` computes. `values`
+    returns the curves of runs. Curves that coincide are merged. None if no run has begun.
 
-    If intervals are drawn, `note` mentions them after "mean over repeats". `targets` are dotted
-    lines. `result` is appended to the description. `cut`: whether the axis ends at the highest
-    mean, because intervals from few repeats reach far beyond.
+    If intervals are drawn, "with 95 % intervals" is added to "mean over repeats" in `note`.
+    `targets` are dotted lines. `result` is appended to the description. `cut`: end the axis at the
+    highest mean; for intervals that reach far beyond it because repeats are few.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -510,7 +510,7 @@ def curves(
 
 
 def runs_of(rows: Sequence[Row]) -> list[RunFigures]:
-    """The runs with something to draw, without those that failed the gate."""
+    """The runs that have epochs and did not fail the gate."""
     return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
 
 
@@ -550,7 +550,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Groups of curves that coincide in a panel, in order: panel, curve, and keys of the curves."""
+    """Groups of curves that coincide in a panel: the panel, one curve, and the curves' keys."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
@@ -560,8 +560,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """The keys of `places` under which curves that begin near the value `first` are stored. The
-        key None has the curves without a finite first value."""
+        """Where to look in `places` (second part of the key) for curves that begin near `first`.
+        Curves that begin with a value that is not finite are under None."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

@@ -1,6 +1,7 @@
 """How well networks distinguish the classes: a confusion matrix, and a table by class.
 
-Matrix and table use the last validation, summed over the repeats of a row.
+Both use the last validation, summed over the repeats of a row. If a repeat has no matrix, only the
+last repeat counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
-"""Largest number of classes in a drawn matrix: larger ones are not readable."""
+"""Largest number of classes in a drawn matrix. A larger matrix is not readable."""
 MOST_ROWS = 4
 """Largest number of rows whose matrices are drawn."""
 _CELL_PX, _LEAST_PX = 18, 160

@@ -125,8 +125,7 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables from rows with default baselines. Not called for a sweep: its rows differ too much.
-"""
+"""Makes tables of rows (default baselines); not called for a sweep: its rows differ too much."""
 
 
 def collect(
@@ -135,7 +134,7 @@ def collect(
     against: str | None = None,
     further: Further = lambda rows: (),
 ) -> Report:
-    """Collect the report of a results folder, with `further` tables, without writing anything.
+    """Collect the report of a results folder, with the tables that `further` makes. Write nothing.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
     `published:PAPER` or another results folder. Raises UserError if `baseline` or `against` is not

@@ -1,4 +1,4 @@
-"""Facets: properties that distinguish rows, such as the strategy, and their styles in all plots."""
+"""Facets: properties that distinguish rows, such as the strategy; and the styles of series."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def written(row: Row, names: Sequence[str]) -> str:
 
 
 def shared(rows: Sequence[Row], names: Sequence[str] = ("model", "data")) -> str:
-    """The values of those facets that all rows have in common: `resnet20 · digits`."""
+    """The values of the facets `names` that are equal in all rows: `resnet20 · digits`."""
     table = [facets(row) for row in rows]
     same = [name for name in names if len({each.get(name, "") for each in table}) == 1]
     return written(rows[0], same) if rows else ""

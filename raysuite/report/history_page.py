@@ -1,4 +1,4 @@
-"""A page with the throughput of variants over results folders: a table and a plot for each one."""
+"""A page with the throughput of variants over results folders: a table and a plot for each."""
 
 from __future__ import annotations
 

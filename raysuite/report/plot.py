@@ -138,7 +138,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """A channel of the series; the legend shows symbols if there are any, else dashes."""
+        """The channel `name` by series. The legend shows symbols if there are any, else dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}
@@ -146,8 +146,7 @@ class Plot:
         if "point" not in kinds and "line" in kinds:
             legend |= {"symbolType": "stroke", "symbolSize": 300}
         hidden = len(self.styles) < 2 or (name == "dash" and "point" in kinds)
-        # the hidden channel's domain has another order: Vega-Lite would otherwise warn that it
-        # merges them
+        # without a legend, the order is reversed: Vega-Lite warns if it merges equal domains
         styles = dict(list(self.styles.items())[:: -1 if hidden else 1])
         looks = [getattr(style, name) for style in styles.values()]
         return {
@@ -176,7 +175,7 @@ class Plot:
 
 
 def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
-    """A trace of the points `rows`, which have equal keys; `same` has values of all points."""
+    """A trace of the points `rows`, which have equal keys. `same`: values that all points share."""
     rows = list(rows)
     columns = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
     return {"kind": kind, **same, **columns}
@@ -316,11 +315,11 @@ def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
 
 
 MOST_SORTED = 1000
-"""Largest number of names in a given order. With 1,500, vl-convert 1.9.0 ends with an error."""
+"""Largest number of names on an axis in a given order. With 1,500, vl-convert 1.9.0 fails."""
 
 
 def labels(names: Collection[str], title: str | None = None, lying: bool = True) -> Layer:
-    """An axis of names in the given order; more than MOST_SORTED are in the order of the data."""
+    """An axis of names in the given order; more than MOST_SORTED names keep the data's order."""
     axis: dict[str, Any] = {
         "grid": False,
         "ticks": False,
@@ -374,7 +373,7 @@ CONFIG: dict[str, Any] = {
 
 
 TALLEST_PX = 1600
-"""Largest height of a PNG in pixels; lower PNGs have twice the page's resolution."""
+"""Largest height of a PNG in pixels. Below it, PNGs have twice the page's resolution."""
 
 
 def pictures(plot: Plot) -> dict[str, bytes]:

@@ -59,10 +59,9 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 # Throughput.
 
 MOST_COMPARED = 30
-"""Largest number of rows in a group whose ratios to the best are drawn."""
+"""Largest number of rows of a group in the plot of ratios to the best."""
 FARTHEST = 1.5
-"""Ratio to the best at which the axis ends: intervals from two or three repeats reach far beyond.
-"""
+"""Largest ratio to the best on the axis. Intervals of two or three repeats can reach far beyond."""
 FOREST = [
     p.layer(
         "level",
@@ -84,8 +83,8 @@ def _same_in_each(groups: Iterable[Sequence[Row]], name: str) -> bool:
 
 
 def against_best(drawing: Drawing) -> Made:
-    """Ratios to the best row with the same work and number of workers, highest first, with the same
-    intervals as in the summary. None if no rows are compared."""
+    """Draw throughputs relative to the best row with the same work and number of workers, with the
+    intervals that the summary uses. None if no rows are compared."""
     compared = [row for row in drawing.rows if row.to_best]
     if not compared:
         return None
@@ -159,7 +158,7 @@ def against_best(drawing: Drawing) -> Made:
 
 
 def _ideal_speed_up(drawing: Drawing) -> Ideal:
-    """Ideal lines, one for each number of workers that a baseline has."""
+    """A function for the ideal lines, one for each number of workers that a baseline has."""
     bases = {row.name: row.workers for row in drawing.rows}
     several = len({bases[str(row.baseline)] for row in drawing.rows if row.speed_up}) > 1
 
@@ -269,8 +268,8 @@ def validation(drawing: Drawing, rows: Sequence[Row], name: str, title: str) -> 
 
 def validation_largest(drawing: Drawing) -> Made:
     """The primary metric by epoch, for the rows that have the largest global batch among the rows
-    of the same work (`work_key`). None unless some series has several batch sizes (Aach et al.
-    2023, Fig. 9)."""
+    of the same work (`work_key`). None if no series has several batch sizes (Aach et al. 2023,
+    Fig. 9)."""
     shown = [row for row in drawing.rows if row.final]
     names = telling(shown, lambda row: row.global_batch, WORK)
     most: dict[str, int] = {}  # by work key

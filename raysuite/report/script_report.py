@@ -1,4 +1,4 @@
-"""Parts of a report that only training scripts have: their work, their start, and caveats."""
+"""The parts of a report that are only for training scripts: work, start and caveats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.report.tables import Column, Sheet, sheet_of
 
 
 def measured(row: Row) -> list[ScriptMeasured]:
-    """The measurements of those runs of a row whose times count."""
+    """The measurements of a row's timed runs."""
     return [run.script for run in row.timed if run.script is not None]
 
 
@@ -38,7 +38,7 @@ _SOURCES = {
 
 
 def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
-    """The work of each row, and the duration of its start; none without scripts."""
+    """The work of each row, and the duration of its start; an empty list without scripts."""
     shown = [row for row in rows if measured(row)]
     if not shown:
         return []

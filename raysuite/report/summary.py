@@ -260,8 +260,8 @@ def _epoch_speeds(row: Row) -> Any:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """Sentences on samples that runs left out of their data sets, and on what the data sets lack,
-    each with the variants that it concerns."""
+    """Sentences on samples that runs left out of their data sets, and on what the data sets lack.
+    Each sentence lists the variants concerned."""
     variants: dict[str, list[str]] = {}
     for run in runs:
         name = run.plan["spec"]["data"]["name"]

@@ -63,7 +63,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, the text of a line's cell, and its sort key if that differs."""
+    """One column: its title, the text of a line's cell, and its sort key if not the text."""
 
     title: str
     write: Callable[[Line], str]
@@ -201,7 +201,7 @@ def latex_text(content: str) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """The whole table as a LaTeX float. A preamble needs `booktabs` and, for quotes, T1 fonts."""
+    """The whole table as a LaTeX float. The document needs `booktabs` and, for quotes, T1 fonts."""
     return _float(
         r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
         r"\centering",
@@ -224,7 +224,7 @@ def _float(
     size: str,
     notes: Sequence[str],
 ) -> str:
-    """A LaTeX table of lines, of which the first is the header, with notes below."""
+    """A LaTeX table of `lines`, with the notes below. The first line is the header."""
     head, *body = (rf"    {line} \\" for line in lines)
     below = [
         rf"  \par\medskip{size}\raggedright",
@@ -285,7 +285,7 @@ def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
 
 
 def metric_named(name: str, rows: Sequence[Row]) -> Metric:
-    """The metric of the rows that has this name."""
+    """The rows' metric with this name."""
     return next(metric for metric in all_metrics(rows) if metric.name == name)
 
 
@@ -348,7 +348,7 @@ _TO_BEST: Column[Row] = Column(
 
 
 def ratios(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """The columns speed-up and, if rows have other numbers of workers than their baselines,
+    """The columns speed-up and, if a row and its baseline have different numbers of workers,
     efficiency. If each row is its own baseline, the column is the ratio to the best row with the
     same work."""
     measured = [row for row in rows if row.speed_up and not row.is_baseline]
@@ -419,8 +419,8 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The table of variants for a terminal of `width` columns; errors are red. If it is narrow,
-    only main columns are shown; if these are still too wide, only the throughput has intervals."""
+    """The table of variants for a terminal of `width` characters; errors are red. A narrow
+    terminal shows only main columns; if these are too wide, only the throughput has intervals."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every, main = columns(rows), primary(rows)

@@ -13,7 +13,7 @@ from raysuite.records.metrics import Unit
 from raysuite.units import GIB, KIB, MIB, human_bytes, human_seconds
 
 NONE = "–"
-"""Shown if there is no figure."""
+"""The text for a missing figure."""
 
 _LONG = 1e9
 """Numbers of at least this size, such as ends of very wide intervals, have an exponent."""
@@ -29,7 +29,7 @@ _OPTIONS = re.compile(r"(\w+)\(([^()]*)\)")
 
 
 def without_shared_options(names: Iterable[str]) -> dict[str, str]:
-    """Name -> name without the options that all names with the same block share."""
+    """Name -> name without those options of a block that are equal in all names with this block."""
     names, blocks = list(names), dict[str, list[set[str]]]()
     for block, options in (found for name in names for found in _OPTIONS.findall(name)):
         blocks.setdefault(block, []).append(set(options.split(", ")))
@@ -47,7 +47,7 @@ def without_shared_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits, or all of a whole number: `0.123`, `4.56`, `78.9`, `1,235`,
+    """Three significant digits, or the whole integer part: `0.123`, `4.56`, `78.9`, `1,235`,
     `1.2e+12`."""
     if abs(value) >= _LONG:
         return f"{value:.2g}" if math.isfinite(value) else "∞"
@@ -77,8 +77,8 @@ def percent(share: float) -> str:
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
     """The mean and its 95 % interval: `12.3 [11.8, 12.9] s`. `single` replaces a missing interval,
-    and follows the interval of a single accuracy. An interval that carries no information is
-    replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
+    and follows an interval with n = 1, as of an accuracy. An interval that carries no information
+    is replaced by the range of the values: `6,150 (n = 2: 3,000 to 9,300)`."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:

@@ -2,7 +2,7 @@
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` if
 MLFLOW_TRACKING_AUTH is raysuite. A cluster's processes have this variable, and `raysuite cluster
-env` prints it for a shell. So no variable, argument or address contains the password.
+status --env` prints it for a shell. No variable, argument or address contains the password.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_told(folder: str, name: str) -> dict[str, Any]:
 
 
 class ClusterCredentials:
-    """MLflow's protocol request_auth_provider: a name, and the authenticator of requests."""
+    """Implements MLflow's request_auth_provider: a name, and an authenticator of requests."""
 
     def get_name(self) -> str:
         return NAME

@@ -1,11 +1,10 @@
 """Records -> MLflow's metrics, params and tags, as plain data.
 
-All of it is derived from the Records, timestamps included: a replay gives identical rows, and
-MLflow's database keeps identical rows once.
+Everything is derived from the Records, including timestamps: a replay gives identical rows, and
+MLflow's database stores identical rows only once.
 
-Metrics of the n-th optimiser step have step n, those of the n-th epoch have step n, both counted
-from 1, and those of the whole run have step 0. Metrics of one group are adjacent in MLflow's pages,
-which group by the text before the slash.
+The step of a metric in MLflow is the number of its optimiser step or of its epoch, counted from 1,
+or 0 for metrics of the whole run. MLflow's pages group metrics by the text before the slash.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that concern many runs."""
+"""Keys of a spec that describe several runs together."""
 
 
 class Point(NamedTuple):
@@ -99,7 +98,7 @@ def epoch_points(
 
 
 def run_points(run: RunFigures) -> Iterator[Point]:
-    """A run's final metrics: those of its epochs and, once it has finished, of the whole run."""
+    """The metrics of a run's `final_epochs` and, once the run has finished, of the whole run."""
     for epoch in final_epochs(run):
         yield from epoch_points(epoch, run.may_tell_speed, run.task)
     if run.status != "finished" or run.end is None:
@@ -136,9 +135,8 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
 
 
 def final_epochs(run: RunFigures) -> Sequence[EpochFinished]:
-    """The epochs of a run. During the run, only the epochs that a complete checkpoint covers,
-    because these are repeated only if the checkpoint is lost. A checkpoint is complete once a later
-    epoch has ended."""
+    """The epochs of a run. During the run, epochs after the last complete checkpoint are left out,
+    because they may be trained again. A checkpoint is complete once a later epoch has ended."""
     if run.end is not None or run.stopped is not None or not run.epochs:
         return run.epochs
     every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
@@ -153,8 +151,7 @@ def history_of(epochs: Sequence[EpochFinished]) -> str:
 
 
 def continues(run: RunFigures, history: str) -> bool:
-    """Whether the run's first epochs are the epochs that `history`, a result of `history_of`,
-    describes."""
+    """Whether the run's first epochs are those from which `history_of` computed `history`."""
     return history_of(run.epochs[: int(history.partition(" ")[0])]) == history
 
 
@@ -251,8 +248,8 @@ def mlflow_key(name: str) -> str:
     """A key, or one part of a key with slashes, for any text; different texts have different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
-    and refuses a key that is not a normalised path. An accepted text stays as it is. Any other text
-    gets a digest at its end, and so does a text that already ends like a digest.
+    and refuses a key that is not a normalised path. An accepted text stays as it is. A digest is
+    appended to any other text, and to a text that is too long or already ends like a digest.
     """
     if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
         return name

@@ -1,4 +1,4 @@
-"""Write each run's params and points (the same that MLflow gets) as files of other loggers.
+"""Write the params and points of each run, which MLflow also gets, as files of other loggers.
 
 If a run's journal has grown, all files of the run are replaced. To add a logger, add its function,
 its line in LOGGERS, its name in `track` of raysuite/spec/experiment.py and, if it needs a package,
@@ -26,7 +26,7 @@ from raysuite.track.sync import one_line
 from raysuite.track.upload import points_of, ratio_points, trial_params
 
 _MARK = "written"
-"""Name of a file in a run's folder of a logger. It holds the digest of the written data."""
+"""Name of the file that holds the digest of the written data, next to a run's written files."""
 
 
 class Logged(NamedTuple):

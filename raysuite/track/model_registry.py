@@ -67,8 +67,7 @@ class Network(NamedTuple):
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
-    """Write an MLflow model with the flavours pytorch and python_function, for hosts with any
-    device.
+    """Write an MLflow model that runs on CPUs, with the flavours pytorch and python_function.
 
     torch.export makes the graph: loading it imports no user code and unpickles only tensors.
     The resolved spec and the plan are written next to it. Raises UserError if the network cannot be
@@ -99,7 +98,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
             f"{type(error).__name__}: {first}; what its forward does may not depend on the values "
             "of its input (docs.pytorch.org: torch.export)"
         ) from error
-    # the graph is for CPUs: by default, MLflow would load it on a host's GPU and refuse it
+    # the graph is for CPUs: by default, MLflow would try to load it on a host's GPU, and fail
     described.flavors["python_function"]["config"]["device"] = "cpu"
     described.save(str(folder / "MLmodel"))
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
@@ -184,9 +183,9 @@ def register(
     """Register a run's network as a version of the model `name` (default: the spec's name).
 
     The run itself is written to MLflow too, if need be. The same weights of the same run are
-    registered once, however often this is called. If the store is unreachable or broken, nothing is
-    raised: the Registration has the reason. Raises UserError if the network cannot be exported, if
-    the name is invalid, and if the experiment was deleted in MLflow.
+    registered only once, however often this is called. If the store is unreachable or broken,
+    nothing is raised: the Registration has the reason. Raises UserError if the network cannot be
+    exported, if the name is invalid, and if the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
         raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")
@@ -219,8 +218,8 @@ def register(
 
 @contextmanager
 def _default_store(uri: str) -> Iterator[None]:
-    """Make `uri` MLflow's default store, because clients of all stores look up `models:/ID` in the
-    default store."""
+    """Make `uri` MLflow's default store, because every client looks up `models:/ID` in the default
+    store, even a client of another store."""
     name, before = "MLFLOW_TRACKING_URI", os.environ.get("MLFLOW_TRACKING_URI")
     os.environ[name] = uri
     try:

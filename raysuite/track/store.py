@@ -102,12 +102,12 @@ def without_password(uri: str) -> str:
 
 
 VIEW = "mlflow.sharedViewState."
-"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; links to it name KEY."""
+"""Prefix of an experiment's tags. The tag VIEW + KEY holds a view of runs; a link has only KEY."""
 
 
 def runs_page(uri: str) -> str:
-    """The page of the experiment that changed last: the table of its newest results folder, if
-    there is one. The link is relative to MLflow's address.
+    """The link, relative to MLflow's address, to the page of the experiment that changed last. The
+    page shows the table of the newest results folder, if there is one.
 
     By default, MLflow 3 opens an experiment on an overview of language models, which is empty here.
     """

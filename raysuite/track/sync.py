@@ -13,15 +13,15 @@ from raysuite.track.results_folder import experiment_name, locked
 from raysuite.track.store import Store, prepare_store, quiet, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
-# A cluster is up before its MLflow server answers, so the first process that uses it waits.
+# A cluster is up before its MLflow server answers, so the server's first client waits.
 
 LONGEST_S = 120.0
 _LOOK_EACH_S = 0.5
 
 
 def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
-    """Wait while the server at `address` is still starting, according to
-    RAYSUITE_CLUSTER/head.json.
+    """Wait while the server at `address` is still starting, according to head.json in the folder
+    $RAYSUITE_CLUSTER.
 
     Returns at once for any other server, and after `longest_s` seconds in any case.
     """
@@ -60,8 +60,8 @@ class SyncSummary:
 
     @property
     def shown(self) -> str:
-        """The URL of the table of runs; without a server, a hint how to see the table; "" if there
-        is no table."""
+        """The URL of the table of runs; without a server, how to see the table; "" if there is no
+        table."""
         if not (self.ok and self.page):
             return ""
         if self.address.startswith(("http://", "https://")):
@@ -120,7 +120,7 @@ def sync(
 
 
 def prepare(tracking_uri: str | None = None) -> None:
-    """Open the store once, in a thread during the training: creating a database takes seconds.
+    """Open the store once, in a thread before the first run: creating a database takes seconds.
 
     Waits for a cluster's server that is still starting. Raises nothing: `sync` reports errors of
     the store.

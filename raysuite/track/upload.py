@@ -152,7 +152,7 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, when reading of the journals began. Otherwise a sync
+    """Leave out trials that ended after `now`, the time before journals were read. Otherwise a sync
     might see a later end and miss an earlier end, and the next sync would give these trials other
     numbers."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
@@ -274,7 +274,7 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
 HISTORY = "raysuite.epochs"
-"""Tag of a run: the result of `history_of` for the epochs that are written, or written next."""
+"""Tag of a run: the `history_of` digest of the epochs that are written or will be written next."""
 MARK = "raysuite.synced"
 """Tag of a run: the digest of the written data. It is set last, so a crash leaves it unset."""
 
@@ -346,7 +346,7 @@ class Upload:
     def write_run(self, run_id: str) -> bool:
         """Write all data of a run so far; return False if MLflow has them already."""
         journal = self.results.journal_file(run_id)
-        # computed before the journal is read: the next sync then writes records added since
+        # computed before the journal is read: the next sync writes records that are added later
         mark = digest(journal, *system_files(journal.parent).values())
         if run_id in self.known and self.known[run_id].data.tags.get(MARK) == mark:
             return False
@@ -438,7 +438,7 @@ class Upload:
             self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_ratios(self, rows: Sequence[Row]) -> None:
-        """Write each variant's ratios to its runs, as columns of MLflow's table."""
+        """Log each variant's ratios in its runs, where they are columns of MLflow's table."""
         for run_id, point in ratio_points(rows):
             child = self.known.get(run_id)
             if child is not None and child.data.metrics.get(point.key) != point.value:

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""Smallest number of trials for which importances are reported; with fewer trials they would be
-chance."""
+"""Smallest number of trials for which importances are reported; fewer trials give noise."""
 FEW = 30
 """With fewer trials, the estimate is called rough."""
 RESAMPLES = 20
-"""Number of bootstrap samples of the trials; each has its own forest and seed."""
+"""Number of bootstrap samples of the trials; each has a random forest and a seed."""
 TREES = 16
 MIDDLE = 0.8
 """Share of the bootstrap samples whose importances lie between the whiskers of the plot."""
@@ -53,7 +52,7 @@ class Importances:
     judged: str
     """The quantity by which trials were compared, as text."""
     resamples: int = 0
-    """Number of bootstrap samples in which results differ."""
+    """Number of bootstrap samples whose trials have different results."""
     keys: tuple[Importance, ...] = ()
     left_out: tuple[str, ...] = ()
     """Keys that some of the trials do not have."""
@@ -128,8 +127,8 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 
 
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
-    """The trials for optuna: numbers as they are, with the keys in `logs` on a logarithmic scale,
-    as they were drawn; other values as categories."""
+    """The trials for optuna: numbers as floats (logarithms for the keys in `logs`, which were drawn
+    on a logarithmic scale), other values as categories."""
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,

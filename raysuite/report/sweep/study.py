@@ -88,7 +88,7 @@ class Study:
 
     @property
     def quality(self) -> Goal:
-        """The goal for the best value of the primary metric."""
+        """The goal that is the primary metric: `accuracy` for classification, else `metric`."""
         return goals_of(self.task == CLASSIFICATION)[0]
 
     def lower_is_better(self, goal: Goal) -> bool:
@@ -111,7 +111,7 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialFigures]:
-        """The trials that count, sorted by the first goal, the best first."""
+        """Finished trials and trials stopped early, sorted from best to worst by the first goal."""
         return ranked(self.trials, self.goal)
 
     @property

@@ -73,7 +73,7 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(trial: TrialFigures) -> str:
-    """The text of a trial that the page's search compares."""
+    """A trial's text in which the page's search looks for words."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
@@ -87,7 +87,7 @@ def _line(
 ) -> Trace:
     """A trial's line: faint if the trial was stopped early, dotted if the trial has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
-    dash = [1, 0] if trial.number in colors else [2, 3]  # one for each point, as lists are columns
+    dash = [1, 0] if trial.number in colors else [2, 3]  # in each point, as lists are columns
     return p.trace(
         "trial",
         [each | {"step": each["x"], "dash": dash} for each in points],
@@ -122,7 +122,7 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 # Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Position on the axis of a trial that has no value, because the key's condition is not met."""
+"""Position on a key's axis of trials without a value: they do not meet the key's condition."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
@@ -199,7 +199,7 @@ def _numbers(
 MOST_AXES = 12
 """Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""With fewer trials that have begun, nothing is drawn, because there is nothing to compare."""
+"""Smallest number of begun trials that are drawn; with fewer, there is nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:
@@ -279,7 +279,7 @@ def curves(study: Study) -> Plot | None:
     write = "{:.2%}".format if study.task.main.unit == "share" else shown.write
     traces: list[Trace] = []
     for trial in _worst_first(study, drawn):
-        # after a trial took weights, its line has a new piece, from the value of the other trial
+        # when a trial takes weights, a new piece of its line begins at the other trial's value
         for piece, epochs in enumerate(pieces(study, trial)):
             points = [
                 {"x": x, "y": y, "tip": f"epoch {x:g}: {write(y)}\n{told(study, trial)}"}
@@ -319,7 +319,7 @@ def curves(study: Study) -> Plot | None:
 
 
 def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]:
-    """Epochs and values of a trial: a list for each piece between copies of weights."""
+    """Points (epoch, value) of a trial; a new list begins where it took another trial's weights."""
     made: list[list[tuple[float, float]]] = [[]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, value in trial.curve:
@@ -388,7 +388,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     best = sorted(front, key=lambda trial: trial.goals.get(x) or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
-    # stairs: between two trials on the front, only the worse one of both values was reached
+    # stairs: between two trials on the front, only the worse value of each goal was reached
     stairs = "step-after" if study.lower_is_better(x) else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
     better_x = "left" if study.lower_is_better(x) else "right"

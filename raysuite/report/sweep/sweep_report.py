@@ -136,8 +136,7 @@ def _given(options: Any) -> Any:
 _NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
 """Keys that an experiment has, but a run does not."""
 HEAD = "# Written by raysuite report: "
-"""First words of a file with a best spec; by these words, files of an earlier report are
-recognised."""
+"""First words of a file with a best spec. They identify the files of an earlier report."""
 
 
 def best_files(study: Study) -> dict[str, str]:

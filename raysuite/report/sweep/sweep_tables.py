@@ -131,7 +131,7 @@ def failed_sheet(study: Study) -> Sheet:
 
 
 def taken_sheet(study: Study) -> Sheet:
-    """A line for each time that a trial took the weights of another trial, by epoch."""
+    """A line for each time that a trial took another trial's weights, in the order of epochs."""
     title = study.task.main.title
     taken = sorted(
         ((turn, trial) for trial in study.trials for turn in trial.taken),
