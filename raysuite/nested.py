@@ -17,7 +17,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of `value`: its tensors, and other values that are no tuple, list or mapping."""
+    """The leaves of `value`: tensors, and all other values except tuples, lists and mappings."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):

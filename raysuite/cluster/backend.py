@@ -1,4 +1,4 @@
-"""The client's interface to SLURM and to this machine: jobs, their states, and findings."""
+"""The client's interface to the kinds of sites: jobs, their states, and findings of checks."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ CLOSED = {
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Variables that close Ray's metrics ports, which require no token."""
+"""Variables that close Ray's metrics ports."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment in which a node's processes listen only on `address`, an IPv4 address.
 
     The library is compiled into `folder`, which must belong to the user, unless `folder` already
-    has a library that works on this host. (The login node compiles one, but its C library may be
-    newer than an image's.) If this fails, for example without a C compiler, the reason is logged,
-    and the variables only close Ray's metrics ports. The other ports then listen on every
+    has a library that works on this host. (The login node compiles one, but the login node's libc
+    may be newer than an image's.) If this fails, for example without a C compiler, the reason is
+    logged, and the variables only close Ray's metrics ports. The other ports then listen on every
     interface, and require the token.
     """
     try:

@@ -1,4 +1,4 @@
-"""The command line that runs a command on a node inside a site's image."""
+"""The command line that runs a command inside a site's image on a node."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Binds for the site and `folders`, written as SRC:DST, because docker would make a new volume
-    for SRC alone."""
+    """Binds for the site and `folders`. They are written as SRC:DST, because docker makes a new
+    volume for SRC without DST."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

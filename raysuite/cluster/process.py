@@ -1,4 +1,4 @@
-"""Identify a process that a file names, and end a command and its children."""
+"""Identify a process by an id in a file, and end processes with their children."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ProcessTree(subprocess.Popen[bytes]):
         """End the process and its children, some of which have their own process groups."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other process meanwhile
+            process.suspend()  # it must not start other processes meanwhile
             for each in (*process.children(recursive=True), process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -159,13 +159,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Called in a child process: request a signal for it when its parent ends. On Linux only."""
+    """Request a signal for this process when its parent ends; for child processes. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent ends. On Linux only."""
+    """Make this process the parent of descendants whose parent ends. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

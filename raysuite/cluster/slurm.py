@@ -1,4 +1,4 @@
-"""SLURM: the batch script of a cluster, SLURM's commands, the job, and the check of a site.
+"""SLURM: a cluster's batch script, SLURM's commands, a cluster's job, and the check of a site.
 
 Rendering the script has no side effects. Only the backend's methods submit, signal or cancel jobs.
 """
@@ -383,7 +383,7 @@ def node_groups(where: str = "") -> list[NodeGroup]:
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, from SLURM's accounting; both empty if the site has none.
+    """The user's accounts and QOS, from SLURM's accounting; both empty if it lists none.
 
     Raises SlurmError if slurmdbd does not answer.
     """
@@ -396,7 +396,7 @@ def accounts() -> tuple[set[str], set[str]]:
 
 
 def megabytes(memory: str) -> int:
-    """Memory in SLURM's notation -> megabytes; a number without a letter is in megabytes."""
+    """Memory in SLURM's notation, in megabytes; a number without a letter is in megabytes."""
     number, letter = re.fullmatch(r"([0-9]+)([KMGT]?)", memory.upper()).groups()  # type: ignore[union-attr]
     return int(int(number) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[letter])
 
@@ -515,7 +515,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """The answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`, by job id."""
+    """Parse the answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`: job id -> state."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
@@ -529,7 +529,7 @@ def _parsed(line: str) -> JobState:
 
 
 def host_names(names: str) -> list[str]:
-    """The hosts in `node[1-3]`, as SLURM expands it; the text itself if SLURM does not answer."""
+    """Let SLURM expand `node[1-3]` to a list of hosts; [names] if SLURM does not answer."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):
@@ -537,7 +537,7 @@ def host_names(names: str) -> list[str]:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Raises UserError if the program is missing, SlurmError if it fails."""
+    """Run a command. Raises UserError if the program is missing, SlurmError if it fails."""
     try:
         return ask(words, timeout_s=_PATIENCE_S)
     except NoSlurmError as error:

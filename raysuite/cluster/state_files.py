@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the host's next agent identifies the folder."""
+"""A file in a node's temporary folder. The next agent on the host identifies the folder by it."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -43,11 +43,12 @@ class Cluster(File):
     slurm_cluster: str = ""
     """The SLURM cluster in `sbatch`'s answer, if `--clusters` or a variable selected one."""
     started: float = 0.0
-    """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
+    """Start time of a local agent's process, in seconds since 1970; it tells the process from a
+    later one with the same pid."""
     birth: str = ""
     """An id that no later process with this pid has, even if the clock is changed."""
     host: str = ""
-    """Host of a local agent: other hosts that share the folder cannot see its process."""
+    """Host of a local agent; other hosts that share the folder cannot see the agent's process."""
 
     @property
     def backend(self) -> Literal["local", "slurm", "hosts"]:
@@ -75,7 +76,7 @@ class Head(File):
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether MLflow's server answers; the cluster counts as up even before it does."""
+    """Whether MLflow's server answers; the cluster can be up before."""
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
@@ -84,7 +85,7 @@ class Head(File):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes, which may use another address of the head than clients."""
+        """MLflow's URL for the nodes; their address of the head may differ from the clients'."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 
@@ -103,7 +104,7 @@ class Node(File):
     incarnation: str = ""
     temp: str = ""
     nonce: str = ""
-    """The content of the file NONCE in the temporary folder; a folder of another user lacks it."""
+    """The content of the file NONCE in the node's temporary folder."""
     began: float = 0.0
     """Start time of the agent's process."""
     birth: str = ""
@@ -123,7 +124,7 @@ class Alive(File):
 
 
 class Stop(File):
-    """stop.json: the cluster is about to end."""
+    """stop.json: the request that the cluster ends."""
 
     reason: StopReason
     deadline: float

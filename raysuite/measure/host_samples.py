@@ -27,8 +27,8 @@ def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
     """Append samples of this host to `file` within the context, and a last sample at its end.
     Without a file, do nothing.
 
-    The file is created at once: the number of such files decides how MLflow names the samples. An
-    error in sampling or writing ends the sampling, not the run.
+    The file is created at once, because MLflow's names for the samples depend on the number of
+    these files. An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield

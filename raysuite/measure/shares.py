@@ -1,5 +1,5 @@
-"""Compute the time shares of some training steps from a profiler's events, by interval
-arithmetic."""
+"""Compute how long training steps compute, communicate and wait for data, from a profiler's events,
+by arithmetic with intervals."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch.profiler import ProfilerActivity, profile
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
-"""Sorted, disjoint, not empty and not adjacent."""
+"""Sorted intervals of positive length that neither overlap nor touch."""
 
 
 def union(*sets: Iterable[Interval]) -> Intervals:
-    """The time that any of the intervals covers; they may overlap, in any order."""
+    """The time that at least one of the intervals covers; the intervals may overlap."""
     merged: Intervals = []
     for begin, end in sorted(chain.from_iterable(sets)):
         if end <= begin:
@@ -96,7 +96,7 @@ KERNELS = {
     "other": re.compile(""),
 }
 """Class of a GPU's kernels and copies -> pattern of their names; the first match counts. Copies
-between host and device are loading, copies within the device are other."""
+between host and device belong to the class loading, copies within the device to the class other."""
 
 
 class Event(NamedTuple):
@@ -112,7 +112,8 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the window, in seconds."""
+    """Seconds of a window by activity. Exposed communication overlaps no computation; exposed
+    loading of data overlaps neither computation nor communication."""
 
     window: float
     computation: float
@@ -125,11 +126,11 @@ class Parts:
 
 
 def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
-    """The parts of the one WINDOW among the events.
+    """The parts of the window that an event named WINDOW covers.
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
-    intervals of collectives from a framework's own record, in the clock of the events. If a GPU's
-    kernels are recorded, they count instead of the calls on the host, so that nothing counts twice.
+    intervals of collectives that a framework itself has recorded, by the clock of the events. If a
+    GPU's kernels are recorded, they count instead of operators and collectives on the host.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -228,8 +229,8 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Phases from the moment when all ranks are ready until the result is available. A nested phase is
-a part of such a phase."""
+"""Phases from the moment when all ranks are ready until the result is available; they contain the
+nested phases."""
 
 
 def horovod_collectives(file: Path) -> Intervals:

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
         return BAD_INPUT
     os.umask(0o077)  # otherwise Ray's folders would be open to all users
-    # a core dump in the folder in which `cluster up` was called would contain the token
+    # a core dump would write the token into the folder in which `cluster up` was called
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     folder = ClusterFolder(Path(arguments[0]))
     signals = Signals(folder.end)
