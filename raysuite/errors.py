@@ -114,7 +114,7 @@ class MissingPartError(UserError):
 
 
 class GateError(RaysuiteError):
-    """A rank's weights differ from rank 0's, or from those of one process on the same batch."""
+    """The weights of a rank differ from rank 0's, or from those that a single process computes."""
 
 
 class RunError(RaysuiteError):

@@ -19,12 +19,11 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # Ray serves metrics without a token; with -1, Ray opens no port
+    # closes Ray's metrics ports, which require no token; with -1, Ray opens no port
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Variables that close Ray's metrics ports."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 
 log = logging.getLogger(__name__)

@@ -50,8 +50,8 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """The hosts that Ray does not count as alive, of the allocation or, if it is unknown, of those
-    with a state file."""
+    """The hosts that Ray does not count as alive, among the hosts of the allocation or, if these
+    are unknown, among the hosts with a state file."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -304,8 +304,7 @@ class Status:
 
     @property
     def lives(self) -> bool:
-        """Whether the cluster's processes run or will run, or may run because its state is
-        unknown."""
+        """Whether the cluster's processes run, will run, or may run (state unknown)."""
         return self.state in ("waiting", "starting", "up", "stopping", "unknown")
 
     @property
@@ -444,7 +443,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """What to do about a job that SLURM could not launch."""
+    """What to do about a job that SLURM could not launch; empty for other jobs."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (

@@ -1,6 +1,6 @@
 """Run a command, and kill all processes that it leaves.
 
-`python -m raysuite.cluster.guard FOLDER -- WORDS` runs the command WORDS as a child of the guard.
+`python -m raysuite.cluster.guard FOLDER -- WORDS` is the guard; the command WORDS is its child.
 The guard's standard input is a pipe from the caller. A number in this pipe requests the command's
 end: SIGTERM, and SIGKILL after that many seconds. If the pipe is closed, the caller has ended,
 perhaps by SIGKILL, and the command is killed at once. After the command's end, the guard kills all
@@ -32,8 +32,7 @@ FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-"""Signals that the guard blocks. SLURM sends them to each process of a step, but the guard has to
-outlive the command."""
+"""Signals that SLURM sends to a whole step. The guard blocks them, to outlive the command."""
 _REPORT = "exit.json"
 
 

@@ -62,7 +62,7 @@ def _remove_abandoned(prefix: str) -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 deadline = time.monotonic() + _WRITTEN_S
                 while lock.parent.exists() and time.monotonic() < deadline:
-                    # processes left behind would make the folder again, open to others
+                    # remaining processes would make the folder again, open to others
                     kill_left_behind(str(lock.parent))
                     remove(lock.parent, LOCK)  # the lock last, so that leftovers are found
             finally:

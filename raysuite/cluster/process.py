@@ -1,4 +1,4 @@
-"""Identify a process by an id in a file, and end processes with their children."""
+"""Find the process that a file identifies, and end processes and their children."""
 
 from __future__ import annotations
 

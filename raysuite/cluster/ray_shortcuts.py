@@ -137,8 +137,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Within the context, replace Ray's function `find` by `wrap(find)`. After the start of a
-    raylet, Ray's Python calls `find` with the GCS's address and the node's id."""
+    """Within the context, replace Ray's function get_node by `wrap(get_node)`. Ray's Python calls
+    it after the start of a raylet, with the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services

@@ -186,8 +186,7 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check that the image can be started, by a program or by an option that a plugin adds to
-    srun."""
+    """Check that a program, or an option that a plugin adds to srun, can start the image."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]

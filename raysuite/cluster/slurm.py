@@ -222,8 +222,8 @@ def _lines(lines: Iterable[str]) -> str:
 def quote_option(value: str) -> str:
     """Quote a value for an #SBATCH line.
 
-    `sbatch` has its own rules: quotes group, a backslash makes the next character literal, even
-    inside quotes, and an unquoted # begins a comment (slurm, src/sbatch/opt.c, _get_argument).
+    `sbatch` has its own rules: quotes group words, a backslash makes the next character literal,
+    even inside quotes, and an unquoted # begins a comment (slurm, src/sbatch/opt.c, _get_argument).
     """
     if _PLAIN.fullmatch(value):
         return value
@@ -354,8 +354,7 @@ class NoSlurmError(SlurmError):
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
     """Run a command, and return its standard output. Raises NoSlurmError if the command is missing,
-    and SlurmError if the command fails or hangs.
-    """
+    and SlurmError if the command fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -529,7 +528,7 @@ def _parsed(line: str) -> JobState:
 
 
 def host_names(names: str) -> list[str]:
-    """Let SLURM expand `node[1-3]` to a list of hosts; [names] if SLURM does not answer."""
+    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] without an answer."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):

@@ -43,8 +43,7 @@ class Cluster(File):
     slurm_cluster: str = ""
     """The SLURM cluster in `sbatch`'s answer, if `--clusters` or a variable selected one."""
     started: float = 0.0
-    """Start time of a local agent's process, in seconds since 1970; it tells the process from a
-    later one with the same pid."""
+    """Start time of a local agent's process, in seconds since 1970: a pid may be reused later."""
     birth: str = ""
     """An id that no later process with this pid has, even if the clock is changed."""
     host: str = ""
@@ -76,7 +75,7 @@ class Head(File):
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether MLflow's server answers; the cluster can be up before."""
+    """Whether MLflow's server answers; the cluster can be up before it does."""
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
@@ -106,7 +105,7 @@ class Node(File):
     nonce: str = ""
     """The content of the file NONCE in the node's temporary folder."""
     began: float = 0.0
-    """Start time of the agent's process."""
+    """Start time of the agent's process, in seconds since 1970."""
     birth: str = ""
     """An id that no later process with the agent's pid has, even if the clock is changed."""
     seconds: dict[str, float] = Field(default_factory=dict)
@@ -124,11 +123,11 @@ class Alive(File):
 
 
 class Stop(File):
-    """stop.json: the request that the cluster ends."""
+    """stop.json: why and when the cluster ends."""
 
     reason: StopReason
     deadline: float
-    """Time in seconds since 1970."""
+    """Time by which jobs have to stop, in seconds since 1970."""
 
 
 class Mlflow(File):

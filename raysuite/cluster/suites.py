@@ -296,8 +296,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 
 def _lives(holder: dict[str, object]) -> bool:
-    """Whether the process that the lock's file names is another one, and runs on this host; for
-    file systems without locks."""
+    """Whether another process of this host holds the lock; for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

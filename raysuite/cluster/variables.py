@@ -68,7 +68,7 @@ def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str
 
 
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
-    """Variables for a shell. RAY_ADDRESS is the dashboard's URL, for `ray job submit`."""
+    """Variables for a user's shell. RAY_ADDRESS is the dashboard's URL, for `ray job submit`."""
     gcs_host = head.gcs.rpartition(":")[0]
     client = {RAY_CLIENT: head.client} if head.client else {}
     return {

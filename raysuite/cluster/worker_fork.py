@@ -162,7 +162,7 @@ class _Forks:
             os.read(self._ended, 1024)
             while self._workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
                 client, began = self._workers.pop(found[0])
-                number = os.WTERMSIG(found[1])  # 0 of a worker that exited
+                number = os.WTERMSIG(found[1])  # 0 if the worker exited
                 crashed = number in _CRASHES and time.monotonic() < began + _STARTS_S
                 with client, suppress(OSError):
                     if crashed:

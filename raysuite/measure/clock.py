@@ -10,7 +10,7 @@ import torch
 
 
 class StepClock:
-    """Measures the time of each step, on a GPU by events in its stream, without waiting for it."""
+    """Measures the time of each step; on a GPU by events, so that the process does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"

@@ -61,12 +61,10 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
 
 
 class Host:
-    """Reads this host's counters."""
-
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._network = psutil.net_io_counters()
-        psutil.cpu_percent()  # the first call only begins a window
+        psutil.cpu_percent()  # the first call only begins a measurement
         self._nvml = nvml()
 
     def __enter__(self) -> Host:

@@ -51,7 +51,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file, the best of three. Before each, the kernel drops its pages."""
+    """Seconds to read a new file that the kernel was asked to drop from its cache; best of three."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

@@ -1,9 +1,9 @@
 """Count the steps of an unchanged training script, in each of its ranks.
 
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
-  optimiser that steps first counts, so that a GAN's second optimiser adds no steps. If another
-  optimiser steps twice in a row, it counts instead. With gradient accumulation, `step` is called
-  once for several batches.
+  optimiser that steps first counts, so that a GAN's second optimiser adds no steps; if the second
+  one steps twice in a row, it counts instead. With gradient accumulation, `step` is called once for
+  several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
   there, so `DataLoader.__iter__` is replaced in this process. So is
   `torch.distributed.init_process_group`, to time the forming of the process group.
@@ -99,7 +99,7 @@ class Recorder:
         self._marked = False
         self._train: int | None = None
         self._batches: dict[int, _Read] = {}
-        """The data read, by loader."""
+        """Id of a loader -> the data read from it since the last step."""
         self._ended = time.perf_counter()
         self._events: list[Any] = []
         self._steps = 0
@@ -291,8 +291,7 @@ class Recorder:
         return [float(group["lr"]) for group in groups if "lr" in group]
 
     def _checked(self) -> dict[str, Any]:
-        """The values to compare after a step: digests of parameters and random state, hash of
-        samples, loss."""
+        """The values to compare after a step: digests, the hash of the samples, and the loss."""
         import torch
 
         loss, self._loss = self._loss, None
@@ -332,8 +331,7 @@ class Recorder:
         return seconds
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
-        """Record the end of the script: its exception `error`, and whether another rank was
-        lost."""
+        """Record the end of the script: its exception, and whether another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
         if len(self._events) > 1 and error is None:
@@ -354,7 +352,7 @@ class Recorder:
         )
 
     def add(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Append a line of another kind, such as the file's head or a profile."""
+        """Append a line of this kind, such as the file's head or a profile."""
         self._write({"kind": kind, **content})
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -372,7 +370,7 @@ def _event() -> Any:
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
     """Number of samples of a batch (length of the first axis of its first tensor) and number of
-    tokens (of `input_ids`); None if the tensor is missing."""
+    tokens (of `input_ids`); each is None if its tensor is missing."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -562,7 +560,7 @@ class _Counted:
 
 
 def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap Tensor.backward to keep the loss for the comparison of the first steps."""
+    """Wrap Tensor.backward to record the loss of the first steps."""
 
     @functools.wraps(backward)
     def observed(loss: Any, *words: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Compute how long training steps compute, communicate and wait for data, from a profiler's events,
-by arithmetic with intervals."""
+"""Find how long training steps compute, communicate and wait for data, by arithmetic with the
+intervals of a profiler's events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# Sets of time as sorted, disjoint intervals [begin, end) of whole nanoseconds.
+# Sets of time as sorted intervals [begin, end) of nanoseconds, which neither overlap nor touch.
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
-"""Sorted intervals of positive length that neither overlap nor touch."""
 
 
 def union(*sets: Iterable[Interval]) -> Intervals:
@@ -56,7 +55,7 @@ def minus(whole: Intervals, *others: Intervals) -> Intervals:
 
 
 def within(whole: Intervals, window: Interval) -> Intervals:
-    """The part of `whole` in the window."""
+    """The part of `whole` that is in the window."""
     first, last = window
     cut = [(max(begin, first), min(end, last)) for begin, end in whole]
     return [(begin, end) for begin, end in cut if begin < end]
@@ -208,7 +207,7 @@ class Profiler:
 
     def events(self) -> list[Event]:
         """All recorded events, in ns since 1970."""
-        # the public list makes a tree of the events, which takes minutes for many events
+        # torch's public list of events is a tree: to build it takes minutes for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []
         for event in results.events():
@@ -221,7 +220,7 @@ class Profiler:
         return events
 
     def write_trace(self, file: Path) -> None:
-        """Write Chrome's trace format, gzipped (`.json.gz`), which ui.perfetto.dev opens."""
+        """Write a gzipped trace in Chrome's format (`.json.gz`), which ui.perfetto.dev opens."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(str(file))
 

@@ -45,7 +45,6 @@ class Children:
             os.close(descriptor)
 
     def pid(self, name: str) -> int:
-        """The process id of a child."""
         return self._started[name].pid
 
     def status(self, name: str) -> int | None:

@@ -37,7 +37,7 @@ _STARTS_S = 240.0
 warning is logged, and the head keeps waiting."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
-"""The last error is searched for in this many bytes at the end of the server's output."""
+"""Bytes at the end of the server's output in which its last error is searched for."""
 log = logging.getLogger("raysuite.cluster")
 
 

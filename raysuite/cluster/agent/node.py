@@ -112,8 +112,6 @@ class NodeFailedError(RaysuiteError):
 
 
 class ThisNode:
-    """The node of this agent."""
-
     def __init__(
         self, folder: ClusterFolder, cluster: Cluster, place: Place, temp: Path, signals: Signals
     ) -> None:

@@ -86,7 +86,7 @@ def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
 
 
 def _memory(variables: Mapping[str, str], cpus: int | None) -> int | None:
-    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0 means all of the node
+    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0 means all memory of the node
     each = _number(variables, "SLURM_MEM_PER_CPU")
     if node:
         return node * _MEGABYTE
