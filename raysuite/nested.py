@@ -48,7 +48,7 @@ def unpadded(value: Any, real: int) -> Any:
 
 
 def called(network: Callable[..., Any], inputs: Any) -> Any:
-    """`network(inputs)`: a tuple as positional arguments, a dictionary as keyword arguments."""
+    """Call a network. A tuple is passed as positional arguments, a dictionary as keyword ones."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)

@@ -388,8 +388,8 @@ def check_here(status: Status) -> None:
 def find_folder(name: str | None) -> ClusterFolder:
     """The folder of the cluster `name`; without a name, of the only running cluster.
 
-    Raises UserError if the name is unknown, if no name is given and not exactly one cluster runs,
-    or if the folder of all clusters cannot be read.
+    Raises UserError if the name is unknown, if no name is given and no cluster or several are
+    running, or if the folder of all clusters cannot be read.
     """
     try:
         known = {folder.name: folder for folder in all_folders()}
@@ -474,12 +474,11 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds to wait for a busy head; a head that cannot be reached (from a laptop) never answers."""
+"""Seconds to wait for a busy head. A head that this host cannot reach never answers."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""Seconds from the request until all processes have ended and the database is copied. After that,
-the job is killed."""
+"""Seconds that a job has to end its processes and copy the database; then it is killed."""
 
 
 def down(

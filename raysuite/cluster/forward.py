@@ -226,7 +226,7 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 
 
 def _near(connection: Connection, head: Head) -> Head:
-    """`head` with the local addresses of the forwarded ports."""
+    """Forward the head's ports; return `head` with the local addresses of these ports."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
     for left in (2, 1, 0):
         near = {name: free_port() for name, url in ends.items() if url}

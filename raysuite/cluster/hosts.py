@@ -1,7 +1,7 @@
 """Run a cluster on the listed hosts of an existing allocation, with an agent on each host.
 
-`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
-cluster with its site's launcher. Like the batch script of a SLURM cluster, this process restarts
+`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host by the
+launcher of the cluster's site. Like the batch script of a SLURM cluster, this process restarts
 all agents if the head has died, and sends the agents a warning before a time limit.
 """
 

@@ -114,7 +114,7 @@ def secrets_in(names: list[str]) -> tuple[str, str]:
 
 
 def _shared(folder: Path) -> Finding:
-    """Check whether the nodes can access the folder of clusters, by the type of file system."""
+    """Judge by the type of the file system whether the nodes can access the folder of clusters."""
     kind = file_system(folder)
     fix = "set RAYSUITE_HOME to a folder that all nodes share"
     if kind in _OWN_DISK:

@@ -44,8 +44,8 @@ RESUMED = "resumed-"
 _ROOM_BYTES = 2**20
 """Free bytes that a results folder needs before its suite is resumed."""
 _MOST_IN_VAIN = 3
-"""Resumptions without progress after which a suite is forgotten: an allocation with suites would
-otherwise be requeued for ever."""
+"""A suite is not resumed again after this number of resumptions without progress. Otherwise, an
+allocation with suites would be requeued for ever."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
@@ -77,7 +77,7 @@ class Resume:
     folder: Path
     results: Path
     job: str = ""
-    """The id that the job should reuse if it is free."""
+    """The id for the job; if empty, the job gets a new id."""
 
 
 def job_id() -> str:
@@ -272,7 +272,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock. Return whether this process has it now, or the file system has no locks."""
+    """Take the lock; return False if another process holds it. True without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""How fast this node computes, copies and reads: each figure in about half a second."""
+"""Measure how fast this node computes, copies and reads; each figure takes half a second."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file that the kernel was asked to drop from its cache; best of three."""
+    """Seconds to read a new file; best of three. The kernel is first asked to drop its pages."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

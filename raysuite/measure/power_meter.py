@@ -243,7 +243,7 @@ class AmdGpu:
     def joules(self) -> float | None:
         """Joules since the driver was loaded."""
         count = self._asked(self._amdsmi.amdsmi_get_energy_count)
-        if count is None or "energy_accumulator" not in count:  # the key from ROCm 6.2 on
+        if count is None or "energy_accumulator" not in count:  # this key exists from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 

@@ -142,7 +142,7 @@ class Recorder:
             if optimizer is not self._other:
                 self._other = optimizer
                 return
-            # the first optimiser no longer steps: Horovod calls it once, to broadcast its state
+            # the first optimiser no longer steps: Horovod uses one step to broadcast its state
             self._optimizer = optimizer
             if self._steps == 1:
                 self.marks["first_step"] = time.perf_counter()

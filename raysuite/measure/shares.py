@@ -206,7 +206,7 @@ class Profiler:
             yield
 
     def events(self) -> list[Event]:
-        """All recorded events, in ns since 1970."""
+        """All recorded events, with times in ns since 1970."""
         # torch's public list of events is a tree: to build it takes minutes for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []

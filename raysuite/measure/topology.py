@@ -147,7 +147,7 @@ def bound_cpus(
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Bind every thread of this process, and all that it starts later. Memory is then allocated on
+    """Bind all threads of this process, and those that it starts later. Memory is then allocated on
     the node of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended

@@ -101,7 +101,7 @@ def infiniband(root: Path = INFINIBAND) -> list[str]:
 
 
 _log: int | None = None
-"""NCCL's log: one per process, as NCCL reads its environment once and keeps the log open."""
+"""NCCL's log: one per process, because NCCL reads its environment once and keeps the log open."""
 
 
 def _nccl_log() -> int | None:

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
-        # also overrides values that an image or bash has set
+        # the site's variables also override values that an image or bash has set
         os.environ.update(with_site(os.environ, cluster.site.environment))
         place = find_place(cluster.site)
     except UserError as error:

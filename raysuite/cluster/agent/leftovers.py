@@ -76,7 +76,7 @@ def _not_ours(node: Node) -> str:
     try:
         nonce = (temp / NONCE).read_text("ascii")
     except FileNotFoundError:
-        nonce = ""  # agents of older versions did not write one
+        nonce = ""  # agents of older versions did not write this file
     return "" if nonce == node.nonce else "another cluster's agent made it"
 
 

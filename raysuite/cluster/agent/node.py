@@ -42,7 +42,7 @@ _RAY = {
     # the file system with the dashboard's modules may be busy
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job has a minute for a checkpoint
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills 30 s after its signal
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills Ray 30 s after its signal
 }
 
 
@@ -150,7 +150,7 @@ class ThisNode:
         )
 
     def took(self, what: str, since: float) -> None:
-        """Record the duration of a part of the start, from `since` on the monotonic clock."""
+        """Record how long the part `what` of the start took, from the monotonic time `since`."""
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:

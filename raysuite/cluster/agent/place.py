@@ -144,7 +144,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
 
 
 def client_address(site: Site, address: str) -> str:
-    """The head's address for clients, called on the head; `address` is its address for nodes."""
+    """The head's address for clients; `address` is the head's address for nodes."""
     if site.client_interface is None:
         return address
     return _on(site.client_interface, own_addresses(), "client_interface")
