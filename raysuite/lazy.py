@@ -52,8 +52,8 @@ def load(target: str) -> Any:
 def names_of(
     package: str, names: Collection[str], modules: Collection[str]
 ) -> Callable[[str], Any]:
-    """Make a `__getattr__` for a package (PEP 562). When one of `names` is first used, it imports
-    all `modules` of the package."""
+    """Make a `__getattr__` for a package (PEP 562). The function imports all `modules` of the
+    package when one of `names` is first used."""
 
     def find(name: str) -> Any:
         if name not in names:

@@ -11,7 +11,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Cluster
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
-"""`unknown`: SLURM did not answer, or the cluster is a local one on another host."""
+"""`unknown`: SLURM did not answer, or the cluster's process is on another host."""
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ class ClusterFolder:
 
     @property
     def ending(self) -> Path:
-        """A file that exists from the signal that ends the head's agent until the next agent
-        starts. SLURM sends the signal to all processes of a job. By this file, the drivers of
-        suites know that the signal ends the cluster."""
+        """A file that a signal to the head's agent creates, and the agent's next start removes.
+        SLURM sends the signal to all processes of a job. By this file, the drivers of suites know
+        that the signal ends the cluster."""
         return self.path / "ending"
 
     @property

@@ -160,8 +160,8 @@ exec tar -C "$name" -cf - head.json token mlflow.json
 
 
 class Forwarded(ClusterFolder):
-    """A local folder with the layout of a cluster's folder. It is removed after the connection has
-    ended."""
+    """A local folder with the layout of a cluster's folder. The folder is removed after the
+    connection has ended."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
         super().__init__(path)

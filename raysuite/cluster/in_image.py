@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The command line for `command` on a node, in the site's image or with the site's `launch`.
+    """The command line for `command` on a node, in the site's image or by the site's `launch` line.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
     that writes them into a script quotes them. Raises UserError for a value that the engine would

@@ -71,8 +71,8 @@ including Ray's workers, open the file in order to remove abandoned folders."""
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A process in its own process group. `terminate` kills it and all its children at once: after
-    SIGTERM, Ray would wait a second for each of its processes."""
+    """A process in its own process group. `terminate` kills the process and all its children at
+    once: after SIGTERM, Ray would wait a second for each of its processes."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, process_group=0, **options)

@@ -39,7 +39,7 @@ _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
 """The ports of a dashboard's agent that runs no server: it writes -1 for each."""
 _SOCKET = "sockets/raylet"
-"""The raylet's socket. The raylet makes it after it has read all ports, and before it registers."""
+"""The raylet's socket. The raylet makes the socket after reading all ports, before registering."""
 _STEP_S = 0.05
 _EACH_S = 12.0
 """Seconds to wait until an agent has written a port's file; then this module writes the file. The

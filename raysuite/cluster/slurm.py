@@ -371,7 +371,7 @@ def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOU
 
 
 _ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
-"""Without --exact, one row can contain differing nodes, with their minima (`48+`). Without
+"""Without --exact, one row can stand for differing nodes, and shows their minima (`48+`). Without
 --noconvert, 1,024 is printed as `1K`."""
 
 

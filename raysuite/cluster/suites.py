@@ -1,4 +1,4 @@
-"""Suites in progress on a cluster, so that a restarted head resumes them.
+"""The list of suites in progress on a cluster, from which a restarted head resumes them.
 
 FOLDER/suites/ID.json   a suite that was started on this cluster, and has not ended
 RESULTS/driver.lock     locked by the one process that writes to that results folder

@@ -40,7 +40,7 @@ RUN_SETTINGS = {
 
 LOOPBACK_ONLY = {
     # Ray replaces 127.0.0.1 by an address that other hosts can reach, and listens there, unless
-    # clusters are off. Despite its name, this variable also applies on Linux.
+    # Ray's clusters are off. Despite its name, this variable also applies on Linux.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 

@@ -51,8 +51,8 @@ def main() -> None:
 
 def _forked() -> bool:
     """Wait for the end of the worker that the server makes for this client. Return False if the
-    server makes none, if the worker crashes at its start, or if the raylet did not start this
-    client itself (but through nsys, for example)."""
+    server makes none, if the worker crashes at its start, or if another program than the raylet,
+    such as nsys, started this client."""
     if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
         return False
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -26,8 +26,8 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Seconds between two samples. It is short, because RAPL's counters wrap around at some 10^5
-joules, that is, after minutes."""
+"""Seconds between two samples. The period is short, because RAPL's counters wrap around at some
+10^5 joules, that is, after minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3

@@ -152,7 +152,7 @@ class MlflowKeeper:
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 
     def _end(self) -> str:
-        """End the server's remaining processes; return how it ended, with its last error."""
+        """End the server's remaining processes; return how the server ended, and its last error."""
         why = self._children.how_ended(self.server.NAME)
         self._children.end(self.server.NAME, 5.0)
         try:

@@ -27,7 +27,7 @@ from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
-# The environment of a node's processes. It has paths of secrets, never secrets.
+# The environment of a node's processes contains paths of secrets, never secrets.
 
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
