@@ -19,7 +19,7 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # closes Ray's metrics ports, which require no token; with -1, Ray opens no port
+    # these close Ray's metrics ports, which require no token; with -1, Ray opens no port
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",

@@ -1,7 +1,7 @@
 """Run a cluster on the listed hosts of an existing allocation, with an agent on each host.
 
-`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host by the
-launcher of the cluster's site. Like the batch script of a SLURM cluster, this process restarts
+`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` starts COMMAND, the agent, on each host with
+the launcher of the site. Like the batch script of a SLURM cluster, this process restarts
 all agents if the head has died, and sends the agents a warning before a time limit.
 """
 
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Each host of the list -> the index of its first occurrence in the list.
+    """Each host, in the list's order -> the index of its first occurrence in the list.
 
     `given` is a file, or names separated by commas. Raises UserError if there is no list, or if it
     contains something other than hosts.

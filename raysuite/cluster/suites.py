@@ -153,7 +153,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that changes with any progress of a suite: epochs, ended runs, steps at a stop."""
+    """A number that grows with a suite's progress: records, such as epochs, and steps of stops."""
     # imported on use: the agents of a cluster start without it
     from raysuite.records import (
         GateVerdict,
