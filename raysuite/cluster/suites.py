@@ -134,7 +134,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count a resumption of a suite."""
-    # slow: the driver may change or remove the suite's file meanwhile, so that file is read later
+    # this takes time, in which the driver may change the suite's file: the file is read after it
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:

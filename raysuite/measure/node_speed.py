@@ -1,4 +1,4 @@
-"""Measure how fast this node computes, copies and reads; each figure takes half a second."""
+"""Measure how fast this node computes, copies and reads; each figure takes about half a second."""
 
 from __future__ import annotations
 

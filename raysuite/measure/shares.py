@@ -128,8 +128,9 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     """The parts of the window that an event named WINDOW covers.
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
-    intervals of collectives that a framework itself has recorded, by the clock of the events. If a
-    GPU's kernels are recorded, they count instead of operators and collectives on the host.
+    intervals of collectives that a framework itself has recorded, by the clock of the events. A
+    GPU's kernels count instead of the host's operators, and its communication kernels instead of
+    the host's collectives.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)

@@ -79,8 +79,8 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """The names of the transports in NCCL's log, from the lines on how NCCL connects two ranks.
-    Numbers of devices are left out of the names."""
+    """The names of the transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects
+    two ranks. Numbers of devices are left out of the names."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {
