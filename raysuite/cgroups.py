@@ -14,9 +14,9 @@ cache that the kernel drops first."""
 
 
 def memory_left(cgroups: Path = _CGROUPS, own: Path = _OWN) -> list[int]:
-    """Bytes left in each control group of this process that has a memory limit: the group of the
-    process (such as that of a SLURM step) and its parents. Page cache that the kernel reclaims
-    first (`inactive_file`) counts as free.
+    """Bytes left in each control group that has a memory limit, among the group of this process
+    (such as a SLURM step's) and its parent groups. Page cache that the kernel reclaims first
+    (`inactive_file`) counts as free.
 
     (Linux, admin-guide/cgroup-v2, memory.max; cgroup-v1/memory, 5.2.)
     """

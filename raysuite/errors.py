@@ -55,7 +55,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """How the user can make the file system that caused this error writable."""
+    """What the user can do against this error: mount the file system for writing, or free space."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:
@@ -114,7 +114,7 @@ class MissingPartError(UserError):
 
 
 class GateError(RaysuiteError):
-    """A strategy's ranks differ from each other, or from one process on the same global batch."""
+    """The weights of a rank differ from rank 0's, or from those that a single process computes."""
 
 
 class RunError(RaysuiteError):
@@ -122,7 +122,7 @@ class RunError(RaysuiteError):
 
 
 def unmatched(patterns: Iterable[str], parameters: Iterable[str]) -> str:
-    """A message with the patterns that match no parameter's name; empty if each matches one."""
+    """A message with the patterns that match no parameter's name; empty if there are none."""
     names = list(parameters)
     idle = [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
     if not idle:

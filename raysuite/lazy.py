@@ -1,4 +1,4 @@
-"""Imports on first use: of an attribute by its import path, and of the modules of a package."""
+"""Import on first use: an attribute by its import path, and the modules of a package."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def load(target: str) -> Any:
 def names_of(
     package: str, names: Collection[str], modules: Collection[str]
 ) -> Callable[[str], Any]:
-    """Make a package's `__getattr__` (PEP 562) that finds `names` in its `modules`, all of which
-    are imported when the first name is used."""
+    """Make a `__getattr__` for a package (PEP 562). The function imports all `modules` of the
+    package when one of `names` is first used."""
 
     def find(name: str) -> Any:
         if name not in names:

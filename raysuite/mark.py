@@ -1,4 +1,4 @@
-"""Training steps that a script marks itself, for scripts whose steps `raysuite scale` cannot count.
+"""Let a script mark its training steps itself, if `raysuite scale` cannot count them.
 
 Call `raysuite.mark.step(samples=32)` after each step. The call does nothing if raysuite's launcher
 did not start the script.

@@ -17,7 +17,7 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of `value`: its tensors, and other values that are no tuple, list or mapping."""
+    """The leaves of `value`: tensors, and all other values except tuples, lists and mappings."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -48,7 +48,7 @@ def unpadded(value: Any, real: int) -> Any:
 
 
 def called(network: Callable[..., Any], inputs: Any) -> Any:
-    """`network(inputs)`: a tuple as positional arguments, a dictionary as keyword arguments."""
+    """Call a network. A tuple is passed as positional arguments, a dictionary as keyword ones."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)

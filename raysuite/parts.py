@@ -33,7 +33,7 @@ class Part:
     required: bool = True
     """Whether raysuite needs the part in order to run."""
     install: str = _SETUP
-    """The remedy if the part is missing or broken."""
+    """What to do if the part is missing or broken: a command, or a sentence."""
     deadline_s: float = 180.0
     """Time limit of the part's trial, in seconds."""
 
@@ -86,8 +86,8 @@ def part(name: str) -> Part:
 
 @cache
 def installed(name: str) -> bool:
-    """Whether a part is installed; True for an empty name. The module is only looked up: an import
-    would take seconds and gigabytes."""
+    """Whether a part is installed; True for an empty name. The module is only looked up, because an
+    import can take seconds and gigabytes of memory."""
     if not name:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The client's interface to SLURM and to this machine: jobs, their states, and findings."""
+"""The client's interface to the kinds of sites: jobs, their states, and findings of checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.state_files import Cluster
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
-"""`unknown`: SLURM did not answer, or the cluster is a local one on another host."""
+"""`unknown`: SLURM did not answer, or the cluster's process is on another host."""
 
 
 @dataclass(frozen=True)

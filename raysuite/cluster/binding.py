@@ -19,12 +19,11 @@ from raysuite.compiled import LibraryError, build, library_in, run
 
 SOURCE = Path(__file__).with_name("bind.c")
 CLOSED = {
-    # Ray serves metrics without a token; with -1, Ray opens no port
+    # these close Ray's metrics ports, which require no token; with -1, Ray opens no port
     "RAY_enable_metrics_collection": "0",
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Variables that close Ray's metrics ports, which require no token."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 
 log = logging.getLogger(__name__)
@@ -34,9 +33,9 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment in which a node's processes listen only on `address`, an IPv4 address.
 
     The library is compiled into `folder`, which must belong to the user, unless `folder` already
-    has a library that works on this host. (The login node compiles one, but its C library may be
-    newer than an image's.) If this fails, for example without a C compiler, the reason is logged,
-    and the variables only close Ray's metrics ports. The other ports then listen on every
+    has a library that works on this host. (The login node compiles one, but the login node's libc
+    may be newer than an image's.) If this fails, for example without a C compiler, the reason is
+    logged, and the variables only close Ray's metrics ports. The other ports then listen on every
     interface, and require the token.
     """
     try:

@@ -50,7 +50,8 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """Hosts of the allocation, or else with a state file, that Ray does not count as alive."""
+    """The hosts that Ray does not count as alive, among the hosts of the allocation or, if these
+    are unknown, among the hosts with a state file."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -84,7 +85,8 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""Seconds for the batch script to restart a failed node; it waits 30 s after a failed step."""
+"""Seconds within which the batch script should restart the agents after a node has failed; the
+script waits 30 s for the end of the failed step."""
 
 
 class NotStartedError(RaysuiteError):
@@ -93,7 +95,7 @@ class NotStartedError(RaysuiteError):
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of `wait`."""
+    """The progress of a cluster's start, as `wait` reports it."""
 
     job: JobState
     joined: int
@@ -254,8 +256,8 @@ def state_of(cluster: Cluster) -> JobState:
 
 
 class Watch:
-    """The state of a cluster's job, queried at growing intervals: each `squeue` loads slurmctld,
-    and sites block users who call it in a loop."""
+    """The state of a cluster's job, queried at growing intervals, because each `squeue` loads
+    slurmctld, and sites block users who call `squeue` in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
         """`first_s`: maximum seconds between the first two queries; later intervals double."""
@@ -268,8 +270,8 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The job's state. It is queried at once if `news`, which may be anything that the caller
-        observes, such as the starts of the head, differs from the value of the last call."""
+        """The job's state. It is queried at once if `news` differs from its value in the last call.
+        `news` is any value that the caller observes, such as the starts of the head."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -295,15 +297,14 @@ class Status:
     state: State
     job: JobState
     nodes: tuple[Node, ...]
-    """The nodes of the current start of the cluster; if no start is in progress, those of the last
-    start."""
+    """The nodes of the cluster's current start, or of the last start if there is no current one."""
     head: Head | None
     alive: Alive | None
     why: str
 
     @property
     def lives(self) -> bool:
-        """Whether the cluster's processes run, or will run."""
+        """Whether the cluster's processes run, will run, or may run (state unknown)."""
         return self.state in ("waiting", "starting", "up", "stopping", "unknown")
 
     @property
@@ -341,9 +342,8 @@ _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
 def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
-    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log: their
-    script or agent could not write a state file, for example because the node cannot access the
-    folder."""
+    """Nodes of the job's last start whose failure is recorded only by a line in SLURM's log. They
+    could not write a state file, for example because they cannot access the folder."""
     found: dict[str, Node] = {}
     is_ours = True  # the log also contains earlier jobs
     for line in _tail(folder.slurm_log):
@@ -386,9 +386,10 @@ def check_here(status: Status) -> None:
 
 
 def find_folder(name: str | None) -> ClusterFolder:
-    """The folder of the cluster `name`; without a name, of the only one that is running.
+    """The folder of the cluster `name`; without a name, of the only running cluster.
 
-    Raises UserError for an unknown name; and without a name, if none or several are running.
+    Raises UserError if the name is unknown, if no name is given and no cluster or several are
+    running, or if the folder of all clusters cannot be read.
     """
     known = {folder.name: folder for folder in all_folders()}
     if name is not None:
@@ -436,7 +437,7 @@ def _judge(
 
 
 def _launched(folder: ClusterFolder, job: JobState) -> str:
-    """What to do about a job that SLURM could not launch."""
+    """What to do about a job that SLURM could not launch; empty for other jobs."""
     if job.reason != "JobLaunchFailure":
         return ""
     return (
@@ -446,8 +447,8 @@ def _launched(folder: ClusterFolder, job: JobState) -> str:
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
-    """Whether the cluster is a process of one host, and has recorded its end. False for SLURM,
-    which may start a job again."""
+    """Whether the cluster's job is a process, and the cluster has recorded its end. False for
+    SLURM, which may start a job again."""
     ended = first is not None and first.state in ("ended", "failed")
     return cluster.is_process and (ended or folder.over.exists())
 
@@ -467,12 +468,11 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""Seconds to wait for a busy head; a head that cannot be reached (from a laptop) never answers."""
+"""Seconds to wait for a busy head. A head that this host cannot reach never answers."""
 _ASKED_S = 60.0
 """Seconds for a job's agents to end by themselves, before SLURM signals all their processes."""
 _ENDS_S = 90.0
-"""Seconds from the request until all processes have ended and the database is copied. After that,
-the job is killed."""
+"""Seconds that a job has to end its processes and copy the database; then it is killed."""
 
 
 def down(
@@ -484,9 +484,10 @@ def down(
     """End a cluster. Return a line for each process or folder that remains, normally none.
 
     Leftovers of a killed cluster on this machine are removed, after its MLflow database has been
-    copied to its folder. Nodes of a SLURM job that has ended cannot be reached. With `remove` the
-    folder is removed too, if the job is gone. Running jobs have `grace_s` seconds to write a
-    checkpoint and stop. Raises UserError for a local cluster on another host.
+    copied to its folder. Leftovers on the nodes of an ended SLURM job remain: they cannot be
+    reached. With `remove`, the folder is removed too, if the job is gone. Running jobs have
+    `grace_s` seconds to write a checkpoint and stop. Raises UserError for a local cluster on
+    another host.
     """
     with _sole_command(folder):
         status = status_of(folder)
@@ -520,8 +521,8 @@ def down(
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
     """Request the end by a file; return whether the job has ended in time.
 
-    SLURM's signal would also end the process that serves an image's files: agents and Ray would
-    then die of a bus error before they have removed their files.
+    SLURM's signal would also end the process that serves an image's files. Agents and Ray would
+    then die of a bus error before they had removed their files.
     """
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":
@@ -545,7 +546,7 @@ def _wait_for_jobs(
 
 
 def _under_way(dashboard: Dashboard, deadline: float) -> list[str]:
-    """Jobs that have not ended; empty if the head is gone, or does not answer for too long."""
+    """Ids of the jobs that have not ended; empty if the head is gone or does not answer in time."""
     patience = min(deadline, time.monotonic() + _SILENT_S)
     while True:
         try:

@@ -16,7 +16,7 @@ RUNNING = ("PENDING", "RUNNING")
 
 
 class NoAnswerError(RaysuiteError):
-    """The dashboard does not answer, or answers in an unknown format."""
+    """Ray's dashboard does not answer, or answers in an unknown format."""
 
 
 class RefusedError(NoAnswerError):

@@ -27,8 +27,8 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 class ClusterFolder:
     """Paths in the folder, and the content of its files.
 
-    Most methods that read one file return None if it does not exist; methods that return a
-    list or dict leave it out.
+    Most methods that read a file return None if the file does not exist; methods that return a list
+    or a dictionary leave out missing files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,7 @@ class ClusterFolder:
 
     @property
     def lock(self) -> Path:
-        """Locked by a command that starts or ends the cluster; `down --remove` keeps it."""
+        """The file that a command locks to start or end the cluster; `down --remove` keeps it."""
         return self.path.with_name(f".{self.name}.lock")
 
     @property
@@ -58,8 +58,8 @@ class ClusterFolder:
 
     @property
     def mlflow(self) -> Path:
-        """The MLflow server's artifacts, and copies of its database, which is on the head's disk
-        while the server runs."""
+        """The folder of the MLflow server's artifacts, and of copies of its database. While the
+        server runs, the database is on the head's disk."""
         return self.path / "mlflow"
 
     @property
@@ -76,20 +76,20 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """Exists once the head's agent has ended or was killed; read by the batch script and by
-        nodes."""
+        """A file for the batch script and the nodes; it exists once the head's agent has ended or
+        was killed."""
         return self.path / "over"
 
     @property
     def end(self) -> Path:
-        """Exists once `cluster down` has requested the agents' end."""
+        """A file that exists once `cluster down` has requested the agents' end."""
         return self.path / "end"
 
     @property
     def ending(self) -> Path:
-        """Exists from the signal that ends the head's agent until the next agent starts. SLURM
-        sends the signal to all processes of a job. From this file, the drivers of suites learn that
-        the cluster ends."""
+        """A file that a signal to the head's agent creates, and the agent's next start removes.
+        SLURM sends the signal to all processes of a job. By this file, the drivers of suites know
+        that the signal ends the cluster."""
         return self.path / "ending"
 
     @property
@@ -203,7 +203,7 @@ def clusters_home() -> Path:
 
 
 def folder_of(name: str) -> ClusterFolder:
-    """The folder of the cluster `name`, whether it exists or not.
+    """The folder of the cluster `name`, which need not exist.
 
     Raises UserError for an invalid name.
     """

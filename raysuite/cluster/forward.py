@@ -29,8 +29,8 @@ from raysuite.cluster.process import end_with_parent, in_order
 from raysuite.cluster.state_files import Head
 from raysuite.errors import RunError, UserError
 
-# One SSH connection for everything that a command does at a site: ssh asks for a password once.
-# It is a separate shared connection (ControlMaster): it and its forwarded ports end with this
+# A command uses one SSH connection for everything at a site, so that ssh asks for a password once.
+# The connection is a ControlMaster of this process: it and its forwarded ports end with the
 # process. ssh asks for passwords, second factors and host keys in the terminal.
 
 _PATIENCE_S = 60.0
@@ -49,7 +49,7 @@ class Connection:
         self._socket, self._child, self._said = socket, child, said
 
     def run(self, script: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a POSIX shell script on the login node; it is passed as input, not as an argument."""
+        """Run a POSIX shell script on the login node. The script is passed as standard input."""
         return self._ssh("-T", "--", self.login, "sh", "-s", script=script)
 
     def forward(self, ends: Mapping[int, str]) -> None:
@@ -68,7 +68,7 @@ class Connection:
     def _begin(self) -> None:
         told = 0
         while not self._socket.exists():
-            # ssh's explanations of a question, such as where to get a second factor
+            # ssh may explain its questions, for example where to get a second factor
             new = os.pread(self._said.fileno(), _MANY, told)
             sys.stderr.write(new.decode(errors="replace"))
             sys.stderr.flush()
@@ -133,9 +133,9 @@ def last_line(said: bytes) -> str:
 
 
 def _before_it_runs() -> None:
-    # Only this process handles Ctrl-C: ssh forwards a job's log until this process ends it. In
-    # another process group, ssh would not get Ctrl-C either, but the terminal would stop ssh when
-    # it reads a password.
+    # Only this process handles Ctrl-C: ssh must forward a job's log until this process ends ssh.
+    # (ssh is not in another process group, because the terminal would then stop it when it reads a
+    # password.)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
@@ -160,7 +160,8 @@ exec tar -C "$name" -cf - head.json token mlflow.json
 
 
 class Forwarded(ClusterFolder):
-    """A folder with the layout of the cluster's folder; it exists as long as the connection."""
+    """A local folder with the layout of a cluster's folder. The folder is removed after the
+    connection has ended."""
 
     def __init__(self, path: Path, connection: Connection) -> None:
         super().__init__(path)
@@ -173,10 +174,10 @@ class Forwarded(ClusterFolder):
 
 @contextmanager
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
-    """The cluster `name` at the login node `login`, or the only running cluster there.
+    """Forward the ports of the cluster `name` at the login node `login`, within the context.
 
-    The ports are forwarded within the context. A signal that ends this process ends the context
-    too. Raises UserError with the message of ssh or of the login node.
+    Without a name, the cluster is the only one that runs there. A signal that ends this process
+    ends the context too. Raises UserError with the message of ssh or of the login node.
     """
     if name is not None:
         folder_of(name)  # raises UserError for an invalid name
@@ -225,7 +226,7 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 
 
 def _near(connection: Connection, head: Head) -> Head:
-    """`head` with the local addresses of the forwarded ports."""
+    """Forward the head's ports; return `head` with the local addresses of these ports."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
     for left in (2, 1, 0):
         near = {name: free_port() for name, url in ends.items() if url}

@@ -1,11 +1,12 @@
-"""Run a command and leave no process of it: `python -m raysuite.cluster.guard FOLDER -- WORDS`.
+"""Run a command, and kill all processes that it leaves.
 
-The guard is a process between a caller and the command. The guard reads its standard input, a pipe
-from the caller. A number in this pipe requests the command's end: SIGTERM, and SIGKILL after that
-many seconds. If the input ends, the caller has ended, perhaps by SIGKILL, and the command is killed
-at once. In each case all processes that the command started are killed with it: its descendants,
-which the guard adopts, and processes with a variable that names FOLDER. The command's exit code and
-the time of its end, by the monotonic clock, are written to FOLDER/exit.json.
+`python -m raysuite.cluster.guard FOLDER -- WORDS` is the guard; the command WORDS is its child.
+The guard's standard input is a pipe from the caller. A number in this pipe requests the command's
+end: SIGTERM, and SIGKILL after that many seconds. If the pipe is closed, the caller has ended,
+perhaps by SIGKILL, and the command is killed at once. After the command's end, the guard kills all
+processes that the command started: its descendants, which the guard adopts, and processes with a
+variable that names FOLDER. The command's exit code and the time of its end, by the monotonic clock,
+are written to FOLDER/exit.json.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 GRACE_S = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 _SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-"""SLURM sends these signals to each process of a step, but the guard has to outlive the command."""
+"""Signals that SLURM sends to a whole step. The guard blocks them, to outlive the command."""
 _REPORT = "exit.json"
 
 
@@ -66,8 +67,8 @@ def ask(guard: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
 
 
 def ended(guard: subprocess.Popen[bytes], folder: Path) -> Exit:
-    """Wait for the end of a guarded command and of all processes that it started. If the guard
-    itself was killed, the code is the guard's."""
+    """Wait for the end of a guarded command and of all processes that it started. If the guard was
+    killed, the returned code is the guard's."""
     code = guard.wait()
     assert guard.stdin is not None
     guard.stdin.close()

@@ -1,7 +1,7 @@
-"""Run a cluster on the hosts of an existing allocation, with an agent on each host of its list.
+"""Run a cluster on the listed hosts of an existing allocation, with an agent on each host.
 
-`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` runs COMMAND, the agent, on each host of the
-cluster with its site's launcher. Like the batch script of a SLURM cluster, this process restarts
+`python -P -m raysuite.cluster.hosts FOLDER COMMAND...` starts COMMAND, the agent, on each host with
+the launcher of the site. Like the batch script of a SLURM cluster, this process restarts
 all agents if the head has died, and sends the agents a warning before a time limit.
 """
 
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def find_hosts(site: HostsSite, given: str | None, variables: Mapping[str, str]) -> dict[str, int]:
-    """Hosts without duplicates, in order -> index of the first occurrence in the list.
+    """Each host, in the list's order -> the index of its first occurrence in the list.
 
     `given` is a file, or names separated by commas. Raises UserError if there is no list, or if it
     contains something other than hosts.
@@ -75,7 +75,7 @@ def _lines(file: str) -> list[str]:
 
 
 def launch_lines(cluster: Cluster, command: Sequence[str], start: str) -> list[list[str]]:
-    """The launcher's command line for each host; only {line} is quoted for a shell."""
+    """The launcher's command line for each host; only the value of {line} is quoted for a shell."""
     assert isinstance(cluster.site, HostsSite)
     found = []
     for number, (host, index) in enumerate(zip(cluster.hosts, cluster.host_indices, strict=True)):
@@ -164,7 +164,7 @@ class Keeper:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the cluster of the folder until it has ended."""
+    """Run the cluster of a folder until the cluster has ended; return its exit status."""
     os.umask(0o077)
     folder = ClusterFolder(Path(arguments[0]))
     return Keeper(folder, folder.cluster(), arguments[1:]).run()

@@ -1,4 +1,4 @@
-"""The command line that runs a command on a node inside a site's image."""
+"""The command line that runs a command inside a site's image on a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 
 def launched(site: Site, command: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
-    """The command line for `command` on a node, in the site's image or with the site's `launch`.
+    """The command line for `command` on a node, in the site's image or by the site's `launch` line.
 
     `folders` must be visible inside the image. The arguments are not quoted for a shell: a caller
     that writes them into a script quotes them. Raises UserError for a value that the engine would
@@ -53,8 +53,8 @@ def _filled(
 
 
 def _binds(site: Site, engine: Engine, folders: Sequence[str]) -> Iterator[str]:
-    """Binds for the site and `folders`, written as SRC:DST, because docker would make a new volume
-    for SRC alone."""
+    """Binds for the site and `folders`. They are written as SRC:DST, because docker makes a new
+    volume for SRC without DST."""
     for bind in site.binds:
         yield bind if ":" in bind else f"{bind}:{bind}"
     there = [str(Path.home()), "/tmp"] if engine.sees_home else []

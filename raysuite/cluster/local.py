@@ -1,4 +1,4 @@
-"""A cluster on this machine: the same agent as on a node, detached from the terminal."""
+"""A cluster on this machine: an agent, as on a node of SLURM, detached from the terminal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LocalBackend:
 
 
 def this_host() -> str:
-    """This host's name without the domain, because the domain can depend on the network."""
+    """This host's name without its domain, which can change with the network."""
     return platform.node().partition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Files that other users cannot read, created with private modes instead of restricted later."""
+"""Files that other users cannot read: they are created with a private mode, not changed later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRITTEN_S = 10.0
 
 
 def make_folder(path: Path) -> Path:
-    """Make the folder `path` (mode 0700) and its missing parents."""
+    """Make the folder `path` and its missing parents, all with mode 0700."""
     if not path.is_dir():
         make_folder(path.parent)  # `parents=True` would make them with the umask's mode
         path.mkdir(mode=0o700, exist_ok=True)
@@ -33,9 +33,9 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder of mode 0700 in the system's temporary folder, removed with the context.
+    """A folder of mode 0700 in the system's temporary folder, removed at the end of the context.
 
-    Folders of this prefix whose processes were killed are removed first. Each folder contains a
+    First, folders with this prefix whose processes were killed are removed. Each folder contains a
     file that its process keeps locked (flock).
     """
     _remove_abandoned(prefix)
@@ -64,7 +64,7 @@ def _remove_abandoned(prefix: str) -> None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 deadline = time.monotonic() + _WRITTEN_S
                 while lock.parent.exists() and time.monotonic() < deadline:
-                    # processes left behind would make the folder again, open to others
+                    # remaining processes would make the folder again, open to others
                     kill_left_behind(str(lock.parent))
                     remove(lock.parent, LOCK)  # the lock last, so that leftovers are found
             finally:
@@ -74,7 +74,7 @@ def _remove_abandoned(prefix: str) -> None:
 def create(path: Path, text: str) -> None:
     """Write a new file with mode 0600.
 
-    Raises FileExistsError if the path exists, whatever it is.
+    Raises FileExistsError if the path exists, even as a broken link.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
@@ -90,7 +90,7 @@ def new_token() -> str:
 
 def remove(folder: Path, last: str) -> None:
     """Remove a folder as far as possible. Its file `last`, which identifies the folder, is removed
-    after everything else, so that another process can continue."""
+    last, so that another process can find the folder if the removal is interrupted."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Identify a process that a file names, and end a command and its children."""
+"""Find the process that a file identifies, and end processes and their children."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ including Ray's workers, open the file in order to remove abandoned folders."""
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A process in its own process group. `terminate` kills it and all its children at once: after
-    SIGTERM, Ray would wait a second for each of its processes."""
+    """A process in its own process group. `terminate` kills the process and all its children at
+    once: after SIGTERM, Ray would wait a second for each of its processes."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, process_group=0, **options)
@@ -81,7 +81,7 @@ class ProcessTree(subprocess.Popen[bytes]):
         """End the process and its children, some of which have their own process groups."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            process.suspend()  # so that it starts no other process meanwhile
+            process.suspend()  # it must not start other processes meanwhile
             for each in (*process.children(recursive=True), process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -159,13 +159,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Called in a child process: request a signal for it when its parent ends. On Linux only."""
+    """Request a signal for this process when its parent ends; for child processes. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent ends. On Linux only."""
+    """Make this process the parent of descendants whose parent ends. Linux only."""
     if sys.platform == "linux":
         _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

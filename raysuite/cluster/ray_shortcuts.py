@@ -75,8 +75,8 @@ def _replaced(what: str, targets: Callable[[], Sequence[_Target]]) -> Iterator[b
 
 _PLACEHOLDER = Path(__file__).with_name("placeholder.py")
 _YIELDING = ("nice", "-n", "10")
-"""Words that lower the priority of the agent of runtime environments: it must not slow the imports
-of workers, and few workers need their own environment."""
+"""The command that starts the agent of runtime environments with a lower priority: the agent must
+not slow the imports of workers, and few workers need their own environment."""
 _COMMAND = "_build_python_executable_command_memory_profileable"
 
 
@@ -137,8 +137,8 @@ def fewest_processes(agent_port: int) -> Iterator[bool]:
 
 @contextmanager
 def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Replace the function `find` by which Ray's Python finds its node after the start of a raylet
-    by `wrap(find)`. The arguments of `find` are the GCS's address and the node's id."""
+    """Within the context, replace Ray's function get_node by `wrap(get_node)`. Ray's Python calls
+    it after the start of a raylet, with the GCS's address and the node's id."""
 
     def targets() -> list[_Target]:
         from ray._private import services
@@ -150,8 +150,8 @@ def node_lookup(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Ite
 
 
 def reread_environment() -> None:
-    """Make Ray, which reads the environment variables of its token only on import, read them
-    again."""
+    """Make Ray read the environment variables of its token again: by itself, Ray reads them only on
+    import."""
     what = "another token in one process"
     if "ray" not in sys.modules or not _usable(what):
         return
@@ -170,7 +170,7 @@ def reread_environment() -> None:
 @contextmanager
 def single_machine() -> Iterator[None]:
     """Apply LOOPBACK_ONLY to a Ray that is already imported, because Ray reads it only on import.
-    Without this, Ray's driver would look for the GCS at an address on which the GCS does not
+    Otherwise, Ray's driver would look for the GCS at an address on which the GCS does not
     listen."""
 
     def targets() -> list[_Target]:
@@ -192,7 +192,7 @@ def fit_in_driver(
     """Fit a DataParallelTrainer with these settings; return the error that ended training, or None.
     `poll` is called about twice per second; its exceptions end the workers and are raised.
 
-    Raises UnavailableError, before any work is done.
+    Raises UnavailableError if this shortcut is off; no work has then been done.
     """
     if not _usable(_CONTROLLER):
         raise UnavailableError
@@ -288,8 +288,8 @@ def _worker_group() -> Any:
     class WorkerGroup(worker_group.WorkerGroup):
         def _start(self) -> None:
             """Call Ray's method, and end the group if its backend cannot start, for example because
-            a node was lost meanwhile. Ray would forget the group's workers: they would keep their
-            CPUs, and no other group could start."""
+            a node was lost. Ray alone would forget the group's workers: they would keep their CPUs,
+            and no other group could start."""
             with _replaced(_CONTROLLER, no_actor):
                 try:
                     super()._start()

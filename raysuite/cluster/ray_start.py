@@ -37,13 +37,13 @@ ENVIRONMENT = {
 }
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
-"""The port that the dashboard's agent writes for each server that it does not run."""
+"""The ports of a dashboard's agent that runs no server: it writes -1 for each."""
 _SOCKET = "sockets/raylet"
-"""The raylet's socket. The raylet makes it after it has read all ports, and before it registers."""
+"""The raylet's socket. The raylet makes the socket after reading all ports, before registering."""
 _STEP_S = 0.05
 _EACH_S = 12.0
-"""Seconds to wait for each port of an agent before this module writes its file. The raylet waits up
-to 15 s for each port in turn, and for the runtime environments' agent last."""
+"""Seconds to wait until an agent has written a port's file; then this module writes the file. The
+raylet waits up to 15 s for each port in turn, and for the runtime environments' agent last."""
 _LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
 _MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
 """The message in a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:
@@ -57,8 +57,8 @@ def patience(
 ) -> Iterator[None]:
     """Extend the timeouts of a Ray node that starts within the context; `temp` is its folder.
 
-    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files only; -1
-    means that the agent has no such server. With `no_agent`, no agent is started, and the files are
+    `agent_ports` are the ports of the dashboard's agent that the raylet reads from files; -1 means
+    that the agent does not run that server. With `no_agent`, no agent is started, and the files are
     written at once. Raises RayStartError if the raylet has ended.
     """
     from ray.exceptions import RaySystemError
@@ -131,7 +131,7 @@ def _write_ports(session: Path, node_id: str, ports: Mapping[str, int], each_s: 
 
 
 def raylet_lives() -> bool:
-    """Whether this process has a raylet, which Ray starts before it looks for its node."""
+    """Whether a raylet runs as a child of this process."""
     return _raylet() is not None
 
 

@@ -63,7 +63,7 @@ def find_site(name_or_path: str | os.PathLike[str]) -> Site:
 
 
 LONGEST_SCRATCH = 40
-"""Maximum number of characters: paths of Ray's sockets are about 65 longer, and limited to 107."""
+"""Maximum length in characters: paths of Ray's sockets are about 65 longer, and limited to 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -114,7 +114,7 @@ def secrets_in(names: list[str]) -> tuple[str, str]:
 
 
 def _shared(folder: Path) -> Finding:
-    """Check by its file system whether the nodes can access the folder of clusters."""
+    """Judge by the type of the file system whether the nodes can access the folder of clusters."""
     kind = file_system(folder)
     fix = "set RAYSUITE_HOME to a folder that all nodes share"
     if kind in _OWN_DISK:
@@ -186,7 +186,7 @@ def _image(file: Path) -> Finding:
 
 
 def _engine(site: Site) -> Finding:
-    """Check that the image can be started, by a program or by an option of srun from a plugin."""
+    """Check that a program, or an option that a plugin adds to srun, can start the image."""
     fix = "load its module by the site's `modules`, or ask the site for it"
     if step := step_options(site, ()):
         option = step[0].partition("=")[0]

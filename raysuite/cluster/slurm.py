@@ -1,4 +1,4 @@
-"""SLURM: the batch script of a cluster, SLURM's commands, the job, and the check of a site.
+"""SLURM: a cluster's batch script, SLURM's commands, a cluster's job, and the check of a site.
 
 Rendering the script has no side effects. Only the backend's methods submit, signal or cancel jobs.
 """
@@ -222,8 +222,8 @@ def _lines(lines: Iterable[str]) -> str:
 def quote_option(value: str) -> str:
     """Quote a value for an #SBATCH line.
 
-    `sbatch` has its own rules: quotes group, a backslash makes the next character literal, even
-    inside quotes, and an unquoted # begins a comment (slurm, src/sbatch/opt.c, _get_argument).
+    `sbatch` has its own rules: quotes group words, a backslash makes the next character literal,
+    even inside quotes, and an unquoted # begins a comment (slurm, src/sbatch/opt.c, _get_argument).
     """
     if _PLAIN.fullmatch(value):
         return value
@@ -354,8 +354,7 @@ class NoSlurmError(SlurmError):
 
 def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
     """Run a command, and return its standard output. Raises NoSlurmError if the command is missing,
-    and SlurmError if the command fails or hangs.
-    """
+    and SlurmError if the command fails or hangs."""
     try:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -372,7 +371,7 @@ def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOU
 
 
 _ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
-"""Without --exact, one row can contain differing nodes, with their minima (`48+`). Without
+"""Without --exact, one row can stand for differing nodes, and shows their minima (`48+`). Without
 --noconvert, 1,024 is printed as `1K`."""
 
 
@@ -383,7 +382,7 @@ def node_groups(where: str = "") -> list[NodeGroup]:
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, from SLURM's accounting; both empty if the site has none.
+    """The user's accounts and QOS, from SLURM's accounting; both empty if it lists none.
 
     Raises SlurmError if slurmdbd does not answer.
     """
@@ -396,7 +395,7 @@ def accounts() -> tuple[set[str], set[str]]:
 
 
 def megabytes(memory: str) -> int:
-    """Memory in SLURM's notation -> megabytes; a number without a letter is in megabytes."""
+    """Memory in SLURM's notation, in megabytes; a number without a letter is in megabytes."""
     number, letter = re.fullmatch(r"([0-9]+)([KMGT]?)", memory.upper()).groups()  # type: ignore[union-attr]
     return int(int(number) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[letter])
 
@@ -515,7 +514,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """The answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`, by job id."""
+    """Parse the answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`: job id -> state."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
@@ -529,7 +528,7 @@ def _parsed(line: str) -> JobState:
 
 
 def host_names(names: str) -> list[str]:
-    """The hosts in `node[1-3]`, as SLURM expands it; the text itself if SLURM does not answer."""
+    """The hosts to which SLURM expands `names`, as in `node[1-3]`; [names] without an answer."""
     try:
         return _ask(["scontrol", "show", "hostnames", names]).split()
     except (SlurmError, UserError):
@@ -537,7 +536,7 @@ def host_names(names: str) -> list[str]:
 
 
 def _ask(words: Sequence[str]) -> str:
-    """Raises UserError if the program is missing, SlurmError if it fails."""
+    """Run a command. Raises UserError if the program is missing, SlurmError if it fails."""
     try:
         return ask(words, timeout_s=_PATIENCE_S)
     except NoSlurmError as error:

@@ -11,7 +11,7 @@ from raysuite.spec.site import Site
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
 NONCE = "nonce"
-"""A file in a node's temporary folder, by which the host's next agent identifies the folder."""
+"""A file in a node's temporary folder. The next agent on the host identifies the folder by it."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -43,11 +43,11 @@ class Cluster(File):
     slurm_cluster: str = ""
     """The SLURM cluster in `sbatch`'s answer, if `--clusters` or a variable selected one."""
     started: float = 0.0
-    """Start time of a local agent's process, in seconds since 1970: its pid may be reused later."""
+    """Start time of a local agent's process, in seconds since 1970: a pid may be reused later."""
     birth: str = ""
     """An id that no later process with this pid has, even if the clock is changed."""
     host: str = ""
-    """Host of a local agent: other hosts that share the folder cannot see its process."""
+    """Host of a local agent; other hosts that share the folder cannot see the agent's process."""
 
     @property
     def backend(self) -> Literal["local", "slurm", "hosts"]:
@@ -75,7 +75,7 @@ class Head(File):
     mlflow: str
     """URL; empty if MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether MLflow's server answers; the cluster counts as up even before it does."""
+    """Whether MLflow's server answers; the cluster can be up before it does."""
     mlflow_error: str = ""
     incarnation: str = ""
     """An id that is new at each start of the cluster's step."""
@@ -84,7 +84,7 @@ class Head(File):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mlflow_inside(self) -> str:
-        """MLflow's URL for the nodes, which may use another address of the head than clients."""
+        """MLflow's URL for the nodes; their address of the head may differ from the clients'."""
         port = self.mlflow.rpartition(":")[2]
         return self.mlflow and f"http://{self.gcs.rpartition(':')[0]}:{port}"
 
@@ -103,9 +103,9 @@ class Node(File):
     incarnation: str = ""
     temp: str = ""
     nonce: str = ""
-    """The content of the file NONCE in the temporary folder; a folder of another user lacks it."""
+    """The content of the file NONCE in the node's temporary folder."""
     began: float = 0.0
-    """Start time of the agent's process."""
+    """Start time of the agent's process, in seconds since 1970."""
     birth: str = ""
     """An id that no later process with the agent's pid has, even if the clock is changed."""
     seconds: dict[str, float] = Field(default_factory=dict)
@@ -123,11 +123,11 @@ class Alive(File):
 
 
 class Stop(File):
-    """stop.json: the cluster is about to end."""
+    """stop.json: why and when the cluster ends."""
 
     reason: StopReason
     deadline: float
-    """Time in seconds since 1970."""
+    """Time by which jobs have to stop, in seconds since 1970."""
 
 
 class Mlflow(File):

@@ -1,4 +1,4 @@
-"""Suites in progress on a cluster, so that a restarted head resumes them.
+"""The list of suites in progress on a cluster, from which a restarted head resumes them.
 
 FOLDER/suites/ID.json   a suite that was started on this cluster, and has not ended
 RESULTS/driver.lock     locked by the one process that writes to that results folder
@@ -44,8 +44,8 @@ RESUMED = "resumed-"
 _ROOM_BYTES = 2**20
 """Free bytes that a results folder needs before its suite is resumed."""
 _MOST_IN_VAIN = 3
-"""Resumptions without progress after which a suite is forgotten: an allocation with suites would
-otherwise be requeued for ever."""
+"""A suite is not resumed again after this number of resumptions without progress. Otherwise, an
+allocation with suites would be requeued for ever."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
@@ -61,10 +61,10 @@ class Suite(File):
     arguments: tuple[str, ...] = ()
     """Options of the command that also apply when the suite is resumed."""
     job: str = ""
-    """The id of its Ray job, if a person submitted it rather than a head."""
+    """The id of the suite's Ray job, if a person, not a head, submitted the job."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """The suite's progress when it was registered, or when it was last resumed."""
+    """The suite's progress, a number, when it was registered or last resumed."""
     in_vain: int = 0
     """Number of resumptions that began with the progress `reached`."""
 
@@ -77,13 +77,13 @@ class Resume:
     folder: Path
     results: Path
     job: str = ""
-    """The id that the job should reuse if it is free."""
+    """The id for the job; if empty, the job gets a new id."""
 
 
 def job_id() -> str:
     """The id of the Ray job of this process; empty if the process is not part of a job.
 
-    From Ray 2.60's JobSupervisor, dashboard/modules/job/job_supervisor.py.
+    Ray's JobSupervisor sets the variable (Ray 2.60, dashboard/modules/job/job_supervisor.py).
     """
     try:
         config = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
@@ -104,16 +104,16 @@ def register(cluster: ClusterFolder, suite: Suite) -> None:
 
 
 def unregister(cluster: ClusterFolder, results: Path) -> None:
-    """Remove the suite of that results folder from the list, if it is there."""
+    """Remove the suite of that results folder from the registered suites, if it is there."""
     _file(cluster, results).unlink(missing_ok=True)
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
     """The commands that resume the suites without a driver, the oldest suite first.
 
-    Suites without results and unreadable files are left out; suites that were resumed several times
-    without progress are removed. Without `head_is_new`, only those suites count whose driver was
-    killed or failed on this host and whose results folder can be written.
+    Suites without results, and unreadable files, are left out. Suites that were resumed several
+    times without progress are unregistered. If `head_is_new` is False, a suite is resumed only if
+    its driver was killed or failed on this host, and its results folder can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:
@@ -134,7 +134,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count a resumption of a suite."""
-    # this is slow; the driver may change or remove the suite's file meanwhile, so read it later
+    # this takes time, in which the driver may change the suite's file: the file is read after it
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -153,7 +153,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that changes with any progress of a suite: epochs, ended runs, steps at a stop."""
+    """A number that grows with a suite's progress: records, such as epochs, and steps of stops."""
     # imported on use: the agents of a cluster start without it
     from raysuite.records import (
         GateVerdict,
@@ -165,7 +165,7 @@ def _reached(results: Path) -> int:
 
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
-        steps = 0  # the most steps at a stop: attempts that end at the same step make no progress
+        steps = 0  # the highest step of a stop: another stop at the same step is no progress
         with contextlib.suppress(OSError):
             for record in read_journal(file):
                 if isinstance(record, RunStopped):
@@ -178,11 +178,11 @@ def _reached(results: Path) -> int:
 
 @contextmanager
 def sole_driver(results: Path) -> Iterator[None]:
-    """Hold the lock of the one process that writes to a results folder, within the context.
+    """Within the context, hold the lock that lets only one process write to a results folder.
 
-    Raises UserError if another process holds it, or if the folder cannot be written; StorageError
-    if a disk becomes full later. A killed driver releases the lock, but the file still names its
-    process.
+    Raises UserError if another process holds the lock, or if the folder cannot be written;
+    StorageError if a disk becomes full within the context. A killed driver releases the lock, but
+    the file still names its process.
     """
     try:
         stream = (results / LOCK).open("a+", encoding="utf-8")
@@ -220,8 +220,8 @@ def has_driver(results: Path) -> bool:
 
 
 def is_to_be_resumed(error: BaseException) -> bool:
-    """Whether to resume a suite whose driver ends with this error: yes, unless the user or a
-    mistake of the user ended it."""
+    """Whether to resume a suite whose driver ends with this error. False if the user, or a mistake
+    of the user, ended the driver."""
     if isinstance(error, HeadLostError | StorageError):
         return True
     return isinstance(error, Exception) and not isinstance(error, RaysuiteError)
@@ -230,7 +230,7 @@ def is_to_be_resumed(error: BaseException) -> bool:
 def _has_lost_its_driver(results: Path) -> bool:
     """Whether the last driver was killed or failed on this host, and the folder can be written.
 
-    This check takes no lock: a driver that starts at that moment would be refused.
+    This check takes no lock, because the lock would keep a driver from starting at that moment.
     """
     holder = _holder(results)
     here = holder.get("host") == socket.gethostname()
@@ -272,7 +272,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Take the lock. Return whether this process has it now, or the file system has no locks."""
+    """Take the lock; return False if another process holds it. True without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -296,7 +296,7 @@ def _holder(results: Path) -> dict[str, object]:
 
 
 def _lives(holder: dict[str, object]) -> bool:
-    """Whether the lock's holder is running on this host; needed for file systems without locks."""
+    """Whether another process of this host holds the lock; for file systems without locks."""
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:

@@ -15,7 +15,7 @@ RAY_SETTINGS = {
     # Ray's default of 15 would make workers yield to all other processes, and starve next to a busy
     # one
     "RAY_worker_niceness": "0",
-    # by default, idle processes that wait for the first workers' code are replaced after 1 s
+    # by default, Ray replaces a worker process that is idle for 1 s, even before its first task
     "RAY_idle_worker_killing_time_threshold_ms": "60000",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -40,7 +40,7 @@ RUN_SETTINGS = {
 
 LOOPBACK_ONLY = {
     # Ray replaces 127.0.0.1 by an address that other hosts can reach, and listens there, unless
-    # clusters are off. Despite its name, this variable also applies on Linux.
+    # Ray's clusters are off. Despite its name, this variable also applies on Linux.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
@@ -48,16 +48,16 @@ RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
 """Environment variable with Ray Client's URL; RAY_ADDRESS has the dashboard's URL, for jobs."""
 
 TRACKING_AUTH = "raysuite"
-"""The authentication provider in raysuite/track that reads MLflow's password from the folder."""
+"""The authentication provider in raysuite/track; it reads MLflow's password from the cluster's
+folder."""
 
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")
 
 
 def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
-    """`variables`, overridden by the variables of a site. A site's folders in PATH and
-    LD_LIBRARY_PATH are put before the existing folders, which may be an image's. If they are
-    already first, PATH and LD_LIBRARY_PATH do not change."""
+    """`variables`, overridden by a site's variables. The site's folders in PATH and LD_LIBRARY_PATH
+    are put before the existing folders, which may be an image's, unless they are already first."""
     merged = {**variables, **site}
     for name in _LISTS:
         there = variables.get(name)
@@ -68,7 +68,7 @@ def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str
 
 
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
-    """Variables for a shell. RAY_ADDRESS is the dashboard's URL, for `ray job submit`."""
+    """Variables for a user's shell. RAY_ADDRESS is the dashboard's URL, for `ray job submit`."""
     gcs_host = head.gcs.rpartition(":")[0]
     client = {RAY_CLIENT: head.client} if head.client else {}
     return {
@@ -99,8 +99,8 @@ _NAMES = ("NO_PROXY", "no_proxy")
 
 
 def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """NO_PROXY and no_proxy, both with the hosts that the two variables name in `environment`, and
-    with the hosts of `urls`."""
+    """NO_PROXY and no_proxy with equal values: the hosts that either of them names in
+    `environment`, and the hosts of `urls`."""
     there = ",".join(environment.get(each, "") for each in _NAMES)
     hosts = [host for part in there.split(",") if (host := part.strip())]
     if "*" not in hosts:  # as the only entry, * means all hosts

@@ -50,9 +50,9 @@ def main() -> None:
 
 
 def _forked() -> bool:
-    """Wait for the end of the worker that the server makes for this client. False if the server
-    makes none, if the worker crashes at its start, or if this client was started by another program
-    than the raylet, such as nsys."""
+    """Wait for the end of the worker that the server makes for this client. Return False if the
+    server makes none, if the worker crashes at its start, or if another program than the raylet,
+    such as nsys, started this client."""
     if os.environ.get("RAY_RAYLET_PID") != str(os.getppid()):
         return False
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -79,9 +79,9 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. No module may, on import, draw random numbers from a
+    another environment are not served. When imported, no module may draw random numbers from a
     generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork would
-    differ from a new process: if the package imported here is not the file `raysuite`, if a library
+    differ from a new process: if `raysuite` is not the path of the imported package, if a library
     has a thread, or if CUDA's driver is loaded.
     """
     import gc
@@ -162,7 +162,7 @@ class _Forks:
             os.read(self._ended, 1024)
             while self._workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
                 client, began = self._workers.pop(found[0])
-                number = os.WTERMSIG(found[1])  # 0 of a worker that exited
+                number = os.WTERMSIG(found[1])  # 0 if the worker exited
                 crashed = number in _CRASHES and time.monotonic() < began + _STARTS_S
                 with client, suppress(OSError):
                     if crashed:
@@ -188,7 +188,7 @@ def _unsafe() -> str:
     """Why a fork would lack a thread, or could not use CUDA; empty if there is no reason."""
     if (pid := os.fork()) == 0:
         os._exit(0)
-    os.waitpid(pid, 0)  # OpenBLAS has ended its threads; it starts them when it needs them
+    os.waitpid(pid, 0)  # OpenBLAS ended its threads for this fork; it starts them again on use
     tasks = Path("/proc/self/task").iterdir()
     names = {(each / "comm").read_text().strip() for each in tasks if each.name != str(os.getpid())}
     if names - _SAFE_THREADS:
@@ -214,7 +214,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
         torch.default_generator.seed()
-    with suppress(OSError):  # from the client: the kernel then kills workers first
+    with suppress(OSError):  # like the client: if memory is short, the kernel kills workers first
         score = Path(f"/proc/{request['pid']}/oom_score_adj").read_text()
         Path("/proc/self/oom_score_adj").write_text(score)
 

@@ -37,7 +37,7 @@ def engine() -> str:
 
 
 def client(run: Callable[[list[str]], None]) -> Client:
-    """spython's client for the Apptainer of this machine, which passes each command to `run`."""
+    """spython's client for this machine's Apptainer; the client passes each command to `run`."""
     from spython.main import get_client
 
     path = engine()

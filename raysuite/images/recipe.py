@@ -37,8 +37,8 @@ CUDA_IMAGES = {
     Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
     Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
 }
-"""NVIDIA's images with the CUDA version (major and minor) of the locked torch. The image's nvcc and
-NCCL compile Horovod's kernels, which run in the same process as torch's kernels."""
+"""NVIDIA's images with the CUDA version (major and minor) of the locked torch. Horovod is compiled
+with the image's nvcc and NCCL, and runs in the same process as torch's kernels."""
 LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
 """The oldest branch of NVIDIA's driver that supports the variant's CUDA version
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
@@ -75,7 +75,7 @@ class Choice:
 HOME = "/opt/raysuite"
 """The image's folder for raysuite's environment."""
 FACTS = "/etc/raysuite-image.json"
-"""The file in an image with facts about it."""
+"""The JSON file in an image that describes the image."""
 BASE, TOP = "base", "raysuite"
 """The two layers: Debian's or Ubuntu's packages, and the Python environment with raysuite."""
 
@@ -111,7 +111,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def dockerfile(choice: Choice, root: Path) -> str:
     """A Dockerfile of both layers, which spython writes from the definition files.
 
-    NVIDIA's container toolkit replaces cuda-compat. No settings of the building machine are passed.
+    NVIDIA's container toolkit provides cuda-compat. The building machine's settings are not used.
     """
     from spython.main.parse.parsers import SingularityParser
     from spython.main.parse.writers import DockerWriter

@@ -10,7 +10,7 @@ import torch
 
 
 class StepClock:
-    """The time of each step, between events in the device's stream, without waiting for them."""
+    """Measures the time of each step; on a GPU by events, so that the process does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
@@ -39,7 +39,7 @@ class StepClock:
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a monotonic clock, once all work given to `device` is done."""
+    """Wait until all work given to `device` is done; return the seconds of a monotonic clock."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

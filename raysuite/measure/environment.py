@@ -149,7 +149,7 @@ def amdsmi() -> Any:
 
 
 def _amd_gpus() -> list[dict[str, Any]]:
-    """AMD's GPUs, as in `gpus`. Untested: written from the documentation of AMD SMI."""
+    """AMD's GPUs, with the keys of `gpus`. Untested: written from AMD SMI's documentation."""
     if (smi := amdsmi()) is None:
         return []
     try:
@@ -220,7 +220,7 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
 
 
 def cuda_mistake_here() -> str:
-    """`cuda_mistake` of this host. Loads libcuda, but not torch."""
+    """Why torch cannot use this host's GPUs; empty if no reason is known. Does not load torch."""
     if hip := torch_built_with("hip"):
         return (
             f"torch is built with ROCm {hip} and sees none of AMD's GPUs: an image has them with "
@@ -239,12 +239,12 @@ def driver_version() -> str:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA that the installed torch is built with, read without importing it."""
+    """The CUDA version that the installed torch is built with, read without importing torch."""
     return torch_built_with("cuda")
 
 
 def torch_built_with(name: str) -> str | None:
-    """The version of `cuda` or `hip` that torch is built with, read without importing it."""
+    """The version of `cuda` or `hip` that torch is built with, read without importing torch."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None

@@ -27,8 +27,8 @@ def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
     """Append samples of this host to `file` within the context, and a last sample at its end.
     Without a file, do nothing.
 
-    The file is created at once: the number of such files decides how MLflow names the samples. An
-    error in sampling or writing ends the sampling, not the run.
+    The file is created at once, because MLflow's names for the samples depend on the number of
+    these files. An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield
@@ -61,12 +61,10 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
 
 
 class Host:
-    """Reads this host's counters."""
-
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._network = psutil.net_io_counters()
-        psutil.cpu_percent()  # the first call only begins a window
+        psutil.cpu_percent()  # the first call only begins a measurement
         self._nvml = nvml()
 
     def __enter__(self) -> Host:

@@ -1,4 +1,4 @@
-"""How fast this node computes, copies and reads: each figure in about half a second."""
+"""Measure how fast this node computes, copies and reads; each figure takes about half a second."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def node_figures(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def _mean_s(work: Callable[[], object], device: torch.device) -> float:
-    """Mean seconds of one call over the window. A mean, unlike a minimum, shows disturbances of the
-    node."""
+    """Mean seconds of a call, over calls for _SECONDS. A mean, unlike a minimum, shows disturbances
+    of the node."""
     for _ in range(3):
         work()
     _wait(device)
@@ -51,7 +51,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _read_s(folder: Path) -> float:
-    """Seconds to read a new file after asking the kernel to drop its pages; the best of three."""
+    """Seconds to read a new file; best of three. The kernel is first asked to drop its pages."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".raysuite-read-") as file:
         file.write(os.urandom(_FILE_BYTES))
         file.flush()

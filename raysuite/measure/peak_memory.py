@@ -29,10 +29,10 @@ def available_bytes(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """Peak memory since this object was made, without memory that was freed before.
+    """Peak memory since this object was made; memory that was freed earlier does not count.
 
-    If the kernel does not allow the peak to be reset, the peak since the process's start is given:
-    an upper bound.
+    If the kernel does not allow a reset of the peak, the peak since the process's start is
+    returned, an upper bound.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class PeakMemory:
         with contextlib.suppress(AttributeError):  # a libc without malloc_trim
             ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3): freed memory goes to the kernel
         self.start_bytes: int = psutil.Process().memory_info().rss
-        """Resident bytes at the beginning."""
+        """Resident memory when this object was made, in bytes."""
         with contextlib.suppress(OSError):
             _CLEAR.write_text(_RESET_PEAK)
         if device.type == "cuda":

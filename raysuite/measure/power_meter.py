@@ -26,8 +26,8 @@ POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 PERIOD_S = 1.0
-"""Seconds between two samples. It is short, because RAPL's counters wrap around at some 10^5
-joules, that is, after minutes."""
+"""Seconds between two samples. The period is short, because RAPL's counters wrap around at some
+10^5 joules, that is, after minutes."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
@@ -35,7 +35,7 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """The figures of one window; None if nothing could be read."""
+    """The figures from `begin` to `end`; a figure that could not be read is None."""
 
     device_joules: float | None = None
     device_busy: float | None = None
@@ -126,7 +126,7 @@ class PowerMeter:
 
 
 class Rapl:
-    """RAPL's counters of a host's processor packages and their memory, which wrap around to 0."""
+    """RAPL's counters, of a host's processor packages and memory. They wrap around to 0."""
 
     def __init__(self, zones: list[Path]) -> None:
         self._files = [zone / "energy_uj" for zone in zones]
@@ -149,7 +149,7 @@ class Rapl:
         self._sum = 0
 
     def joules(self) -> float | None:
-        """Joules since `begin`; to be called more often than a counter wraps around."""
+        """Joules since `begin`. Call it more often than a counter wraps around."""
         try:
             values = [_value(file) for file in self._files]
         except (OSError, ValueError):
@@ -161,7 +161,7 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether to count a zone: a package or its memory. Cores and psys would be counted twice."""
+    """Whether a zone is a package or memory. The zones of cores and psys repeat their energy."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:
@@ -243,7 +243,7 @@ class AmdGpu:
     def joules(self) -> float | None:
         """Joules since the driver was loaded."""
         count = self._asked(self._amdsmi.amdsmi_get_energy_count)
-        if count is None or "energy_accumulator" not in count:  # the key from ROCm 6.2 on
+        if count is None or "energy_accumulator" not in count:  # this key exists from ROCm 6.2 on
             return None
         return float(count["energy_accumulator"] * count["counter_resolution"] * _MICRO)
 

@@ -1,15 +1,16 @@
-"""The steps of an unchanged training script, as one rank counts them.
+"""Count the steps of an unchanged training script, in each of its ranks.
 
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
-  optimiser that steps first counts: a GAN's second optimiser is part of the same step, until it
-  steps twice in a row. With gradient accumulation, `step` is called once for several batches.
+  optimiser that steps first counts, so that a GAN's second optimiser adds no steps; if the second
+  one steps twice in a row, it counts instead. With gradient accumulation, `step` is called once for
+  several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
-  there, so `DataLoader.__iter__` is replaced in this process. To measure its time,
-  `torch.distributed.init_process_group` is replaced too.
+  there, so `DataLoader.__iter__` is replaced in this process. So is
+  `torch.distributed.init_process_group`, to time the forming of the process group.
 
 A rank appends its measurements to its own file, about once a second, as lines of JSON. All times
-are by the monotonic clock, which all processes of a host share. A thread samples the energy of host
-and device once a second from the first step on.
+are by the monotonic clock, which all processes of a host share. On request, a thread samples the
+energy of host and device once a second from the first step on.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from raysuite.nested import leaves
 
 _FLUSH_S = 1.0
 _FLUSH_EACH = 10
-"""Number of first steps that are written one by one, so that the file shows after which of them a
-rank hangs."""
+"""The first steps, up to this number, are written one by one, so that the file shows the step
+after which a rank hangs."""
 _MOST_DEPTH = 4
 """Depth to which nested batches are searched for a tensor."""
 
@@ -55,7 +56,7 @@ class Row(NamedTuple):
     samples: int | None
     tokens: int | None
     evaluates: bool
-    """Whether another loader was read, or batches were read without gradients."""
+    """Whether the script evaluated: it read another loader, or read batches without gradients."""
     idle_s: float
     """Seconds until the first request to the training loader."""
 
@@ -84,7 +85,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class Recorder:
-    """Records the steps of this process, in lists with one entry per step."""
+    """Records the steps of this process."""
 
     def __init__(self, file: Path, check: int, power: bool) -> None:
         self._file, self._pid, self._check, self._power = file, os.getpid(), check, power
@@ -98,7 +99,7 @@ class Recorder:
         self._marked = False
         self._train: int | None = None
         self._batches: dict[int, _Read] = {}
-        """The data read, by loader."""
+        """Id of a loader -> the data read from it since the last step."""
         self._ended = time.perf_counter()
         self._events: list[Any] = []
         self._steps = 0
@@ -108,7 +109,7 @@ class Recorder:
         self._sharded = False
         self._loss: float | None = None
         self.on_step: Callable[[int], None] | None = None
-        """Called with the number of each step, from 1, at its end."""
+        """Called at the end of each step with the step's number, counted from 1."""
         self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
         """The context in which a batch is requested."""
         self.marks: dict[str, float] = {}
@@ -130,8 +131,8 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle an optimiser's step. The step of a wrapper contains the step of the wrapped
-        optimiser, and counts once."""
+        """Handle an optimiser's step. If an optimiser wraps another, their two steps count as
+        one."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -141,7 +142,7 @@ class Recorder:
             if optimizer is not self._other:
                 self._other = optimizer
                 return
-            # the first optimiser has stopped; Horovod steps it once, to broadcast its state
+            # the first optimiser no longer steps: Horovod uses one step to broadcast its state
             self._optimizer = optimizer
             if self._steps == 1:
                 self.marks["first_step"] = time.perf_counter()
@@ -169,8 +170,8 @@ class Recorder:
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
-        """(data read from a loader since the last step, current time); the wait since `began` is
-        added to the data."""
+        """Add the wait since `began` to the data read from a loader since the last step. Return
+        these data and the current time."""
         now = time.perf_counter()
         read = self._batches.get(loader)
         if read is None:
@@ -179,7 +180,7 @@ class Recorder:
         return read, now
 
     def fetched(self, loader: int, began: float, batch: Any, known: bool) -> None:
-        """Count a batch that the script has taken."""
+        """Count a batch that the script has taken; `known`: whether the loader makes batches."""
         import torch
 
         read, now = self._read(loader, began)
@@ -193,15 +194,15 @@ class Recorder:
             self._hash = _sum(self._hash, samples_hash(batch))
 
     def backward(self, loss: Any) -> None:
-        """Keep the loss of a backward pass; called only if parameters are compared."""
+        """Add the loss of a backward pass to the step's; called only to compare parameters."""
         if self._steps < self._check and loss.numel() == 1:
             self._loss = (self._loss or 0.0) + float(loss.detach())
 
     # The end of a step.
 
     def _is_same_step(self) -> bool:
-        """Whether the step is counted already: DeepSpeed calls `step` once per group of
-        parameters."""
+        """Whether this call of `step` belongs to a step that has been counted: DeepSpeed calls
+        `step` once per group of parameters."""
         return _has_loaded("deepspeed") and bool(self._train) and not self._batches
 
     def _own_samples(self) -> Own:
@@ -290,7 +291,7 @@ class Recorder:
         return [float(group["lr"]) for group in groups if "lr" in group]
 
     def _checked(self) -> dict[str, Any]:
-        """Digests of this rank's parameters after a step, and of its random state."""
+        """The values to compare after a step: digests, the hash of the samples, and the loss."""
         import torch
 
         loss, self._loss = self._loss, None
@@ -322,7 +323,7 @@ class Recorder:
             self._write({"kind": "power", "at": at, **asdict(reading)})
 
     def _on_device(self, most: int) -> list[float]:
-        """Seconds between events that the device has passed; the events are then removed."""
+        """Seconds of up to `most` steps that the device has completed; remove their events."""
         seconds: list[float] = []
         while len(self._events) > 1 and len(seconds) < most and self._events[1].query():
             seconds.append(self._events[0].elapsed_time(self._events[1]) / 1e3)
@@ -330,7 +331,7 @@ class Recorder:
         return seconds
 
     def end(self, error: BaseException | None, peer_lost: bool = False) -> None:
-        """Handle the end of the script: its exception, and whether another rank was lost."""
+        """Record the end of the script: its exception, and whether another rank was lost."""
         if os.getpid() != self._pid:  # a process that the script forked
             return
         if len(self._events) > 1 and error is None:
@@ -351,7 +352,7 @@ class Recorder:
         )
 
     def add(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Append a line of another kind, such as the file's head or a profile."""
+        """Append a line of this kind, such as the file's head or a profile."""
         self._write({"kind": kind, **content})
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -369,7 +370,7 @@ def _event() -> Any:
 
 def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
     """Number of samples of a batch (length of the first axis of its first tensor) and number of
-    tokens (of `input_ids`); None if the tensor is missing."""
+    tokens (of `input_ids`); each is None if its tensor is missing."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return (int(shape[0]), None) if len(shape) else (None, None)
@@ -413,7 +414,7 @@ def digest(value: Any) -> str:
 
 
 _HASH_DIGITS = 8
-"""Hexadecimal digits of a sample's hash: sums of 32-bit numbers are exact in any JSON reader."""
+"""Hexadecimal digits of a sample's hash: 32 bits, so that sums are exact in any JSON reader."""
 
 
 def samples_hash(batch: Any) -> int | None:
@@ -461,7 +462,7 @@ def _modules() -> list[Any]:
 
 
 def _layers_that_differ() -> list[str]:
-    """Classes of layers in training mode whose results depend on a batch's split among ranks."""
+    """Classes of layers in training mode whose results depend on how ranks share a batch."""
     from torch import nn
 
     kinds = (
@@ -486,7 +487,7 @@ def _names(tensors: Sequence[Any]) -> list[str]:
 
 
 def _described(error: BaseException | None) -> str:
-    """The exception's last line; empty for an exit with 0."""
+    """The last line of Python's message for the exception; empty for an exit with 0."""
     if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return ""
     return traceback.format_exception_only(error)[-1].strip()
@@ -559,7 +560,7 @@ class _Counted:
 
 
 def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap Tensor.backward to keep the loss for the comparison of the first steps."""
+    """Wrap Tensor.backward to record the loss of the first steps."""
 
     @functools.wraps(backward)
     def observed(loss: Any, *words: Any, **options: Any) -> Any:
@@ -601,7 +602,7 @@ def observe(recorder: Recorder) -> Iterator[None]:
 
 
 def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap init_process_group to measure this phase of the start."""
+    """Wrap init_process_group to time the forming of the process group."""
 
     @functools.wraps(form)
     def timed(*words: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Compute the time shares of some training steps from a profiler's events, by interval
-arithmetic."""
+"""Find how long training steps compute, communicate and wait for data, by arithmetic with the
+intervals of a profiler's events."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-# Sets of time as sorted, disjoint intervals [begin, end) of whole nanoseconds.
+# Sets of time as sorted intervals [begin, end) of nanoseconds, which neither overlap nor touch.
 
 Interval = tuple[int, int]
 Intervals = list[Interval]
-"""Sorted, disjoint, not empty and not adjacent."""
 
 
 def union(*sets: Iterable[Interval]) -> Intervals:
-    """The time that any of the intervals covers; they may overlap, in any order."""
+    """The time that at least one of the intervals covers; the intervals may overlap."""
     merged: Intervals = []
     for begin, end in sorted(chain.from_iterable(sets)):
         if end <= begin:
@@ -56,7 +55,7 @@ def minus(whole: Intervals, *others: Intervals) -> Intervals:
 
 
 def within(whole: Intervals, window: Interval) -> Intervals:
-    """The part of `whole` in the window."""
+    """The part of `whole` that is in the window."""
     first, last = window
     cut = [(max(begin, first), min(end, last)) for begin, end in whole]
     return [(begin, end) for begin, end in cut if begin < end]
@@ -96,7 +95,7 @@ KERNELS = {
     "other": re.compile(""),
 }
 """Class of a GPU's kernels and copies -> pattern of their names; the first match counts. Copies
-between host and device are loading, copies within the device are other."""
+between host and device belong to the class loading, copies within the device to the class other."""
 
 
 class Event(NamedTuple):
@@ -112,7 +111,8 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the window, in seconds."""
+    """Seconds of a window by activity. Exposed communication overlaps no computation; exposed
+    loading of data overlaps neither computation nor communication."""
 
     window: float
     computation: float
@@ -125,11 +125,12 @@ class Parts:
 
 
 def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
-    """The parts of the one WINDOW among the events.
+    """The parts of the window that an event named WINDOW covers.
 
     `mark` is the name of the events by which an engine marks its communication. `timeline` has the
-    intervals of collectives from a framework's own record, in the clock of the events. If a GPU's
-    kernels are recorded, they count instead of the calls on the host, so that nothing counts twice.
+    intervals of collectives that a framework itself has recorded, by the clock of the events. A
+    GPU's kernels count instead of the host's operators, and its communication kernels instead of
+    the host's collectives.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -206,8 +207,8 @@ class Profiler:
             yield
 
     def events(self) -> list[Event]:
-        """All recorded events, in ns since 1970."""
-        # the public list makes a tree of the events, which takes minutes for many events
+        """All recorded events, with times in ns since 1970."""
+        # torch's public list of events is a tree: to build it takes minutes for many events
         results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
         events = []
         for event in results.events():
@@ -220,7 +221,7 @@ class Profiler:
         return events
 
     def write_trace(self, file: Path) -> None:
-        """Write Chrome's trace format, gzipped (`.json.gz`), which ui.perfetto.dev opens."""
+        """Write a gzipped trace in Chrome's format (`.json.gz`), which ui.perfetto.dev opens."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._profile.export_chrome_trace(str(file))
 
@@ -228,8 +229,8 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""Phases from the moment when all ranks are ready until the result is available. A nested phase is
-a part of such a phase."""
+"""Phases from the moment when all ranks are ready until the result is available; they contain the
+nested phases."""
 
 
 def horovod_collectives(file: Path) -> Intervals:

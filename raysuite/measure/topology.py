@@ -52,8 +52,8 @@ class Topology:
 
 
 def read_topology(usable: Collection[int] | None = None, sys: Path = SYS) -> Topology:
-    """The cores that this process may use, or those of the CPUs `usable`; without sysfs, all cores
-    are in one node."""
+    """The topology of the CPUs `usable`, by default the CPUs that this process may use. Without
+    sysfs, all cores are in one node."""
     usable = os.sched_getaffinity(0) if usable is None else usable
     node_of, distances = dict.fromkeys(usable, 0), {}
     for folder in (sys / "devices/system/node").glob("node[0-9]*"):
@@ -147,7 +147,7 @@ def bound_cpus(
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Bind every thread of this process, and all that it starts later. Memory is then allocated on
+    """Bind all threads of this process, and those that it starts later. Memory is then allocated on
     the node of the thread that writes it first (Linux, set_mempolicy(2), MPOL_DEFAULT)."""
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has just ended

@@ -28,10 +28,10 @@ Connection = tuple[str, int, str, int]
 
 
 class Transport:
-    """The transports of connections that this process's ranks open after this object is made.
+    """The transports of the connections that this process opens after this object is made.
 
-    NCCL's choice is read from its log, kept in memory. If the user sets NCCL_DEBUG, NCCL's log
-    belongs to the user, and NCCL's choice is not read.
+    NCCL's choice is read from its log, which is kept in memory. If the user sets NCCL_DEBUG, the
+    log belongs to the user and is not read.
     """
 
     def __init__(self, on_gpu: bool) -> None:
@@ -64,7 +64,8 @@ def connections() -> set[Connection]:
 
 
 def tcp_names(found: set[Connection]) -> set[str]:
-    """Names with the interface of the local address, or "this host" if both addresses are local."""
+    """Names of the transports: `TCP, ` and the interface of the local address, or `this host` if
+    both addresses are local."""
     interfaces = {
         _plain(address.address.partition("%")[0]): name
         for name, addresses in psutil.net_if_addrs().items()
@@ -78,8 +79,8 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """Names of transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects two
-    ranks. The numbers of devices are left out."""
+    """The names of the transports in NCCL's log (INFO, INIT), from the lines on how NCCL connects
+    two ranks. Numbers of devices are left out of the names."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
     return {
@@ -100,11 +101,11 @@ def infiniband(root: Path = INFINIBAND) -> list[str]:
 
 
 _log: int | None = None
-"""NCCL's log: one per process, as NCCL reads its environment once and keeps the log open."""
+"""NCCL's log: one per process, because NCCL reads its environment once and keeps the log open."""
 
 
 def _nccl_log() -> int | None:
-    """A file in memory into which NCCL logs how it connects; None if the user sets NCCL_DEBUG."""
+    """Descriptor of the file in memory to which NCCL logs; None if the user sets NCCL_DEBUG."""
     global _log
     if _log is None and "NCCL_DEBUG" not in os.environ:
         _log = os.memfd_create("nccl")

@@ -34,13 +34,13 @@ def main(arguments: list[str]) -> int:
         print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
         return BAD_INPUT
     os.umask(0o077)  # otherwise Ray's folders would be open to all users
-    # a core dump in the folder in which `cluster up` was called would contain the token
+    # a core dump would write the token into the folder in which `cluster up` was called
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     folder = ClusterFolder(Path(arguments[0]))
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
-        # also overrides values that an image or bash has set
+        # the site's variables also override values that an image or bash has set
         os.environ.update(with_site(os.environ, cluster.site.environment))
         place = find_place(cluster.site)
     except UserError as error:

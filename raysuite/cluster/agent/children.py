@@ -1,4 +1,4 @@
-"""Start and end an agent's child processes with all their descendants, by process id only."""
+"""Start an agent's child processes, and end them and their descendants, by process id only."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,
-                start_new_session=True,  # Ray's reaper kills its process group
+                start_new_session=True,  # Ray's reaper kills its own process group
                 preexec_fn=_before_it_runs,
             )
         finally:
             os.close(descriptor)
 
     def pid(self, name: str) -> int:
-        """The process id of a child."""
         return self._started[name].pid
 
     def status(self, name: str) -> int | None:

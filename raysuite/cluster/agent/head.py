@@ -1,4 +1,4 @@
-"""Run the first node: Ray's head, the MLflow server, suites to resume, and the list of nodes."""
+"""Run the first node: start Ray's head and MLflow's server, resume suites, list the nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _RESTARTS, _WITHIN_S = 5, 600.0
 _REST_S seconds."""
 _REST_S = 300.0
 _STARTS_S = 240.0
-"""Seconds within which even a busy node's server gives its first answer. After that, a warning is
-logged, and the head keeps waiting."""
+"""Seconds within which the server should give its first answer, even on a busy node. After that, a
+warning is logged, and the head keeps waiting."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
-"""Bytes at the end of the server's output that are searched for its last error."""
+"""Bytes at the end of the server's output in which its last error is searched for."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -51,7 +51,8 @@ class MlflowKeeper:
         self.answers = False
         """Whether the server has answered and has not failed since."""
         self.error = ""
-        """Why the server failed. A server that has ever answered is restarted after _REST_S."""
+        """Why the server failed or is late; empty otherwise. After a failure, a server that has
+        ever answered is restarted after _REST_S seconds."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -64,8 +65,8 @@ class MlflowKeeper:
         self._late = False
         """Whether `error` means only that the server is still starting."""
         self._answered = False
-        """Whether the server has ever answered. Before its first answer, the database may be
-        incomplete, or only partly migrated to a newer MLflow."""
+        """Whether the server has ever answered. Before that, the database may be incomplete, or
+        only partly migrated to a newer MLflow."""
         self._seen = (self.answers, self.error)
 
     def start(self, environment: Mapping[str, str]) -> None:
@@ -94,8 +95,7 @@ class MlflowKeeper:
         return self._seen != before
 
     def save(self) -> None:
-        """Copy the database to the cluster's folder. An error, as from a full disk, is only
-        logged."""
+        """Copy the database to the cluster's folder. An error, such as a full disk, is logged."""
         if not self._answered:
             return
         try:
@@ -152,7 +152,7 @@ class MlflowKeeper:
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 
     def _end(self) -> str:
-        """End the server's remaining processes; return how it ended, with its last error."""
+        """End the server's remaining processes; return how the server ended, and its last error."""
         why = self._children.how_ended(self.server.NAME)
         self._children.end(self.server.NAME, 5.0)
         try:
@@ -167,12 +167,12 @@ class MlflowKeeper:
 _NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", re.IGNORECASE)
 
 
-# The head resumes suites as jobs, as soon as Ray accepts jobs. A new head resumes all suites
-# without a driver. A running head resumes suites whose driver was killed or failed on this host.
+# The head resumes suites as Ray jobs. A new head resumes all suites without a driver. A running
+# head resumes suites whose driver was killed or failed on this host.
 
 _PATIENCE_S = 180.0
-"""Seconds for which the head tries to submit a suite, because the job server starts late on a busy
-node."""
+"""Seconds for which the head tries to submit a suite; on a busy node, the job server starts
+late."""
 _LOOK_EACH_S = 5.0
 _SUBMIT_S = 15.0
 """Timeout in seconds: Ray's job server itself waits up to 10 s for its agent on the head."""
@@ -202,7 +202,7 @@ class Resuming:
     def look(self, url: str) -> None:
         """Submit the remaining suites to Ray's dashboard at `url`.
 
-        Suites that it does not accept are submitted again at the next call.
+        A suite that the dashboard does not accept is submitted again at the next call.
         """
         dashboard = Dashboard(url, self._folder.token(), _SUBMIT_S)
         if time.monotonic() > self._next and self._folder.stop() is None:
@@ -251,7 +251,7 @@ class Resuming:
 
 
 _COUNT_EACH_S = 2.0
-"""Seconds between two counts of the nodes; until all have joined, every check counts them."""
+"""Seconds between two counts of the nodes; until all have joined, they are counted more often."""
 _WARNING_S = 60.0
 """Seconds from SLURM's warning to the end of the job, for a site without `warn_seconds`."""
 

@@ -20,13 +20,13 @@ from raysuite.spec.site import LocalSite
 def clear_away(
     folder: ClusterFolder, cluster: Cluster, place: Place, tell: Callable[[str], None]
 ) -> list[str]:
-    """End the agent's processes, remove its temporary folder; return a line for each unexpected
-    finding.
+    """End the processes of killed agents on this host, and remove their temporary folders. Return a
+    line for each unexpected finding.
 
-    On the head, MLflow's database in the temporary folder is first copied to the cluster's folder,
-    if it is newer than the copy there and its server has answered. A running agent keeps its
-    folder. A folder that the agent did not make is not touched: since then, /tmp may have been
-    emptied, and another user may have made a folder with this name.
+    On the head, MLflow's database is first copied from the temporary folder to the cluster's
+    folder, if it is newer than the copy there and its server has answered. The folder of a running
+    agent is kept. A folder that no agent of the cluster made is kept too: /tmp may have been
+    emptied, and another user may have made a folder of the same name.
     """
     wrong = []
     left = folder.left_nodes()
@@ -76,7 +76,7 @@ def _not_ours(node: Node) -> str:
     try:
         nonce = (temp / NONCE).read_text("ascii")
     except FileNotFoundError:
-        nonce = ""  # agents of older versions did not write one
+        nonce = ""  # agents of older versions did not write this file
     return "" if nonce == node.nonce else "another cluster's agent made it"
 
 

@@ -28,7 +28,7 @@ _GENERATIONS = 3
 _GENERATION_S = 3600.0
 """Number of older copies of the database that are kept, and the seconds between them."""
 ANSWERED = "answered"
-"""A file next to the database, written at the server's first answer, when the database is
+"""A file next to the database. It is written when the server first answers: the database is then
 complete."""
 _NICENESS = 10
 """MLflow has a lower priority than Ray and its workers: it must not slow a start or a measured
@@ -80,8 +80,8 @@ class MlflowServer:
         return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
-        """Mark the database as usable, with a file: if this agent is killed, the next agent on this
-        host may copy the database."""
+        """Write the file ANSWERED: if this agent is killed, the next agent on this host may then
+        copy the database."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:

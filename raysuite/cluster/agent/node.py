@@ -27,7 +27,7 @@ from raysuite.cluster.state_files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.variables import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.errors import RaysuiteError
 
-# The environment of a node's processes. It has paths of secrets, never secrets.
+# The environment of a node's processes contains paths of secrets, never secrets.
 
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
@@ -39,10 +39,10 @@ _NEVER_INHERITED = (
 _RAY = {
     **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
-    # the dashboard's modules are read from a busy file system
+    # the file system with the dashboard's modules may be busy
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job has a minute for a checkpoint
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills 30 s after its signal
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills Ray 30 s after its signal
 }
 
 
@@ -71,7 +71,7 @@ def node_variables(
     }
 
 
-# slurmstepd runs this node's task of a step, as its parent. If slurmstepd dies, for example by a
+# On each node, slurmstepd is the parent of the step's task. If slurmstepd dies, for example by a
 # memory limit or an administrator's signal, the task continues, but SLURM neither ends it with the
 # job nor notifies srun.
 
@@ -112,8 +112,6 @@ class NodeFailedError(RaysuiteError):
 
 
 class ThisNode:
-    """The node of this agent."""
-
     def __init__(
         self, folder: ClusterFolder, cluster: Cluster, place: Place, temp: Path, signals: Signals
     ) -> None:
@@ -152,7 +150,7 @@ class ThisNode:
         )
 
     def took(self, what: str, since: float) -> None:
-        """Record the duration of a part of the start, from `since` on the monotonic clock."""
+        """Record how long the part `what` of the start took, from the monotonic time `since`."""
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
@@ -206,14 +204,12 @@ class ThisNode:
 
 _REJOIN_AFTER_S = 5.0
 _HEAD_SILENT_S = 90.0
-"""Seconds for which the head may be unreachable before its nodes end, counted from the moment at
-which Ray considers the head dead."""
+"""A node that has lost the head ends if it reaches no head within this number of seconds."""
 _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
 """Number of consecutive refused connections after which Ray's head has certainly ended."""
 _NEW_HEAD_S = 20.0
-"""Seconds within which a new head must answer; otherwise the agent of the new head is considered
-dead too."""
+"""Seconds after which a node ends if its head's port is closed and no new head has started."""
 
 
 class WorkerNode:
@@ -244,8 +240,8 @@ class WorkerNode:
         self._node.end()
 
     def _find_head(self) -> Head | None:
-        """Wait until the head of this start of the step can be reached, and return it; None if this
-        node or the head has to end before."""
+        """Wait for a connection to the head of this start of the step, and return the head. Return
+        None if this node or the head ends before."""
         node = self._node
         timeout = _HEAD_SILENT_S
         if not self._joined:

@@ -20,7 +20,7 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Place:
-    """A node of the cluster. Ray detects a number that is None."""
+    """A node of the cluster. If `cpus`, `gpus` or `memory` is None, Ray detects the value."""
 
     host: str
     index: int
@@ -38,8 +38,7 @@ class Place:
 
 
 def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
-    """The node of this process, from variables of SLURM or of the launcher, or from a local
-    site."""
+    """The node of this process, from SLURM's or the launcher's variables, or from a local site."""
     if isinstance(site, LocalSite):
         return Place(
             host=_file_name(platform.node()),
@@ -75,8 +74,8 @@ def find_place(site: Site, variables: Mapping[str, str] = os.environ) -> Place:
 
 
 def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
-    """The number of GPUs, from SLURM's variables; if SLURM sets none of them (SLURM_GPUS_PER_TASK),
-    from the site."""
+    """The number of GPUs, from SLURM_GPUS_ON_NODE or CUDA_VISIBLE_DEVICES, or from the site if
+    SLURM sets neither of them."""
     said = _number(variables, "SLURM_GPUS_ON_NODE")
     if said is not None:
         return said
@@ -87,7 +86,7 @@ def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
 
 
 def _memory(variables: Mapping[str, str], cpus: int | None) -> int | None:
-    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0 means all of the node
+    node = _number(variables, "SLURM_MEM_PER_NODE")  # 0 means all memory of the node
     each = _number(variables, "SLURM_MEM_PER_CPU")
     if node:
         return node * _MEGABYTE
@@ -122,11 +121,10 @@ def own_addresses() -> dict[str, str]:
 
 
 def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os.environ) -> str:
-    """The address on the site's interface; if the site names none, the address on the route to
-    `head`.
+    """This node's address on the site's interface; if the site names none, on the route to `head`.
 
-    `head` is None on the head itself: its address is then looked up by its name in SLURM. Raises
-    UserError if there is no such address.
+    On the head itself, `head` is None: the address is then found by the node's name and SLURM's
+    variables. Raises UserError if there is no such address.
     """
     ours = own_addresses()
     if site.interface is not None:
@@ -146,7 +144,7 @@ def find_address(site: Site, head: str | None, variables: Mapping[str, str] = os
 
 
 def client_address(site: Site, address: str) -> str:
-    """The address of this node, the head, for clients; `address` is its address for the nodes."""
+    """The head's address for clients; `address` is the head's address for nodes."""
     if site.client_interface is None:
         return address
     return _on(site.client_interface, own_addresses(), "client_interface")
