@@ -82,13 +82,13 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of the runs from predictions; the fit for each prediction leaves
-    out the run."""
+    """Relative standard deviation of runs from their predictions, each by a fit without this
+    run."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors
-    """Errors of runs whose batch size was left out of the fit."""
+    """Errors of the predictions for runs whose batch size was left out of the fit."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -180,8 +180,8 @@ class Calibration(_Part):
     """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs
     measured it."""
     resident: float = 0.0
-    """Bytes that a worker's process holds before a run: the median over runs, because runs share
-    workers. 0 if device memory was measured, and in a calibration of an older version."""
+    """Bytes that a worker's process holds before a run (median over runs; runs share workers). 0 if
+    device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
     """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if the
     energy of some runs was not measured."""
@@ -391,10 +391,9 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
-    """The runs that a calibration is fitted to: finished, passed by the gate, without pipeline
-    stages, and with counted costs. Of each run, only the epochs are used during which other
-    programs kept at most `most_other_cores` cores busy; a run without any such epoch is left
-    out."""
+    """The runs to which a calibration is fitted: those that finished, passed the gate check, have
+    no pipeline stages, and have counted costs. Only the epochs are used in which other programs
+    kept at most `most_other_cores` cores busy; a run without such an epoch is left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -451,7 +450,7 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if each.run.attempts <= 1  # `seconds` of the end are of the last attempt
+        if each.run.attempts <= 1  # `end.seconds` covers only the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
@@ -495,7 +494,7 @@ def _fit_runs(
 
 
 def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
-    """Fit the energy of those of devices and hosts whose energy was measured in every run."""
+    """Fit the energy of devices, hosts or both, whichever were measured in every run."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],

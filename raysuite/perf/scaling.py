@@ -175,7 +175,7 @@ class Scaling:
 
 
 def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
-    """Draw the posterior of a series. Raises ValueError unless the series is `enough`."""
+    """Draw the posterior of a series. Raises ValueError if `enough` is False for the series."""
     import numpy as np
 
     known = sorted(points)
@@ -206,7 +206,7 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
     """The measurement with the most workers, and its prediction from the other measurements; None
-    if these are too few."""
+    if the others are too few for a fit."""
     known = sorted(points)
     largest = known[-1]
     others = [each for each in known if each.workers < largest.workers]
@@ -236,8 +236,8 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error with which the other measurements predict the one with the most workers; None:
-    not validated."""
+    """Relative error of the prediction, from the other measurements, for the most workers; None if
+    there are too few measurements to predict it."""
 
     @property
     def words(self) -> str:

@@ -170,8 +170,8 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(value of `done` at which the task ends, index of the task). `done` is the work that a lane
-    that never waits would have completed."""
+    """(value of `done` at which the task ends, index of the task). `done` is the work, in seconds,
+    that a lane which never waits would have completed."""
     sending: list[tuple[float, int]] = []
     """(value of `now` at the task's end, index of the task)."""
 
@@ -329,7 +329,7 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # place 0: just freed
+            after = self._gather(bucket, self._beside if place else 1)  # place 0 was just freed
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
@@ -374,8 +374,8 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """The layers from the last to the first, divided into segments: where their gradients fill a
-    bucket, or by unit. Each segment has the number of its bucket."""
+    """The layers from the last to the first, divided into segments: one for each filled bucket of
+    gradients, or one for consecutive layers of a unit. Each segment has its bucket's number."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -526,7 +526,7 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds from the first to the last event; the events of an asynchronous pipeline are of
+        """Seconds from the first to the last event; the events of an asynchronous pipeline cover
         several steps."""
         return max(event.end for event in self.events)
 

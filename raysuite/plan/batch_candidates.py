@@ -229,10 +229,10 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """A key that is equal for plans that can share one search: plans that differ only in their
-    repeat, learning rate or loader.
+    """A key that is equal for plans that can share one search. Such plans may differ in their
+    repeat, loader, learning rate, epochs and other settings that are not in the key.
 
-    Because a search trains on random images, only their number and shape matter.
+    A search trains on random images, so only the number and shape of a data set's images matter.
     """
     spec = plan.spec
     training = spec.training.model_dump(mode="json")

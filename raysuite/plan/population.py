@@ -42,7 +42,7 @@ class Turn:
 
     trial: Standing
     place: int
-    """Rank of the trial; the best has 1."""
+    """Rank of the trial; the best trial has rank 1."""
     population: int
     source: Standing | None
     """The trial whose weights are taken; None if the trial keeps its own weights."""

@@ -113,8 +113,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key, or of the key's value in the matrix if `label`
-    has one."""
+    """The mistake with the file and line of its key; if `label` has the key, of its value in the
+    matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -170,8 +170,8 @@ def task_facts(spec: ExperimentSpec) -> TaskFacts:
 
 
 def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mistake]:
-    """Why the spec's task cannot be constructed (or, without `facts` of the data set, imported),
-    and which requested metrics it does not have."""
+    """Mistakes if the spec's task cannot be imported, cannot be constructed for a data set with
+    these facts (checked only if `facts` is given), or lacks the metric of early stopping."""
     try:
         task = task_facts(spec)
         if facts is not None and not spec.task.classifies:
@@ -254,7 +254,7 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
     there is none.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
-    micro-batch accumulates. `index` is the new run's place in the order of execution, `gpus` the
+    micro-batch accumulates. `index` is the new run's position in the order of execution, `gpus` the
     number of GPUs of the cluster.
     """
     resources = plan.spec.resources

@@ -44,7 +44,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     network."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
-    if plan.schedule is not None:  # assumed: a sent byte costs as much as a gradient's
+    if plan.schedule is not None:  # assumed: activations cost as much per byte as gradients
         sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
         kind = _DDP if _DDP in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
@@ -280,7 +280,7 @@ def beside_training(
 ) -> tuple[float, float]:
     """Seconds of a run's validations and of its start.
 
-    There is one validation after each epoch. A pass of it takes as long as a forward pass in
+    There is one validation after each epoch. A validation pass takes as long as a forward pass in
     training. The start is 0 without a calibration.
     """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
@@ -317,8 +317,9 @@ def with_failures(
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """Shares of an epoch's time lost to a pipeline's bubble, and to stages of unequal length, if
-    stages compute in proportion to their FLOPs and transfers take no time."""
+    """Shares of an epoch's time that a pipeline loses to its bubble and to stages of unequal
+    length. Stages are assumed to compute in proportion to their FLOPs, and transfers to take no
+    time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

@@ -132,8 +132,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Sets of values to check, each with the key that it tests; None for the first set, from which
-    the others are made."""
+    """Sets of values to check, each with the key that it tests. The first set tests no key (None);
+    each other set differs from it in the tested key and in the keys of its conditions."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -157,7 +157,7 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """Key -> the place in the search space of a trial's value."""
+    """Key -> the key path in the document of the search space's entry for a trial's value."""
     return lambda key: ("search", "space", key) if key in values else None
 
 
@@ -233,7 +233,7 @@ def write_more_trials(document: Document, results: Results) -> None:
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # first: harmless if the next fails
+        results.write_decided(decided._replace(is_all=False))  # harmless if the next fails
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )

@@ -62,11 +62,12 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     """Key path -> line, counted from 1."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """Dotted keys that were set on the command line."""
+    """Dotted key -> value, as set on the command line."""
     scaled: dict[str, Any] = field(default_factory=dict)
-    """Dotted keys that the chosen scale set."""
+    """Dotted key -> value, as set by the chosen scale."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """(dotted key, number of its values in the matrix) of each key that the command line fixed."""
+    """(dotted key, number of its values in the matrix), for each key that the command line fixed.
+    """
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -202,10 +203,8 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 
 
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The matrix without `keys`.
-
-    Other keys in the same line stay, without repeated values.
-    """
+    """The matrix without `keys`. If a line has other keys too, these stay, without repeated
+    values."""
     ended = set(keys)
     left: dict[str, Any] = {}
     for written, values in matrix.items():
@@ -345,8 +344,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Apply `key=value` overrides. Raises SpecError with a mistake for each argument of another
-    form."""
+    """Apply `key=value` overrides. Raises SpecError with a mistake for each invalid override."""
     mistakes = []
     for each in overrides:
         key, separator, value = each.partition("=")

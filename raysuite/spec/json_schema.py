@@ -22,7 +22,7 @@ SEARCH_BLOCKS = ("searcher", "scheduler")
 def spec_schema() -> Schema:
     """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix.
 
-    It has the types of each key. Rules between several keys are checked by `raysuite plan`.
+    It has the types of each key. Rules that involve several keys are checked by `raysuite plan`.
     """
     schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
@@ -134,8 +134,7 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may instead be in the matrix, or in a sweep's space; a script replaces
-    it."""
+    """Require a block, unless the matrix or a sweep's space has it, or a script replaces it."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}

@@ -88,7 +88,7 @@ class _Site(Options):
     """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
     """A folder on each node's local disk, in which the cluster makes a temporary folder with a
-    short path. Each node replaces `$NAME` by its own variable: $TMPDIR,
+    short path. Each node replaces `$NAME` by the value of its own variable, as in $TMPDIR or
     /scratch/$USER/$SLURM_JOB_ID."""
     rocm: bool = False
     """Whether the GPUs are AMD's; apptainer then gets --rocm instead of --nv."""

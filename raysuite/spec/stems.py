@@ -1,8 +1,8 @@
 """Names of models and the images that they accept, known without importing torch.
 
 torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images these models
-have the stem and the head of DDLBench (Jansen et al. 2020) on MNIST and CIFAR-10, and for large
-images torchvision's own. The other classifiers of torchvision are unchanged.
+have the stem and the head that DDLBench (Jansen et al. 2020) uses for MNIST and CIFAR-10; for large
+images they have torchvision's own. The other classifiers of torchvision are unchanged.
 """
 
 from __future__ import annotations

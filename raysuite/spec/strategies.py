@@ -55,8 +55,8 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Traffic:
-    """The communication of one optimiser step: bytes of the whole buffers that a rank's collectives
-    combine."""
+    """The communication of one optimiser step: bytes in the whole buffers that the collectives
+    reduce or gather."""
 
     all_reduced: int = 0
     reduce_scattered: int = 0
@@ -110,15 +110,15 @@ class Network:
     synced: tuple[str, ...] = ()
     """Layers of torch's SyncBatchNorm."""
     running: tuple[str, ...] = ()
-    """Layers with running statistics of their inputs in training."""
+    """Layers that update running statistics of their inputs in training."""
     decays: bool = False
     """Whether the run has weight decay."""
 
 
 @dataclass(frozen=True)
 class Lossy:
-    """Deliberate changes of the mean of the ranks' gradients, from which the gate's bound follows.
-    If all fields are empty, there is no bound, and no strategy passes the gate."""
+    """How a strategy deliberately changes the mean of the ranks' gradients; the gate's bound
+    follows from it. If all fields are empty, there is no bound, and the gate check fails."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -281,13 +281,13 @@ class _StrategyOptions(Options):
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` by buckets of 512 fp32 values; the gate's small network has
-        1,954."""
+        """`several_reductions` with buckets of 512 fp32 values; the gate's small network has 1,954
+        parameters."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
-        """Each worker's order of operations in a copy of the network, with `own_accumulation`
-        micro-batches unless given; None without stages."""
+        """The schedule of one copy of the network, with `micro_batches` per step (default:
+        `own_accumulation`); None for a strategy without stages."""
         return None
 
     def staged(self) -> PipelineOptions | None:
@@ -443,7 +443,7 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def fused_bytes(self) -> float:
-        # with 0, no fusion; the calibrated costs of such runs include this
+        # a threshold of 0 means no fusion; the calibrated costs of such runs include this effect
         return (self.fusion_threshold_mb or 128.0) * _MIB
 
     def reductions(self) -> Reductions:
@@ -540,12 +540,13 @@ class DeepSpeedOptions(_StrategyOptions):
         """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
         `accumulate` is above 1 and `small` is None.
 
-        ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
-        3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19
-        all-reduces the gradients, although a reduce-scatter would be enough, and then gathers the
-        weights: 3 Ψ. In stage 3 it gathers the weights once instead of twice, except in very large
-        models: 2 Ψ. In stage 3, weights are gathered for each micro-batch, except small ones, which
-        stay gathered for the step. In stages 2 and 3, gradients are reduced for each micro-batch.
+        With Ψ parameters, each worker sends 2 Ψ numbers in stages 1 and 2, and 3 Ψ in stage 3,
+        according to Rajbhandari et al. 2020, "ZeRO", section 7. But DeepSpeed 0.19 sends 3 Ψ in
+        stages 1 and 2: it all-reduces the gradients, although a reduce-scatter would be enough, and
+        then gathers the weights. In stage 3 it sends 2 Ψ, because it gathers the weights once
+        instead of twice, except in very large models. Stage 3 gathers weights for each micro-batch;
+        only small tensors stay gathered for the whole step. Stages 2 and 3 reduce gradients for
+        each micro-batch.
         """
         if self.offload != "none":
             return None
@@ -797,7 +798,7 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """Expand `auto` for micro-batches to the fastest: the smallest number would idle a pipeline."""
+    """Expand `auto` for micro-batches to the fastest number; the smallest leaves workers idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 
@@ -815,24 +816,25 @@ class PipelineOptions(_StrategyOptions):
     `pipedream`, `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied
     late."""
     stages: int = Field(default=2, ge=2)
-    """Number of contiguous parts of the network. `resources.workers` is this number or a multiple
-    of it; several copies of the pipeline then share the global batch."""
+    """Number of contiguous parts of the network, each on one worker unless `chunks` or `replicas`
+    is given. `resources.workers` is the number of workers of a copy of the network, or a multiple
+    of it; several copies then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
     `training.accumulate` in pipelines. Default in `pipedream`: 1, or the least common multiple of
     `replicas` if these are given. `auto`: the fastest number, found by trials before the run;
     `{auto: largest}`: the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
+    """Number of blocks of the network in each stage, such as `[5, 6]`. `auto`: see `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")
-    """The stages are cut so that the largest sum of this quantity over a stage is as small as
-    possible. `parameters`: their number. `time` of both passes, or `memory` with activations: these
-    are measured on the first worker before the run."""
+    """The network is cut so that the largest sum of this quantity over a stage is as small as
+    possible. `parameters`: number of parameters. `time`: seconds of both passes. `memory`: bytes,
+    with activations. Time and memory are measured on the first worker before the run."""
     chunks: int = later(1, ge=1)
     """Number of stages on each worker in `interleaved_1f1b`; `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = later(None)
-    """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
-    micro-batches in turn, and average their gradients. Default: one for each stage."""
+    """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`. The workers of a
+    stage process micro-batches in turn, and average their gradients. Default: one per stage."""
     recompute: bool = later(False)
     """Keep a stage's input instead of its activations, and repeat the forward pass before the
     backward pass. This takes less memory, but about a third more computation."""
