@@ -222,8 +222,8 @@ class FsdpEngine(TorchEngine):
 
 
 def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
-    """The rows that `rank` keeps of a tensor that was sharded over any number of ranks, cut as by
-    torch.chunk (`torch.distributed.tensor.Shard`)."""
+    """The rows of a tensor that `rank` keeps if it is sharded over `ranks` ranks as by torch.chunk
+    (`torch.distributed.tensor.Shard`). `shards`: the tensor's shards, of any number of ranks."""
     whole = torch.cat(shards)
     rows = -(-len(whole) // ranks)
     return whole[rows * rank :][:rows]

@@ -86,7 +86,7 @@ class Network:
     def __call__(self, state: State, images: Any, key: Any = None) -> tuple[Any, State]:
         """Logits [b, classes] for images [b, H, W, C], and new running statistics.
 
-        `key`: for random numbers, only in training.
+        `key`: JAX's key for random numbers; given only in training.
         """
         values: dict[str, Any] = {}
         found: State = {}
@@ -151,8 +151,8 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """As in torch's BatchNorm2d, the variance of the batch is biased, but the running variance
-        is unbiased."""
+        """Normalise as torch's BatchNorm2d does: by the biased variance of the batch, while the
+        running variance is unbiased."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}

@@ -1,4 +1,4 @@
-"""Marks an engine's communication for a profiler, where the framework's events do not show it.
+"""Mark an engine's communication for a profiler, where the framework's events do not show it.
 
 torch.distributed's collectives appear without marks. Marks are for waits, because no operator shows
 that a rank waits for a collective.

@@ -175,8 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """The padding of [b, H, W, C]. It is equal on both sides, as in torch; TensorFlow's padding
-    "same" is not."""
+    """(before, after) for each axis of [b, H, W, C]; equal as in torch, unlike TensorFlow's padding
+    "same"."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -232,7 +232,7 @@ class RebuiltEngine(Engine):
 
     The framework's weights are copied into torch's `model` before `model` is used. The framework
     holds an array for each key of torch's `state_dict` that is a weight or a running statistic, for
-    `m.WEIGHT`, for `v.WEIGHT` with AdamW, and for `steps`.
+    `m.WEIGHT` (momentum), for `v.WEIGHT` (second moment) with AdamW, and for `steps`.
     """
 
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
@@ -266,7 +266,7 @@ class RebuiltEngine(Engine):
             if isinstance(layer, nn.BatchNorm2d)
             for kind in ("running_mean", "running_var")
         )
-        """Keys of the values that each rank computes from its own samples."""
+        """Keys of the running statistics, which each rank computes from its own samples."""
         self.held = (*(name for name, _ in model.named_parameters()), *self.statistics)
         """Keys of weights and running statistics."""
         self._depthwise = {

@@ -82,8 +82,9 @@ def _workers(rank: int, size: int) -> Any:
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
-    Keras's BatchNorm momentum is the share of the running statistic that is kept, torch's the share
-    of the batch's statistic. Both use the unbiased variance, if Keras uses its fused kernel.
+    BatchNorm's momentum is in Keras the share of the running statistic that is kept, and in torch
+    the share of the batch's statistic. The running variance is unbiased in torch, and in Keras's
+    fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -121,7 +122,7 @@ class Network:
         }
 
     def __call__(self, images: Any, seed: Any = None) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]. `seed`: for dropout, only in training."""
+        """Logits [b, classes] for images [b, H, W, C]. `seed` (only in training): for dropout."""
         values: dict[str, Any] = {}
         for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]

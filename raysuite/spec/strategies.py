@@ -403,7 +403,7 @@ _CYCLES = 3
 
 
 class HorovodOptions(_StrategyOptions):
-    """Horovod: gradients are all-reduced tensor by tensor, fused, during the backward pass."""
+    """Horovod: gradients are all-reduced, in buffers of fused tensors, during the backward pass."""
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"

@@ -142,7 +142,7 @@ class Measured:
 
 
 class PipelineEngine(TorchEngine):
-    """The stages of one worker: passes micro-batches through them and on to the next worker."""
+    """Passes micro-batches through the stages of one worker, and the results to the next worker."""
 
     def __init__(
         self,
@@ -211,8 +211,8 @@ class PipelineEngine(TorchEngine):
         """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
-        """Run `operations`, and return the summed loss [] of this rank's samples. `micro_batches`:
-        the micro-batches of the step, by index."""
+        """Run `operations`, and return the summed loss of this rank's samples, a scalar tensor.
+        `micro_batches`: the micro-batches of the step, by index."""
         self._total = torch.zeros((), device=self.world.device)
         samples = [len(each.images) for each in micro_batches]
         todo = list(operations)
@@ -276,7 +276,7 @@ class PipelineEngine(TorchEngine):
             self.measured.waited_s += self._now() - began
 
     def update(self, operation: Operation) -> None:
-        """Change the weights of a stage by the gradients of a step."""
+        """Update the weights of a stage with the gradients of a step."""
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:

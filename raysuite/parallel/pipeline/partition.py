@@ -115,7 +115,7 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # the loader holds images
+                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
                 activations += held[part] * given
             else:
                 activations *= held[part]
