@@ -20,8 +20,8 @@ from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
-# Set each rank's place in Horovod's environment variables, and run its Gloo rendezvous. `horovodrun`
-# would do both, but here torchrun or Ray starts the ranks.
+# Set each rank's place in Horovod's environment variables, and run its Gloo rendezvous. Otherwise
+# `horovodrun` does both, but here torchrun or Ray starts the ranks.
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 """Allows a timeline to be started later. Its writer uses a CPU core from the start, and NCCL's

@@ -42,7 +42,7 @@ class SoFar(BaseModel):
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     figures: dict[str, list[float]] = Field(default_factory=dict)
-    """As in EpochFinished."""
+    """Name -> value in each step, as in EpochFinished."""
     skipped_steps: int = 0
     """Number of these steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
@@ -126,7 +126,7 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
 
 
 def _damage(folder: Path) -> str:
-    """A message on the first missing or damaged file of a checkpoint; empty if all are intact.
+    """A message about the first missing or damaged file of a checkpoint; empty if there is none.
 
     torch.save's files are archives with a checksum for each tensor.
     """

@@ -304,8 +304,8 @@ class TrainingLoop:
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
-        """(the micro-batches of a step, with the weight of the global batch in each; this weight).
-        All ranks must call it."""
+        """(the micro-batches of a step, each with `of_global` set to the weight of the global
+        batch; this weight). All ranks must call it."""
         own = sum(
             float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
         )
@@ -351,8 +351,8 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint into `folder`, which is a common folder or a folder of each rank. All
-        ranks must call it."""
+        """Write a checkpoint into `folder`, which may be one folder for all ranks or one for each
+        rank. All ranks must call it."""
         self.engine.save(folder)
         if self.average is not None:
             self.engine.complete(self.average.model)
@@ -587,8 +587,8 @@ class Validated:
 
 
 def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
-    """The fields of EpochFinished for a task's metrics: `accuracy` and `top5` have fields of their
-    own."""
+    """The fields of EpochFinished for a task's metrics; `accuracy` and `top5` have separate
+    fields."""
     known = {name: metrics[name] for name in ("accuracy", "top5") if name in metrics}
     others = {name: value for name, value in metrics.items() if name not in known}
     return {f"val_{name}": value for name, value in known.items()} | {"val_metrics": others}

@@ -42,9 +42,9 @@ class Skipped:
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """The samples left out of each split; nothing if a bad sample is to end the run.
+    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`.
 
-    All ranks must call it. Raises like `check_samples`.
+    All ranks must call it. Raises DataError as `check_samples` does.
     """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker
