@@ -165,7 +165,7 @@ class Engine(ABC):
     ) -> None:
         """`whole_gradients`: see LossScale."""
         self.model = model
-        """The bare model."""
+        """The model, without the framework's wrapper."""
         self.comm = comm
         self.world = world
         self.settings = settings

@@ -23,7 +23,7 @@ class Compiler:
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
         self.seconds = 0.0
-        """Seconds of compiling with the device idle, recording CUDA graphs included."""
+        """Seconds of compilation, including the recording of CUDA graphs; the device is idle."""
         self.graphs = 0
         """The number of compilations: see `EpochFinished.graphs`."""
 
@@ -90,7 +90,7 @@ class TorchCompiler(Compiler):
         torch._dynamo.reset()
 
     def _begin(self, _: object) -> None:
-        if self._device.type == "cuda":  # earlier steps count as training time
+        if self._device.type == "cuda":  # the time of earlier steps is training time
             torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
 

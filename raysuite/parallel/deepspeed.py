@@ -140,7 +140,7 @@ def engine_config(
         "gradient_accumulation_steps": settings.accumulate,
         "gradient_clipping": settings.clip_norm or _NO_CLIPPING,
         "zero_optimization": zero,
-        # ZeRO accepts torch's Adam by name; SGD is elementwise too, and the gate checks the result
+        # ZeRO accepts torch's Adam by name; SGD is elementwise like Adam, and the gate checks it
         "zero_allow_untested_optimizer": True,
         # do not replace the spec's optimiser when its state is offloaded
         "zero_force_ds_cpu_optimizer": False,

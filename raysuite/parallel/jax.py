@@ -73,7 +73,7 @@ def _mesh(rank: int, size: int) -> Any:
 
 
 State = dict[str, Any]
-"""A key as in RebuiltEngine -> array."""
+"""Key (see RebuiltEngine) -> array."""
 
 
 class Network:

@@ -26,7 +26,7 @@ def communication() -> AbstractContextManager[object]:
 
 @contextmanager
 def backward_waits(loss: Tensor) -> Iterator[None]:
-    """Around `loss.backward()` on a CPU: mark the time after the backward pass's last gradient.
+    """In this context, `loss.backward()` on a CPU is marked from its last gradient to its end.
 
     DDP waits for its buckets then, in a callback that it queues in autograd with the last gradient.
     A callback queued with the first gradient runs before DDP's. On a GPU the host does not wait,

@@ -39,7 +39,7 @@ samples, that is 2^8 per sample."""
 _GROW_AFTER = 2000
 """Steps without overflow before the scale doubles, as in torch.amp.GradScaler."""
 _SMALLEST = 1e-4
-"""A run fails if the scale gets smaller, as with fairseq's `--min-loss-scale`."""
+"""Smallest scale; a run fails below it, as with fairseq's `--min-loss-scale`."""
 
 
 class LossScale:
@@ -70,10 +70,9 @@ class LossScale:
                 parameter.register_hook(self._unscale)
 
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
-        """`logits` [b, classes] in fp32 of a global batch of `of_global` samples, with their
-        gradient scaled in the backward pass.
+        """Return `logits` [b, classes], which are fp32; the backward pass scales their gradient.
 
-        A rank's share of the loss is the sum over its samples times shares / `of_global`.
+        A rank's share of the loss is the sum over its samples, times shares / `of_global`.
         """
         if not (self.enabled and logits.requires_grad):
             return logits
@@ -168,7 +167,7 @@ class LossScale:
 
 
 class _Scale(torch.autograd.Function):
-    """Identity forward; multiplies the gradient backward."""
+    """The identity, but its backward pass multiplies the gradient by a factor."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:

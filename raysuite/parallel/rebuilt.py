@@ -207,7 +207,7 @@ def free_address() -> str:
     """This host's address as other workers reach it, with a port that is currently free."""
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
-        prober.connect((meeting, 9))  # sends nothing
+        prober.connect((meeting, 9))  # finds the route, and sends nothing
         host = prober.getsockname()[0]
     with socket.socket() as taken:
         taken.bind((host, 0))
@@ -248,7 +248,7 @@ class RebuiltEngine(Engine):
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
         self.compiler = Compiler(enabled=True)
-        # gives rate, decay and momentum of every weight as in the spec
+        # provides the spec's rate, decay and momentum for every weight
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         self.groups = {

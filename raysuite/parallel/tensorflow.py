@@ -3,8 +3,8 @@
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
 The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
-decay, momentum and clipping are those of every other strategy. The optimiser computes as torch's
-does: in Keras's own optimiser, the momentum includes learning rates of earlier steps.
+decay, momentum and clipping are the same as in the other strategies. The update is that of torch's
+optimiser, because in Keras's optimiser the momentum includes learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -382,6 +382,6 @@ class TensorFlow(RebuiltStrategy):
 
 
 class Keras(TensorFlow):
-    """Gradients are averaged as by TensorFlow's strategy above, but in Keras's training loop."""
+    """Gradients are averaged as in `TensorFlow`, but Keras's `fit` runs the steps."""
 
     engine = FitEngine

@@ -34,7 +34,7 @@ FORMAT = 2
 """Version of the file's format. From version 2 on, a gather or a scatter counts as half as many
 messages as in version 1, and the bytes of ZeRO-3 are counted for each micro-batch."""
 LEVEL = 0.9
-"""Level of every prediction interval."""
+"""Confidence level of every prediction interval."""
 _LEAST_RUNS = 4
 
 
@@ -70,8 +70,7 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """The prediction for the run by a fit to the runs of all other batch sizes, as if this size
-    were new."""
+    """The prediction for the run, from a fit to the runs of all other batch sizes."""
 
 
 class Model(_Part):
@@ -137,7 +136,7 @@ class Simulated(_Part):
     sigma: float
     """Standard deviation of the logarithm of measured / simulated, over runs."""
     errors: Errors
-    """Errors of the simulations, without the factor."""
+    """Errors of the simulations before they are multiplied by `factor`."""
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:

@@ -65,9 +65,9 @@ def rank(
     epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
     for a limit is unknown is left out.
 
-    A candidate shares the best rank whose first candidate has a prediction interval that reaches
-    its figure; without such a rank it gets a new one. Part of the errors is common to all
-    candidates, so some ties may be unnecessary.
+    In this order, a candidate joins the first rank in which the first candidate's prediction
+    interval ends at or above the candidate's own figure; without such a rank it begins a new one.
+    Part of the errors is common to all candidates, so some ties may be unnecessary.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

@@ -80,7 +80,7 @@ def official(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
-    """One line of text for each image folder with ignored files, with their number."""
+    """For each image folder with ignored files, one line of text that states their number."""
     counts = {
         str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans

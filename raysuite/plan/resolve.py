@@ -82,9 +82,9 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The variants in the order of a round. The order is rotated by one after every second round,
-    and reversed in odd rounds, so that no variant always follows the same variant. Runs that share
-    workers (a block) stay adjacent."""
+    """The variants in their order in a repeat. The order is rotated by one after every second
+    repeat, and reversed in odd repeats, so that no variant always follows the same variant. Runs
+    that share workers (a block) stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)

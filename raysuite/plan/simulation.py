@@ -290,8 +290,8 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """The kind of simulation if its errors are known, else None. Pipeline steps from a calibration
-    were compared with measurements, and data parallelism with published figures."""
+    """The kind of the simulation if errors of this kind are known, else None. Simulated pipelines
+    were compared with measurements, and simulated data parallelism with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None

@@ -157,7 +157,7 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """Key -> the key path in the document of the search space's entry for a trial's value."""
+    """Key of a trial -> the key path of its distribution in the document; None if not searched."""
     return lambda key: ("search", "space", key) if key in values else None
 
 

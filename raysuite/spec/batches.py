@@ -12,7 +12,7 @@ AUTO = "auto"
 
 
 class AutoBatch(Options):
-    """A batch size or number of micro-batches that trials on the run's workers find before it."""
+    """A batch size or number of micro-batches that trials find on the workers before a run."""
 
     auto: Literal["largest", "fastest"] = "largest"
     """`largest`: the largest number of samples per pass that fits into memory. `fastest`: the

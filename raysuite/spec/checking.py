@@ -102,7 +102,7 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # keys of other blocks
+    near = [each for each in dotted_keys(root) if each != key]  # the key may be in another block
     others = _others_with(root, path, models)
     message = _message(finding, models, key, path, near, others)
     return Mistake(message, key=key, file=file, line=line)

@@ -86,7 +86,7 @@ class NamedSet:
     origin: str | None
     """The source of the official files, and their names; None if there are none."""
     first_label: int = 0
-    """The number of the first class in its TFRecords."""
+    """Label of the first class in its TFRecords."""
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -255,7 +255,7 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` times the full rate, as a power of the remaining steps."""
+    """The rate falls to `min_factor` times the full rate, as a power of the share of steps left."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

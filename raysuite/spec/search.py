@@ -258,8 +258,8 @@ class PbtScheduler(Options):
     """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
     """Share of the trials that are replaced at a comparison: the worst trials take the weights of
-    equally many best trials. The number of trials is rounded up, but is at most half of them
-    (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    equally many best trials. The number of replaced trials is rounded up, but is at most half of
+    all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""

@@ -71,7 +71,8 @@ class _Site(Options):
     description: str = ""
     """One sentence for `raysuite cluster site list`."""
     engine: EngineName = "apptainer"
-    """The container engine. `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
+    """The container engine. `srun_environment` (environment definition files, as at CSCS) and
+    `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
     """Instead of an engine: the command line that runs a command on a node. It contains {command}
     and {image}. Arguments with {binds} are repeated for each bind; {mounts} becomes all binds,
@@ -221,7 +222,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # sbatch accepts --wra
+                if any(ours.startswith(option) for ours in known):  # --wra is --wrap in sbatch
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )

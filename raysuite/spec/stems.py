@@ -62,8 +62,8 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Beginning of a model's name -> smallest side in pixels. A test measures the sizes by running the
-models."""
+"""Beginning of a model's name -> smallest side of its images in pixels. A test measures the sizes
+by running the models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
     "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding

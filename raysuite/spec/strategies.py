@@ -158,7 +158,8 @@ class Reductions:
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
-        """The reductions of torch's DDP, whose first bucket has `_DEFAULT_FIRST_BUCKET_BYTES`."""
+        """The reductions of torch's DDP, whose first bucket has at most 1 MiB
+        (`_DEFAULT_FIRST_BUCKET_BYTES`)."""
         bucket = bucket_mb * _MIB
         return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
 
@@ -180,7 +181,7 @@ class _StrategyOptions(Options):
     """Whether its framework is not torch: the framework builds the network anew, and the gate
     checks the new network."""
     wraps: ClassVar[str] = ""
-    """The strategy that this one wraps, with the same names of options."""
+    """The strategy that this strategy wraps, whose options have the same names."""
     has_timeline: ClassVar[bool] = False
     """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
@@ -191,7 +192,7 @@ class _StrategyOptions(Options):
 
     figures: ClassVar[tuple[str, ...] | None] = None
     """The metrics of a step that its engine can measure on request; None: all metrics, as for
-    engines that take their step from `raysuite.parallel.base.TorchEngine`."""
+    engines that inherit `step` from `raysuite.parallel.base.TorchEngine`."""
 
     @property
     def model_workers(self) -> int:
@@ -271,7 +272,7 @@ class _StrategyOptions(Options):
         return None
 
     def lossless(self) -> Self | None:
-        """The same options without those that change the results; None if there are none."""
+        """The same options without those that change the results; None if this is impossible."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
@@ -301,7 +302,7 @@ class _StrategyOptions(Options):
         return None
 
     def examined(self) -> Self:
-        """The options for checking the strategy on the gate's small network."""
+        """The options with which the gate checks the strategy on its small network."""
         return self
 
 
@@ -649,7 +650,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        return True  # its runtime reads the list of workers only once per process
+        return True  # the framework reads the list of workers only once per process
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -697,8 +698,8 @@ class FsdpOptions(_StrategyOptions):
 
     name: Literal["fsdp"] = "fsdp"
     units: Literal["blocks", "layers"] = "blocks"
-    """The unit of gathering and reducing: `blocks`, such as residual blocks and transformer layers,
-    or each of the `layers` separately."""
+    """What is gathered and reduced together. `blocks`: each residual block, transformer layer or
+    similar block; `layers`: each layer."""
     reshard_after_forward: bool = True
     """Free a block's gathered weights after its forward pass and gather them again for its backward
     pass; if false, they stay gathered in between, as in ZeRO-2."""
@@ -747,7 +748,7 @@ class FsdpOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with several copies: they also all-reduce gradients.
+        """None with several copies, because these also all-reduce gradients.
 
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
         Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,

@@ -335,7 +335,7 @@ class TrainingLoop:
         )
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """The maximum of each value over all ranks, on all of them."""
+        """The maximum of each value over all ranks, returned on all ranks."""
         largest: list[float] = self.engine.comm.all_reduce(
             torch.tensor(seconds, dtype=torch.float64), "max"
         ).tolist()

@@ -1,5 +1,5 @@
-"""A trained network for use outside raysuite: a classifier from pixels to logits, or the network of
-another task as it is."""
+"""A trained network for use outside raysuite. A classifier maps pixels to logits; the networks of
+other tasks are unchanged."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ MOST_BAD = 0.1
 """The largest share of a split that may be left out. If more samples were left out, the data set
 would no longer be the data set of the spec."""
 MOST_TOLD = 20
-"""Maximum number of bad samples reported with location and reason, and of missing items reported;
-the rest are only counted."""
+"""Largest number of bad samples that are reported with location and reason; further ones are only
+counted. Also the largest number of reported entries of `lacking`."""
 _LONGEST = 400
-"""Maximum bytes of a location and its reason, as sent to the other ranks."""
+"""Largest number of bytes of a location and reason that are sent to the other ranks."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ numbers."""
 
 
 _KEYS = ("model.weights", "task", "data.name")
-"""Spec keys with which a message of `_network` may begin; all others are for `model.name`."""
+"""Spec keys with which a message of `_network` may begin; all other messages are for
+`model.name`."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "

@@ -154,7 +154,7 @@ def counted(own: set[int]) -> Iterator[dict[int, int]]:
 
 def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
-    if inspect.ismethod(getattr(model, "layers", None)):  # not if a submodule has that name
+    if inspect.ismethod(getattr(model, "layers", None)):  # a submodule may be called `layers` too
         return [[each] if callable(each) else list(each) for each in model.layers()]
     from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and rarely needed
 

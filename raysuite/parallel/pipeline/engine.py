@@ -132,7 +132,7 @@ class Measured:
     memory: bool = False
     """Whether to count the bytes that forward passes save. Counting slows the passes down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
-    """(operation, begin, end, seconds of waiting for other workers in between)."""
+    """(operation, begin, end, waiting for other workers in between); times in seconds."""
     waited_s: float = 0.0
     """Seconds of waiting in the current operation."""
     activation_bytes: int = 0
@@ -335,7 +335,7 @@ class PipelineEngine(TorchEngine):
                 if operation.stage == self.last:
                     result, _ = self.loss(made.batch, result)
         for buffer, before in buffers:
-            # by .data, so that tensors saved for the backward pass keep their version
+            # by .data, because autograd refuses saved tensors that were changed in place
             buffer.data.copy_(before)
         return result
 
@@ -505,8 +505,8 @@ class PipelineEngine(TorchEngine):
         return 1
 
     def average_gradients(self) -> None:
-        """Average gradients over copies of the pipeline. Within a copy, workers of the same stage
-        each hold a part of the sum."""
+        """Average gradients over copies of the pipeline. If a copy has several workers for a stage,
+        each of them holds a part of the copy's sum."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         self._reduce(gradients, self.replicas)
 

@@ -71,7 +71,7 @@ def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
     """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
-    network has too few blocks, or not as many as the options' partition."""
+    network has fewer blocks than stages, or not as many blocks as `options.partition` states."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
