@@ -174,8 +174,7 @@ class Engine(ABC):
         self.replica = world.rank
         """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks hold running statistics of the same layers, from different
-        samples."""
+        """Whether several ranks compute running statistics of the same layers."""
         self.counts = True
         """Whether this rank evaluates the model's predictions: one rank of each replica does."""
         self.takes_images = True
@@ -344,8 +343,7 @@ class TorchEngine(Engine):
         }
 
     def take_step(self) -> None:
-        """Update the weights with the synchronised gradients, unless gradients overflowed on any
-        rank."""
+        """Update the weights with the synchronised gradients, unless these overflowed on a rank."""
         self.scale.decide()
         self.clip()
         self.update_weights()

@@ -1,5 +1,4 @@
-"""The few collectives that the training loop itself needs; they work over the process group of
-every strategy."""
+"""The collectives that the training loop itself needs, over the process group of any strategy."""
 
 from __future__ import annotations
 

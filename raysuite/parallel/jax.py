@@ -36,8 +36,7 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""Seconds for which an ending process waits for the other processes; a failed process never
-arrives."""
+"""Seconds for which an ending process waits for the others, which may have failed."""
 
 
 @cache
@@ -252,8 +251,7 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """(gradients summed over the micro-batches, as one vector; summed losses; new running
-        statistics)."""
+        """(gradient vector and loss, both summed over micro-batches; new running statistics)."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 

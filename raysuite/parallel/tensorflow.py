@@ -247,8 +247,7 @@ class TensorFlowEngine(RebuiltEngine):
         rates: Any,
         seeds: Any,
     ) -> Any:
-        """One worker's step: gradients of the micro-batches, their mean over workers, the
-        update."""
+        """One worker's step: gradients of the micro-batches, their mean over workers, update."""
         tf = self._tf
         weights = [self._variables[name] for name in self.groups]
         sums: list[Any] = []

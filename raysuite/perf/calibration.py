@@ -51,8 +51,7 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Median, 90th percentile and largest of the errors. Raises ValueError if there are
-        none."""
+        """Median, 90th percentile and largest error. Raises ValueError if there are no errors."""
         import numpy as np
 
         values = np.abs(np.fromiter(errors, float))
@@ -81,8 +80,7 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from their predictions, each by a fit without this
-    run."""
+    """Relative standard deviation of runs from their predictions by fits without the run."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -140,8 +138,7 @@ class Simulated(_Part):
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """Summarise the ratios measured / simulated; None if there are too few ratios for a
-        standard deviation."""
+        """Summarise the ratios measured / simulated; None if there are fewer than _LEAST_RUNS."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -187,8 +184,7 @@ class Calibration(_Part):
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: a lower bound for predictions'
-    errors."""
+    """Errors of runs relative to the mean of their repeats; no prediction can have smaller ones."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""

@@ -32,13 +32,12 @@ Term = Literal[
     "other programs",
 ]
 Idle = Mapping[str, tuple[float, float]]
-"""Run id of a pipeline -> shares of its time that are lost to the bubble, and to stages of unequal
-length."""
+"""Run id of a pipeline -> shares of its time lost to the bubble and to stages of unequal length."""
 
 
 _NAMED = 0.05
-"""The slowest rank of a script is named if the other ranks wait for it for at least this share of
-the time."""
+"""A script's slowest rank is named if the others wait for it for at least this share of the time.
+"""
 
 
 @dataclass(frozen=True)

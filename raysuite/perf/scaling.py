@@ -223,8 +223,7 @@ class Place:
     nodes: int
     throughput: Interval
     efficiency: Interval
-    """Throughput per worker, divided by the throughput per worker on the fewest measured
-    workers."""
+    """Throughput per worker / throughput per worker on the fewest measured workers."""
 
 
 @dataclass(frozen=True)
@@ -357,8 +356,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series can separate; all other terms are 0, or proportional to
-    computation."""
+    """The terms that a series can separate; all others are 0 or proportional to computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(

@@ -129,8 +129,7 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """The sizes that fit. With `together_only`, untried sizes below the ceiling count as
-        fitting."""
+        """The sizes that fit; with `together_only`, also untried sizes below the ceiling."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)

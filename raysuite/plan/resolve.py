@@ -95,8 +95,7 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """A sort key that makes runs adjacent if they can share workers, and puts small world sizes
-    first."""
+    """A sort key: small world sizes come first, and runs that can share workers are adjacent."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)

@@ -238,8 +238,7 @@ class _Counted(NamedTuple):
     sent: Sequence[int] = ()
     """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
-    """Layer -> the unit with which its weights are sharded; layers outside of all units are
-    absent."""
+    """Layer -> the unit with which its weights are sharded; other layers are absent."""
 
 
 def _counted(plan: RunPlan) -> _Counted:

@@ -181,8 +181,7 @@ def latest_sweep(document: Document, root: Path) -> Results:
 
 
 def write_sweep(document: Document, results: Results) -> None:
-    """Write the searched space, and the spec that the sweep starts from, into a new results
-    folder."""
+    """Write the searched space and the sweep's initial spec into a new results folder."""
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
     results.write_search(search, str(spec["name"]), spec, document.settings)

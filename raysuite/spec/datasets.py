@@ -37,8 +37,7 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Number of entries in an image folder's splits that are neither images nor hidden; they are
-    ignored."""
+    """Number of ignored entries in an image folder's splits: neither images nor hidden."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0

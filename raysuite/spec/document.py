@@ -71,8 +71,7 @@ class Document:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that were set after the spec was read; they also apply to blocks in the
-        matrix."""
+        """Dotted keys that were set after the spec was read; they also apply to matrix blocks."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
@@ -203,8 +202,7 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 
 
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The matrix without `keys`. If a line has other keys too, these stay, without repeated
-    values."""
+    """The matrix without `keys`; other keys in the same line stay, without repeated values."""
     ended = set(keys)
     left: dict[str, Any] = {}
     for written, values in matrix.items():
@@ -218,8 +216,7 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The columns `kept` of the rows, without repeated rows; a single column becomes a plain
-    list."""
+    """The columns `kept` of the rows, without repeated rows; a plain list if it is one column."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:

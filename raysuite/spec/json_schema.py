@@ -71,8 +71,7 @@ def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
 
 
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
-    """Schema of a block that is chosen by its name. The name alone is valid if no other key is
-    required."""
+    """Schema of a block that is chosen by name; its name alone is valid if no key is required."""
     if len(choices) > 1:
         for block in choices:  # the name chooses the block, so it is required
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:

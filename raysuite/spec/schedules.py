@@ -48,8 +48,7 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers of each part of the network. A part's workers process micro-batches in
-    turn."""
+    """Number of workers of each part of the network; they process micro-batches in turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""

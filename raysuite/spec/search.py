@@ -124,8 +124,7 @@ class Dimension(Options):
         return self.kind in ("normal", "qrandn")
 
     def steps(self) -> Sequence[float]:
-        """All values from low to high, if the distribution has a step or whole numbers; else
-        empty."""
+        """All values in order, if the distribution has a step or whole numbers; else empty."""
         if "randint" in self.kind:
             return self.whole()
         if self.kind not in ("quniform", "qloguniform"):

@@ -282,8 +282,7 @@ class _StrategyOptions(Options):
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` with buckets of 512 fp32 values; the gate's small network has 1,954
-        parameters."""
+        """`several_reductions` with buckets of 512 of the small network's 1,954 fp32 gradients."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
