@@ -241,8 +241,8 @@ class Engine(ABC):
         must call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
-        """Copy the parameters and buffers that this rank lacks from other ranks into `model`, which
-        has the structure of the whole model. All ranks must call this."""
+        """Fill `model`, which has the structure of the whole model, with the parameters and buffers
+        of all ranks. All ranks must call this."""
 
     def norm(self, own: Sequence[Tensor]) -> Tensor:
         """The L2 norm of the whole network's gradients or weights, a scalar on all ranks. `own`:

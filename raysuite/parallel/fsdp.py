@@ -221,7 +221,7 @@ class FsdpEngine(TorchEngine):
 
 def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
     """The rows of a tensor that `rank` keeps if it is sharded over `ranks` ranks as by torch.chunk
-    (`torch.distributed.tensor.Shard`). `shards`: the tensor's shards, of any number of ranks."""
+    (`torch.distributed.tensor.Shard`). `shards`: one from each of any number of ranks."""
     whole = torch.cat(shards)
     rows = -(-len(whole) // ranks)
     return whole[rows * rank :][:rows]

@@ -275,7 +275,7 @@ class RebuiltEngine(Engine):
             if isinstance(layer, nn.Conv2d) and layer.groups > 1
         }
         self._stale = False
-        """Whether the framework has trained since `model` was given its weights."""
+        """Whether the framework has trained since its weights were last copied into `model`."""
 
     @abstractmethod
     def read(self, key: str) -> Array:

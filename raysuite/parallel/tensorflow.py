@@ -82,9 +82,9 @@ def _workers(rank: int, size: int) -> Any:
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
-    BatchNorm's momentum is in Keras the share of the running statistic that is kept, and in torch
-    the share of the batch's statistic. The running variance is unbiased in torch, and in Keras's
-    fused kernel.
+    In Keras, BatchNorm's momentum is the share of the running statistic that is kept; in torch, it
+    is the share of the batch's statistic. The running variance is unbiased in torch, and also in
+    Keras's fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -355,7 +355,7 @@ class FitEngine(TensorFlowEngine):
                 model = Fitted()
                 model.compile()
                 data = self._distribute.distribute_datasets_from_function(dataset)
-                # `fit` ends with the data; Keras needs a number for distributed data
+                # `fit` ends when the data end, but Keras requires a number for distributed data
                 model.fit(data, steps_per_epoch=10**9, verbose=0, callbacks=[Told()])
         except BaseException as error:  # raised again by the step that waits
             losses.put(error)

@@ -235,8 +235,8 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error of the prediction, from the other measurements, for the most workers; None if
-    there are too few measurements to predict it."""
+    """Relative error with which the measurement with the most workers is predicted from the others;
+    None if these are too few for a prediction."""
 
     @property
     def words(self) -> str:
@@ -264,7 +264,7 @@ def forecast(
 
     `per_node` is the number of workers per node; by default, the same number as in the measurement
     with the most workers. The number of images per worker is also taken from this measurement. If
-    all measurements have one global batch, that batch is kept instead.
+    all measurements have the same global batch, the predictions are for that batch instead.
     """
     found = fit(points)
     first, last = found.points[0], found.points[-1]

@@ -59,7 +59,7 @@ class Network(BaseModel):
     """Number of nodes that are connected without taper; None: all. A group is a cell of DragonFly+,
     or the nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
-    """Share of the rate of `between` that each worker has if all of them send out of their group."""
+    """Share of the rate of `between` that each worker has if all send out of their group."""
     group_latency_us: float = Field(default=0.0, ge=0)
     """Latency that is added to a message that leaves its group."""
 

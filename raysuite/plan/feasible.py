@@ -85,7 +85,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
-            if key == "augment":  # needs masks; checked later, with the first sample
+            if key == "augment":  # masks are looked for later, in the first sample
                 continue
             wrong(
                 f"data.{key}",

@@ -201,8 +201,8 @@ class ExperimentSpec(Options):
     @model_validator(mode="before")
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
-        """Fill the blocks that a script replaces with placeholders. A spec with a script may have
-        these placeholders in the blocks, as a plan's spec has, but no other values."""
+        """Put placeholders into the blocks that a script replaces. A spec with a script may contain
+        these placeholders, as a plan's spec does, but no other values of these blocks."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [

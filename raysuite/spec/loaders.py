@@ -84,7 +84,7 @@ class NativeOptions(_LoaderOptions):
 
 
 class DaliOptions(_LoaderOptions):
-    """NVIDIA DALI's pipeline, on the CPU or on the GPU. For large images on a GPU."""
+    """NVIDIA DALI's pipeline, on the CPU or on the GPU. Intended for large images on a GPU."""
 
     implementation = "raysuite.data.loaders.dali:DaliLoader"
     part = "dali"
