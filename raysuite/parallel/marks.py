@@ -28,7 +28,7 @@ def communication() -> AbstractContextManager[object]:
 def backward_waits(loss: Tensor) -> Iterator[None]:
     """In this context, `loss.backward()` on a CPU is marked from its last gradient to its end.
 
-    DDP waits for its buckets then, in a callback that it queues in autograd with the last gradient.
+    In this time DDP waits for its buckets, in a callback that it queues with the last gradient.
     A callback queued with the first gradient runs before DDP's. On a GPU the host does not wait,
     and the kernels show the communication.
     """

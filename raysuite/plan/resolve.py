@@ -253,8 +253,8 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
     there is none.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
-    micro-batch accumulates. `index` is the new run's position in the order of execution, `gpus` the
-    number of GPUs of the cluster.
+    micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
+    `gpus` the number of GPUs of the cluster.
     """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):
