@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
-    """The strategy that `options` describes; a custom strategy is called with its own options.
+    """The strategy that `options` describes; a custom strategy's class gets its own options.
 
     `profiled`: prepare the framework's own timeline of collectives, if it has one.
     """

@@ -36,7 +36,7 @@ def _variables(world: World) -> Iterator[None]:
         WORLD_SIZE=str(world.size),
         LOCAL_RANK=str(world.device.index if world.device.type == "cuda" else world.local_rank),
         LOCAL_WORLD_SIZE=str(world.size),
-        OMP_NUM_THREADS=str(torch.get_num_threads()),  # Accelerate would change it
+        OMP_NUM_THREADS=str(torch.get_num_threads()),  # else Accelerate changes the number
     )
     try:
         yield
@@ -57,7 +57,7 @@ class AccelerateEngine(TorchEngine):
         options: AccelerateOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        # a process has one AcceleratorState, which may be from another world
+        # a process has one AcceleratorState, which may be left from another world
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
         with _variables(world):

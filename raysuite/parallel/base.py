@@ -5,10 +5,10 @@
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
 The loss of a step is the mean over the samples of the *global* batch, or over its tokens, or
-weighted by classes. A rank's share of this loss is sum(loss of its samples) * replicas / samples
-(or their weights) of the global batch. So averaging over replicas gives the mean exactly, even if
-the last batch of an epoch is split unevenly. A replica is a whole copy of the model: one rank, or
-the ranks that hold its stages.
+weighted by classes. A rank's share of this loss is sum(loss of its samples) * replicas / N, where N
+is the number of samples (or tokens, or the sum of their weights) in the global batch. So averaging
+over replicas gives the mean exactly, even if the last batch of an epoch is split unevenly. A
+replica is a whole copy of the model: one rank, or the ranks that hold its stages.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class BaseStrategy:
 
     lossy: Lossy | None = None
     engine: ClassVar[Callable[..., Engine]]
-    """Called with a model, MakeOptimizer, World, StepSettings and the strategy's options."""
+    """Returns the engine for a model, MakeOptimizer, World, StepSettings and these options."""
     _world: World | None = None
 
     def __init__(self, options: Any = None) -> None:
@@ -165,7 +165,7 @@ class Engine(ABC):
     ) -> None:
         """`whole_gradients`: see LossScale."""
         self.model = model
-        """The bare model."""
+        """The model, without the framework's wrapper."""
         self.comm = comm
         self.world = world
         self.settings = settings
@@ -174,23 +174,22 @@ class Engine(ABC):
         self.replica = world.rank
         """The index of this rank's copy; all ranks of a copy load the same samples."""
         self.own_statistics = self.replicas > 1
-        """Whether several ranks hold running statistics of the same layers, from different
-        samples."""
+        """Whether several ranks compute running statistics of the same layers."""
         self.counts = True
         """Whether this rank evaluates the model's predictions: one rank of each replica does."""
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs only labels."""
         self.figures: dict[str, Tensor] = {}
-        """Measured in this step: name -> a scalar, on any device. Names are the same on all ranks,
-        and the training loop records the mean over ranks."""
+        """Name -> the scalar that was measured in this step, on any device. All ranks have the same
+        names, and the training loop records the mean over ranks."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.criterion: Criterion | None = None
         """The loss of a task other than classification."""
         self.class_weights: Tensor | None = None
-        """[classes] weights in the loss, on the device; `of_global` of a batch is then a sum of
-        them."""
+        """[classes] weights in the loss, on the device; `of_global` is then the sum of the weights
+        of the global batch's samples."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
-        """The model under autocast: what each framework wraps."""
+        """The model under autocast; each framework wraps this module."""
         self.compiler = (
             Compiler()
             if settings.compile == "off"
@@ -238,12 +237,12 @@ class Engine(ABC):
         average_buffers(self.model, self.comm)
 
     def take_buffers(self) -> None:  # noqa: B027 - most engines use `model`'s buffers
-        """Use the new buffers of `model`, restored for this rank within an epoch. All ranks must
-        call this."""
+        """Use the buffers of `model`, which were restored for this rank in mid-epoch. All ranks
+        must call this."""
 
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
-        """Copy what this rank lacks into `model`, which has the structure of the whole model:
-        parameters and buffers from other ranks' `model`. All ranks must call this."""
+        """Fill `model`, which has the structure of the whole model, with the parameters and buffers
+        of all ranks. All ranks must call this."""
 
     def norm(self, own: Sequence[Tensor]) -> Tensor:
         """The L2 norm of the whole network's gradients or weights, a scalar on all ranks. `own`:
@@ -314,10 +313,8 @@ class TorchEngine(Engine):
         return total
 
     def add_gradients(self, batch: Batch, last: bool) -> Tensor:
-        """Run a micro-batch forward and backward; in the `last` of a step, ranks synchronise.
-
-        Returns the summed loss of its samples.
-        """
+        """Run the forward and backward pass of a micro-batch; in a step's `last` micro-batch, ranks
+        synchronise gradients. Returns the summed loss of the micro-batch's samples."""
         loss, summed = self.loss(batch, self.autocast(batch.images))
         loss.backward()
         return summed
@@ -346,8 +343,7 @@ class TorchEngine(Engine):
         }
 
     def take_step(self) -> None:
-        """Update the weights with the synchronised gradients, unless gradients overflowed on any
-        rank."""
+        """Update the weights with the synchronised gradients, unless these overflowed on a rank."""
         self.scale.decide()
         self.clip()
         self.update_weights()
@@ -374,8 +370,8 @@ def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
     """The content of a file written by `torch.save`, on the CPU. `mapped`: read through a memory
     map, so that only the used parts are read.
 
-    Raises RunError if the file is damaged, or holds more than tensors and plain data: torch's own
-    message suggests allowing the file's code to run.
+    Raises RunError if the file is damaged, or holds more than tensors and plain data. RunError
+    replaces torch's error, whose message suggests allowing the file's code to run.
     """
     try:
         state: dict[str, Any] = torch.load(
@@ -395,7 +391,7 @@ def unreadable(file: Path, error: Exception) -> RunError:
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators in this process, from which dropout continues."""
+    """The state of torch's random generators in this process, which dropout uses."""
     found = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)

@@ -1,5 +1,4 @@
-"""The few collectives that the training loop itself needs; they work over the process group of
-every strategy."""
+"""The collectives that the training loop itself needs, over the process group of any strategy."""
 
 from __future__ import annotations
 
@@ -140,7 +139,7 @@ def leave_torch_group() -> None:
 
     torch can keep the group's threads alive after this. A Gloo thread that frees the last
     collective's tensors acquires the GIL; if Python is already shutting down, that aborts the
-    process. So a process that ends soon after leaving waits, with the GIL released.
+    process. So a process that ends soon after it left the group waits, with the GIL released.
     """
     global _left_at
     dist.destroy_process_group()

@@ -1,8 +1,8 @@
 """torch.compile around the model that every framework wraps, and the time spent compiling.
 
-The model is compiled *inside* whatever the framework wraps, as is `precision.Autocast`: DDP's
-buckets then also cut the compiled graph (torch's DDPOptimizer), so that gradients are still reduced
-during the backward pass. Loss, loss scale and optimiser are not compiled.
+The framework wraps the compiled model, as it wraps `precision.Autocast`. DDP's buckets then also
+cut the compiled graph (torch's DDPOptimizer), so that gradients are still reduced during the
+backward pass. Loss, loss scale and optimiser are not compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Compiler:
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
         self.seconds = 0.0
-        """Seconds of compiling with the device idle, recording CUDA graphs included."""
+        """Seconds of compilation, including the recording of CUDA graphs; the device is idle."""
         self.graphs = 0
         """The number of compilations: see `EpochFinished.graphs`."""
 
@@ -58,7 +58,7 @@ class TorchCompiler(Compiler):
         self._cold: Any = None
         from torch._dynamo import callback, utils
 
-        # torch warns if it is a CUDA build and there is no GPU
+        # a CUDA build of torch warns if there is no GPU
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         # earlier engines' graphs would count towards torch's limit of recompilations, beyond which
         # torch runs a model uncompiled
@@ -90,7 +90,7 @@ class TorchCompiler(Compiler):
         torch._dynamo.reset()
 
     def _begin(self, _: object) -> None:
-        if self._device.type == "cuda":  # earlier steps count as training time
+        if self._device.type == "cuda":  # the time of earlier steps is training time
             torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
 

@@ -1,8 +1,8 @@
 """DeepSpeed with ZeRO (Rajbhandari et al. 2020, "ZeRO", SC'20).
 
-DeepSpeed owns its backward pass: `loss.backward()` leaves gradients unsynchronised, so every step
-goes through `engine.backward` and `engine.step`. Its division by the number of micro-batches is
-switched off, because the loss is already a share of the global batch.
+`loss.backward()` alone leaves gradients unsynchronised, so every step calls `engine.backward` and
+`engine.step`. DeepSpeed's division of the loss by the number of micro-batches is switched off,
+because the loss is already a share of the global batch's loss.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 def weights_only(classes: Sequence[type]) -> Iterator[None]:
     """Within the context no `torch.load` runs code of the file, whatever the arguments of the call.
 
-    For frameworks that call torch.load themselves. `classes`: plain data that the framework writes
-    in addition to tensors. Any other class raises pickle.UnpicklingError. (torch, "Serialization
-    semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
+    For frameworks that call torch.load themselves. `classes`: classes of plain data that the
+    framework writes in addition to tensors. Any other class raises pickle.UnpicklingError. (torch,
+    "Serialization semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
     before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}
     os.environ[_ALWAYS] = "1"
@@ -127,7 +127,7 @@ def engine_config(
     }
     if options.overlap_comm is not None:
         zero["overlap_comm"] = options.overlap_comm
-    # DeepSpeed computes the norm in every step, and waits for it, even if unused
+    # otherwise DeepSpeed computes the norm in every step, and waits for it, even if it is unused
     if options.zero_stage in (1, 2) and not settings.needs_norm and options.offload == "none":
         zero["compute_grad_norm"] = False
     if options.offload != "none":
@@ -140,7 +140,7 @@ def engine_config(
         "gradient_accumulation_steps": settings.accumulate,
         "gradient_clipping": settings.clip_norm or _NO_CLIPPING,
         "zero_optimization": zero,
-        # ZeRO accepts torch's Adam by name; SGD is elementwise too, and the gate checks the result
+        # ZeRO accepts torch's Adam by name; SGD is elementwise like Adam, and the gate checks it
         "zero_allow_untested_optimizer": True,
         # do not replace the spec's optimiser when its state is offloaded
         "zero_force_ds_cpu_optimizer": False,

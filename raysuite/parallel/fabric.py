@@ -30,7 +30,7 @@ logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
 
 class _Started(ClusterEnvironment):
     """A cluster environment for Fabric in which all processes are already started. Every process
-    counts as a node of its own, whatever its host."""
+    counts as a separate node, even if several run on one host."""
 
     creates_processes_externally = True
     main_address, main_port = "", 0  # unused: the group is already joined

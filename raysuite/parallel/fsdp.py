@@ -60,8 +60,7 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError if the ranks do not divide into the requested
-        copies."""
+        """Join torch's group. Raises UserError if ranks do not divide into the requested copies."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
@@ -187,8 +186,7 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards if the rank is in the first copy; the other copies hold equal
-        shards."""
+        """Write this rank's shards if it is in the first copy; other copies hold equal shards."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}
             torch.save(state, folder / f"engine-{self.world.rank}.pt")
@@ -222,8 +220,8 @@ class FsdpEngine(TorchEngine):
 
 
 def share_of(shards: list[Tensor], ranks: int, rank: int) -> Tensor:
-    """The rows that `rank` keeps of a tensor that was sharded over any number of ranks, cut as by
-    torch.chunk (`torch.distributed.tensor.Shard`)."""
+    """The rows of a tensor that `rank` keeps if it is sharded over `ranks` ranks as by torch.chunk
+    (`torch.distributed.tensor.Shard`). `shards`: one from each of any number of ranks."""
     whole = torch.cat(shards)
     rows = -(-len(whole) // ranks)
     return whole[rows * rank :][:rows]

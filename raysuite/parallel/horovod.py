@@ -20,8 +20,8 @@ from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
-# Setting each rank's place in Horovod's environment variables, and running its Gloo rendezvous:
-# tasks of `horovodrun`, but here torchrun or Ray starts the ranks.
+# Set each rank's place in Horovod's environment variables, and run its Gloo rendezvous. Otherwise
+# `horovodrun` does both, but here torchrun or Ray starts the ranks.
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 """Allows a timeline to be started later. Its writer uses a CPU core from the start, and NCCL's
@@ -31,8 +31,8 @@ all-reduces wait for the host (Horovod 0.28.1), so only profiled runs set this."
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
     """The HOROVOD_* variables of each rank; `hosts[r]` names the node of rank r.
 
-    local rank: the index among the ranks of one node. cross rank: the index among the ranks that
-    have the same local rank, of which each node has one.
+    local rank: the index among the ranks of one node. cross rank: the index among the ranks with
+    the same local rank on all nodes.
     """
     seen: dict[str, int] = {}
     local = []
@@ -110,8 +110,8 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     os.environ.update(rank_variables(hosts)[rank])
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
-    # rank 0 runs the server; a process chosen by torchrun has the store: both must outlast the
-    # other ranks' start-up. One process answers all requests, so the timeout grows with the ranks.
+    # rank 0, which runs the server, and the process that has torchrun's store must both run until
+    # all ranks have started. One process answers all requests, so the timeout grows with the ranks.
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server
 
@@ -213,8 +213,8 @@ class HorovodEngine(TorchEngine):
         )
         # Horovod accepts only contiguous gradients; gradients have the layout of their weights
         model.to(memory_format=torch.contiguous_format)
-        # all ranks have equal weights already; booleans are left out: Horovod 0.28.1 cannot
-        # broadcast them
+        # booleans are left out, because Horovod 0.28.1 cannot broadcast them, and all ranks have
+        # equal values already
         sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)
         compression = (
@@ -251,7 +251,7 @@ class HorovodEngine(TorchEngine):
 
 
 class Horovod(BaseStrategy):
-    """Gradients are averaged tensor by tensor, fused, during the backward pass."""
+    """Gradients are averaged, in buffers of fused tensors, during the backward pass."""
 
     engine = HorovodEngine
 

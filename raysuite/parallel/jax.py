@@ -36,8 +36,7 @@ from raysuite.parallel.rebuilt import (
 
 _AXIS = "workers"
 _SHUTDOWN_S = 10
-"""Seconds for which an ending process waits for the other processes; a failed process never
-arrives."""
+"""Seconds for which an ending process waits for the others, which may have failed."""
 
 
 @cache
@@ -73,7 +72,7 @@ def _mesh(rank: int, size: int) -> Any:
 
 
 State = dict[str, Any]
-"""A key as in RebuiltEngine -> array."""
+"""Key (see RebuiltEngine) -> array."""
 
 
 class Network:
@@ -86,7 +85,7 @@ class Network:
     def __call__(self, state: State, images: Any, key: Any = None) -> tuple[Any, State]:
         """Logits [b, classes] for images [b, H, W, C], and new running statistics.
 
-        `key`: for random numbers, only in training.
+        `key`: JAX's key for random numbers; given only in training.
         """
         values: dict[str, Any] = {}
         found: State = {}
@@ -151,8 +150,8 @@ class Network:
     def _normalized(
         self, each: Operation, x: Any, state: State, training: bool
     ) -> tuple[Any, State]:
-        """As in torch's BatchNorm2d, the variance of the batch is biased, but the running variance
-        is unbiased."""
+        """Normalise as torch's BatchNorm2d does: by the biased variance of the batch, while the
+        running variance is unbiased."""
         old = {kind: f"{each.module}.running_{kind}" for kind in ("mean", "var")}
         mean, variance = (state[key] for key in old.values())
         found = {}
@@ -252,8 +251,7 @@ class JaxEngine(RebuiltEngine):
         )(every)
 
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
-        """(gradients summed over the micro-batches, as one vector; summed losses; new running
-        statistics)."""
+        """(gradient vector and loss, both summed over micro-batches; new running statistics)."""
         jax, jnp = self._jax, self._jax.numpy
         images, labels, real, factor, seeds = batch
 

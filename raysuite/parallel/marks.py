@@ -1,4 +1,4 @@
-"""Marks an engine's communication for a profiler, where the framework's events do not show it.
+"""Mark an engine's communication for a profiler, where the framework's events do not show it.
 
 torch.distributed's collectives appear without marks. Marks are for waits, because no operator shows
 that a rank waits for a collective.
@@ -26,9 +26,9 @@ def communication() -> AbstractContextManager[object]:
 
 @contextmanager
 def backward_waits(loss: Tensor) -> Iterator[None]:
-    """Around `loss.backward()` on a CPU: mark the time after the backward pass's last gradient.
+    """In this context, `loss.backward()` on a CPU is marked from its last gradient to its end.
 
-    DDP waits for its buckets then, in a callback that it queues in autograd with the last gradient.
+    In this time DDP waits for its buckets, in a callback that it queues with the last gradient.
     A callback queued with the first gradient runs before DDP's. On a GPU the host does not wait,
     and the kernels show the communication.
     """

@@ -1,13 +1,13 @@
-"""Autocast and loss scaling that mean the same under every framework.
+"""Autocast and loss scaling that work in the same way under every framework.
 
-Frameworks implement mixed precision differently: DeepSpeed's own also sends gradients in 16 bits.
-Here weights, gradients and communication stay fp32, and only the forward and backward passes run in
-16 bits: the model is wrapped *inside* whatever the framework wraps.
+Frameworks implement mixed precision differently; DeepSpeed, for example, also sends gradients in 16
+bits. Here weights, gradients and communication stay fp32, and only the forward and backward passes
+run in 16 bits: `Autocast` wraps the model, and the framework wraps `Autocast`.
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
-scale is per sample: in 16 bits, the gradient of one sample's loss by its logits is multiplied by
-the scale, whatever the number of ranks, of micro-batches and of samples in a global batch. So a
-large batch does not make small gradients vanish. Gradients are unscaled in fp32. If gradients are
+scale is per sample: in 16 bits, the gradient of one sample's loss with respect to its logits is
+multiplied by the scale, whatever the number of ranks, micro-batches and samples in a global batch.
+So a large batch does not make small gradients vanish. Gradients are unscaled in fp32. If they are
 whole and averaged, unscaling is one fused pass after the last backward pass; if a framework shards
 or compresses gradients, a hook on each weight unscales its gradient before the framework reads it.
 If a gradient overflows, all ranks skip the step.
@@ -39,7 +39,7 @@ samples, that is 2^8 per sample."""
 _GROW_AFTER = 2000
 """Steps without overflow before the scale doubles, as in torch.amp.GradScaler."""
 _SMALLEST = 1e-4
-"""A run fails if the scale gets smaller, as with fairseq's `--min-loss-scale`."""
+"""Smallest scale; a run fails below it, as with fairseq's `--min-loss-scale`."""
 
 
 class LossScale:
@@ -70,10 +70,9 @@ class LossScale:
                 parameter.register_hook(self._unscale)
 
     def apply(self, logits: Tensor, of_global: float) -> Tensor:
-        """`logits` [b, classes] in fp32 of a global batch of `of_global` samples, with their
-        gradient scaled in the backward pass.
+        """Return `logits` [b, classes], which are fp32; the backward pass scales their gradient.
 
-        A rank's share of the loss is the sum over its samples times shares / `of_global`.
+        A rank's share of the loss is the sum over its samples, times shares / `of_global`.
         """
         if not (self.enabled and logits.requires_grad):
             return logits
@@ -118,8 +117,8 @@ class LossScale:
     def decide(self) -> None:
         """Decide after a step's last backward pass whether all ranks take the step.
 
-        With `whole`, the gradients are unscaled here. If none is sharded, all ranks find the same
-        overflow without communication; otherwise the ranks exchange it.
+        With `whole`, the gradients are unscaled here. If no gradient is sharded, all ranks find the
+        same overflow without communication; otherwise the ranks exchange what they found.
         """
         if not self.enabled:
             return
@@ -161,14 +160,14 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore the state that `state` returned; a scale per batch, as older versions wrote, is
-        ignored."""
+        """Restore the state that `state` returned. A scale per batch, which older versions wrote,
+        is ignored."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
 
 class _Scale(torch.autograd.Function):
-    """Identity forward; multiplies the gradient backward."""
+    """The identity, but its backward pass multiplies the gradient by a factor."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:

@@ -47,7 +47,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (random.getstate, random.setstate),
     _attribute(sys, "excepthook"),
 )
-"""How each setting of a process is read, and set."""
+"""(function that reads, function that sets) for each restored setting of a process."""
 
 
 @contextmanager

@@ -175,8 +175,8 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
 
 
 def pads(padding: Any) -> list[tuple[int, int]]:
-    """The padding of [b, H, W, C]. It is equal on both sides, as in torch; TensorFlow's padding
-    "same" is not."""
+    """(before, after) for each axis of [b, H, W, C]; equal as in torch, unlike TensorFlow's padding
+    "same"."""
     height, width = (padding, padding) if isinstance(padding, int) else padding
     return [(0, 0), (height, height), (width, width), (0, 0)]
 
@@ -207,7 +207,7 @@ def free_address() -> str:
     """This host's address as other workers reach it, with a port that is currently free."""
     meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
-        prober.connect((meeting, 9))  # sends nothing
+        prober.connect((meeting, 9))  # finds the route, and sends nothing
         host = prober.getsockname()[0]
     with socket.socket() as taken:
         taken.bind((host, 0))
@@ -232,7 +232,7 @@ class RebuiltEngine(Engine):
 
     The framework's weights are copied into torch's `model` before `model` is used. The framework
     holds an array for each key of torch's `state_dict` that is a weight or a running statistic, for
-    `m.WEIGHT`, for `v.WEIGHT` with AdamW, and for `steps`.
+    `m.WEIGHT` (momentum), for `v.WEIGHT` (second moment) with AdamW, and for `steps`.
     """
 
     depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
@@ -248,7 +248,7 @@ class RebuiltEngine(Engine):
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
         self.compiler = Compiler(enabled=True)
-        # gives rate, decay and momentum of every weight as in the spec
+        # provides the spec's rate, decay and momentum for every weight
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         self.groups = {
@@ -266,7 +266,7 @@ class RebuiltEngine(Engine):
             if isinstance(layer, nn.BatchNorm2d)
             for kind in ("running_mean", "running_var")
         )
-        """Keys of the values that each rank computes from its own samples."""
+        """Keys of the running statistics, which each rank computes from its own samples."""
         self.held = (*(name for name, _ in model.named_parameters()), *self.statistics)
         """Keys of weights and running statistics."""
         self._depthwise = {
@@ -275,7 +275,7 @@ class RebuiltEngine(Engine):
             if isinstance(layer, nn.Conv2d) and layer.groups > 1
         }
         self._stale = False
-        """Whether the framework has trained since `model` was given its weights."""
+        """Whether the framework has trained since its weights were last copied into `model`."""
 
     @abstractmethod
     def read(self, key: str) -> Array:

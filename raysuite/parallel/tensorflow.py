@@ -3,8 +3,8 @@
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
 The network is built from Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates,
-decay, momentum and clipping are those of every other strategy. The optimiser computes as torch's
-does: in Keras's own optimiser, the momentum includes learning rates of earlier steps.
+decay, momentum and clipping are the same as in the other strategies. The update is that of torch's
+optimiser, because in Keras's optimiser the momentum includes learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def _workers(rank: int, size: int) -> Any:
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
-    Keras's BatchNorm momentum is the share of the running statistic that is kept, torch's the share
-    of the batch's statistic. Both use the unbiased variance, if Keras uses its fused kernel.
+    In Keras, BatchNorm's momentum is the share of the running statistic that is kept; in torch, it
+    is the share of the batch's statistic. The running variance is unbiased in torch, and also in
+    Keras's fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -121,7 +122,7 @@ class Network:
         }
 
     def __call__(self, images: Any, seed: Any = None) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]. `seed`: for dropout, only in training."""
+        """Logits [b, classes] for images [b, H, W, C]. `seed` (only in training): for dropout."""
         values: dict[str, Any] = {}
         for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]
@@ -246,8 +247,7 @@ class TensorFlowEngine(RebuiltEngine):
         rates: Any,
         seeds: Any,
     ) -> Any:
-        """One worker's step: gradients of the micro-batches, their mean over workers, the
-        update."""
+        """One worker's step: gradients of the micro-batches, their mean over workers, update."""
         tf = self._tf
         weights = [self._variables[name] for name in self.groups]
         sums: list[Any] = []
@@ -355,7 +355,7 @@ class FitEngine(TensorFlowEngine):
                 model = Fitted()
                 model.compile()
                 data = self._distribute.distribute_datasets_from_function(dataset)
-                # `fit` ends with the data; Keras needs a number for distributed data
+                # `fit` ends when the data end, but Keras requires a number for distributed data
                 model.fit(data, steps_per_epoch=10**9, verbose=0, callbacks=[Told()])
         except BaseException as error:  # raised again by the step that waits
             losses.put(error)
@@ -381,6 +381,6 @@ class TensorFlow(RebuiltStrategy):
 
 
 class Keras(TensorFlow):
-    """Gradients are averaged as by TensorFlow's strategy above, but in Keras's training loop."""
+    """Gradients are averaged as in `TensorFlow`, but Keras's `fit` runs the steps."""
 
     engine = FitEngine

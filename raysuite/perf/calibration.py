@@ -34,7 +34,7 @@ FORMAT = 2
 """Version of the file's format. From version 2 on, a gather or a scatter counts as half as many
 messages as in version 1, and the bytes of ZeRO-3 are counted for each micro-batch."""
 LEVEL = 0.9
-"""Level of every prediction interval."""
+"""Confidence level of every prediction interval."""
 _LEAST_RUNS = 4
 
 
@@ -51,8 +51,7 @@ class Errors(_Part):
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Median, 90th percentile and largest of the errors. Raises ValueError if there are
-        none."""
+        """Median, 90th percentile and largest error. Raises ValueError if there are no errors."""
         import numpy as np
 
         values = np.abs(np.fromiter(errors, float))
@@ -70,8 +69,7 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """The prediction for the run by a fit to the runs of all other batch sizes, as if this size
-    were new."""
+    """The prediction for the run, from a fit to the runs of all other batch sizes."""
 
 
 class Model(_Part):
@@ -82,13 +80,12 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of the runs from predictions; the fit for each prediction leaves
-    out the run."""
+    """Relative standard deviation of runs from their predictions by fits without the run."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
     left_out: Errors
-    """Errors of runs whose batch size was left out of the fit."""
+    """Errors of the predictions for runs whose batch size was left out of the fit."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
@@ -137,12 +134,11 @@ class Simulated(_Part):
     sigma: float
     """Standard deviation of the logarithm of measured / simulated, over runs."""
     errors: Errors
-    """Errors of the simulations, without the factor."""
+    """Errors of the simulations before they are multiplied by `factor`."""
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """Summarise the ratios measured / simulated; None if there are too few ratios for a
-        standard deviation."""
+        """Summarise the ratios measured / simulated; None if there are fewer than _LEAST_RUNS."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -180,16 +176,15 @@ class Calibration(_Part):
     """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs
     measured it."""
     resident: float = 0.0
-    """Bytes that a worker's process holds before a run: the median over runs, because runs share
-    workers. 0 if device memory was measured, and in a calibration of an older version."""
+    """Bytes that a worker's process holds before a run (median over runs; runs share workers). 0 if
+    device memory was measured, and in a calibration of an older version."""
     joules: Model | None = None
     """The fitted model of the energy of an epoch, in joules, for devices and hosts; None if the
     energy of some runs was not measured."""
     start: Interval
     """Seconds of a run other than training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Errors of runs relative to the mean of their repeats: a lower bound for predictions'
-    errors."""
+    """Errors of runs relative to the mean of their repeats; no prediction can have smaller ones."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
     them (`balance: time`)."""
@@ -391,10 +386,9 @@ def _pace(run: RunFigures, epochs: Sequence[EpochFinished]) -> float:
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
-    """The runs that a calibration is fitted to: finished, passed by the gate, without pipeline
-    stages, and with counted costs. Of each run, only the epochs are used during which other
-    programs kept at most `most_other_cores` cores busy; a run without any such epoch is left
-    out."""
+    """The runs to which a calibration is fitted: those that finished, passed the gate check, have
+    no pipeline stages, and have counted costs. Only the epochs are used in which other programs
+    kept at most `most_other_cores` cores busy; a run without such an epoch is left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -451,7 +445,7 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if each.run.attempts <= 1  # `seconds` of the end are of the last attempt
+        if each.run.attempts <= 1  # `end.seconds` covers only the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
@@ -495,7 +489,7 @@ def _fit_runs(
 
 
 def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
-    """Fit the energy of those of devices and hosts whose energy was measured in every run."""
+    """Fit the energy of devices, hosts or both, whichever were measured in every run."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],

@@ -35,7 +35,7 @@ KINDS = {
     "load": "loader",
     "epoch": "loader",
 }
-"""Cost -> its kind in a decomposition."""
+"""Cost -> its kind in a decomposition of the time."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
 
 
 def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
-    """Quantities of the terms of a worker's peak memory: the bytes of its process before the run (0
-    for a device), the memory that the strategy adds, the memory of each image of a micro-batch, and
-    the memory of weights, gradients, optimiser state and buffers."""
+    """Quantity of each term of a worker's peak memory. The terms are the bytes of its process
+    before the run (none for a device), the memory that the strategy adds, the memory of each image
+    of a micro-batch, and the memory of weights, gradients, optimiser state and buffers."""
     name, kind = work_name(plan), strategy_kind(plan)
     workers = "one" if int(plan["workers"]) == 1 else "several"
     return {

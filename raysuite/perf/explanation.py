@@ -1,8 +1,8 @@
-"""The bottleneck of each row of a report: the share of its time by term, and a remedy to try.
+"""The bottleneck of each row of a report: the share of its time by term, and a suggestion.
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
-processors), then from the schedule of a pipeline, then from a calibration, which divides the rest.
-The limit of a term is the throughput without it; computation has no limit.
+processors) and from the schedule of a pipeline. A calibration or other rows divide the rest of the
+time. The limit of a term is the throughput without it; computation has no limit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ Term = Literal[
     "other programs",
 ]
 Idle = Mapping[str, tuple[float, float]]
-"""Run id of a pipeline -> shares of its time that are lost to the bubble, and to stages of unequal
-length."""
+"""Run id of a pipeline -> shares of its time lost to the bubble and to stages of unequal length."""
 
 
 _NAMED = 0.05
-"""The slowest rank of a script is named if the other ranks wait for it for at least this share of
-the time."""
+"""A script's slowest rank is named if the others wait for it for at least this share of the time.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Explained:
     binding: Term
     """The term with the largest share."""
     first: str
-    """A remedy to try first; empty if other rows have tried it already, or if there is none."""
+    """The suggestion; empty if other rows have tried it already, or if there is none."""
     evidence: str
     """The sources of the shares."""
 
@@ -236,8 +235,7 @@ _ADVICE_FOR_SCRIPTS: Mapping[Term, str] = {
 
 
 def _advice(term: Term, run: RunFigures, most_workers: int) -> str:
-    """A remedy to try. `most_workers`: the largest number of workers among otherwise equal
-    rows."""
+    """A suggestion. `most_workers`: the largest number of workers among otherwise equal rows."""
     if run.script is not None and term == "straggler" and run.shares is not None:
         slowest = run.shares.slowest
         return (

@@ -103,8 +103,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Prediction interval of a sum of terms. On the log scale, their quantities have an uncertainty
-    of `width`."""
+    """Prediction interval of a sum of terms, whose quantities have an uncertainty of `width` on the
+    log scale."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)
@@ -113,8 +113,8 @@ def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Inter
 def _against(
     plans: Sequence[Plan], found: Sequence[RunPredicted], place: int, base: int
 ) -> RunPredicted:
-    """The prediction with its speed-up, whose interval assumes that the errors of both runs are
-    independent."""
+    """The prediction for the plan at `place`, with its speed-up over the plan at `base`. The
+    interval assumes that the errors of both predictions are independent."""
     own, other = found[place], found[base]
     if own.throughput is None or other.throughput is None:
         return own

@@ -30,7 +30,7 @@ def choices(
 
 @dataclass(frozen=True)
 class Choice:
-    """One candidate with its prediction and place."""
+    """One candidate with its prediction and rank."""
 
     plan: Plan
     predicted: RunPredicted
@@ -38,11 +38,11 @@ class Choice:
     """Efficiency relative to the fastest candidate with one worker and this batch; None if there is
     no such candidate."""
     rank: int
-    """Place from 1; equal for candidates with indistinguishable predictions."""
+    """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether the candidate shares the first place; only noise separates it from the best."""
+        """Whether the candidate has rank 1; only noise separates it from the best candidate."""
         return self.rank == 1
 
     @property
@@ -65,8 +65,8 @@ def rank(
     epoch, lowest first. Candidates outside the calibrated range come last. A candidate whose figure
     for a limit is unknown is left out.
 
-    The first candidate of each place is compared with the later candidates: a candidate has the
-    first place for which this candidate's prediction interval includes its figure, or a new place.
+    In this order, a candidate joins the first rank in which the first candidate's prediction
+    interval ends at or above the candidate's own figure; without such a rank it begins a new one.
     Part of the errors is common to all candidates, so some ties may be unnecessary.
     """
 

@@ -175,7 +175,7 @@ class Scaling:
 
 
 def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
-    """Draw the posterior of a series. Raises ValueError unless the series is `enough`."""
+    """Draw the posterior of a series. Raises ValueError if `enough` is False for the series."""
     import numpy as np
 
     known = sorted(points)
@@ -206,7 +206,7 @@ def fit(points: Iterable[Point], seed: int = 0) -> Scaling:
 
 def left_out(points: Sequence[Point]) -> tuple[Point, Interval] | None:
     """The measurement with the most workers, and its prediction from the other measurements; None
-    if these are too few."""
+    if the others are too few for a fit."""
     known = sorted(points)
     largest = known[-1]
     others = [each for each in known if each.workers < largest.workers]
@@ -223,8 +223,7 @@ class Place:
     nodes: int
     throughput: Interval
     efficiency: Interval
-    """Throughput per worker, divided by the throughput per worker on the fewest measured
-    workers."""
+    """Throughput per worker / throughput per worker on the fewest measured workers."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +235,8 @@ class Forecast:
     places: tuple[Place, ...]
     untold: tuple[str, ...]
     error: float | None
-    """Relative error with which the other measurements predict the one with the most workers; None:
-    not validated."""
+    """Relative error with which the measurement with the most workers is predicted from the others;
+    None if these are too few for a prediction."""
 
     @property
     def words(self) -> str:
@@ -265,7 +264,7 @@ def forecast(
 
     `per_node` is the number of workers per node; by default, the same number as in the measurement
     with the most workers. The number of images per worker is also taken from this measurement. If
-    all measurements have one global batch, that batch is kept instead.
+    all measurements have the same global batch, the predictions are for that batch instead.
     """
     found = fit(points)
     first, last = found.points[0], found.points[-1]
@@ -357,8 +356,7 @@ def _amounts(points: Sequence[Point], terms: Sequence[str], images: float) -> Ar
 
 
 def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
-    """The terms that a series can separate; all other terms are 0, or proportional to
-    computation."""
+    """The terms that a series can separate; all others are 0 or proportional to computation."""
     amounts = _amounts(points, tuple(TERMS), images)
     shares = amounts / amounts[:, :1]
     return tuple(

@@ -59,8 +59,7 @@ class Network(BaseModel):
     """Number of nodes that are connected without taper; None: all. A group is a cell of DragonFly+,
     or the nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
-    """Share of the rate of `between` that each worker has when all workers send out of their
-    group."""
+    """Share of the rate of `between` that each worker has if all send out of their group."""
     group_latency_us: float = Field(default=0.0, ge=0)
     """Latency that is added to a message that leaves its group."""
 
@@ -170,8 +169,8 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(value of `done` at which the task ends, index of the task). `done` is the work that a lane
-    that never waits would have completed."""
+    """(value of `done` at which the task ends, index of the task). `done` is the work, in seconds,
+    that a lane which never waits would have completed."""
     sending: list[tuple[float, int]] = []
     """(value of `now` at the task's end, index of the task)."""
 
@@ -329,7 +328,7 @@ class _DataParallel:
             self._gathered = {bucket: task for bucket, task in kept if bucket == OUTSIDE}
         ends: dict[int, list[int]] = {}
         for place, (bucket, own) in enumerate(self._segments):
-            after = self._gather(bucket, self._beside if place else 1)  # place 0: just freed
+            after = self._gather(bucket, self._beside if place else 1)  # place 0 was just freed
             if reducing and overlap and place:
                 self._reduce_whole(place - 1, ends)
             self._pass([(f"backward {each.name}", each.backward_s) for each in own], after)
@@ -374,8 +373,8 @@ class _DataParallel:
 
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
-    """The layers from the last to the first, divided into segments: where their gradients fill a
-    bucket, or by unit. Each segment has the number of its bucket."""
+    """The layers from the last to the first, divided into segments: one for each filled bucket of
+    gradients, or one for consecutive layers of a unit. Each segment has its bucket's number."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)
@@ -526,7 +525,7 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds from the first to the last event; the events of an asynchronous pipeline are of
+        """Seconds from the first to the last event; the events of an asynchronous pipeline cover
         several steps."""
         return max(event.end for event in self.events)
 
@@ -553,8 +552,7 @@ class Step:
         return json.dumps({"traceEvents": named, "displayTimeUnit": "ms"})
 
     def gantt(self, width: int = 100) -> list[str]:
-        """One line of text for each lane: F forward, B backward, c communication, u update, l
-        load."""
+        """One line of text per lane: F forward, B backward, c communication, u update, l load."""
         lanes = list(dict.fromkeys(event.task.lane for event in self.events))
         longest = max(map(len, lanes))
         drawn = {lane: [" "] * width for lane in lanes}

@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """The key of the spec that sets the number of micro-batches, which trials determine."""
+    """The key of the spec for the number of micro-batches, if trials determine that number."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -129,8 +129,7 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """The sizes that fit. With `together_only`, untried sizes below the ceiling count as
-        fitting."""
+        """The sizes that fit; with `together_only`, also untried sizes below the ceiling."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
@@ -229,10 +228,10 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """A key that is equal for plans that can share one search: plans that differ only in their
-    repeat, learning rate or loader.
+    """A key that is equal for plans that can share one search. Such plans may differ in their
+    repeat, loader, learning rate, epochs and other settings that are not in the key.
 
-    Because a search trains on random images, only their number and shape matter.
+    A search trains on random images, so only the number and shape of a data set's images matter.
     """
     spec = plan.spec
     training = spec.training.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Facts of a data set for a plan, from the table of named data sets or from the files."""
+"""Facts about a data set for a plan, from the table of named data sets or from the files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk, each listed only once, as listing a large one takes seconds.
+    """Data sets on disk. Each is listed only once, because listing a large one takes seconds.
 
-    `elsewhere`: the runs are for another machine, and a named data set without a folder here has
-    its official counts.
+    `elsewhere`: the runs are for another machine, and a named data set without a folder here is
+    assumed to have its official counts.
     """
 
     def __init__(self, elsewhere: bool = False) -> None:
@@ -73,14 +73,14 @@ def official_counts(data: DataOptions) -> Counts | None:
 
 
 def official(plans: Iterable[RunPlan]) -> list[str]:
-    """The named data sets in plans that have no folder here, such as `imagenet as tfrecord`."""
+    """The plans' named data sets that have no folder here, such as `imagenet as tfrecord`."""
     blocks = (plan.spec.data for plan in plans)
     absent = (f"{data.name} as {data.form}" for data in blocks if official_counts(data))
     return list(dict.fromkeys(absent))
 
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
-    """Numbers of ignored files in image folders, as one line for each folder."""
+    """For each image folder with ignored files, one line of text that states their number."""
     counts = {
         str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans
@@ -94,7 +94,7 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def check_unchanged(plans: Iterable[RunPlan]) -> None:
-    """Raise DataError if a data set no longer has the counts in `plans`, which are resumed."""
+    """Raise DataError if a data set no longer has the counts of the resumed runs' `plans`."""
     from raysuite.data.prepared import check_as_planned
 
     seen = Datasets()
@@ -108,7 +108,7 @@ def check_unchanged(plans: Iterable[RunPlan]) -> None:
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, for which `dataset_mistakes` found no mistakes."""
+    """Counts and shapes of the spec's data set, if `dataset_mistakes` found no mistakes."""
     data = spec.data
     known = KNOWN.get(data.name, _OTHERS)
     facts = replace(
@@ -150,8 +150,8 @@ _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Mistakes: why the spec's data set cannot be read, as far as its files show, or why it does
-    not fit the training."""
+    """Mistakes if the spec's data set cannot be read, as far as its files show, or if the
+    spec's batch or class weights do not fit the data set."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))
     if not isinstance(found, str) or not found:

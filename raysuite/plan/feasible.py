@@ -85,7 +85,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
         return
     if data.own:
         for key in data.of_images:
-            if key == "augment":  # needs masks; checked later, with the first sample
+            if key == "augment":  # masks are looked for later, in the first sample
                 continue
             wrong(
                 f"data.{key}",
@@ -266,7 +266,7 @@ def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:
 def _check_figures(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if not spec.measure.figures:
         return
-    from raysuite.records.metrics import METRICS  # takes time, which most specs save
+    from raysuite.records.metrics import METRICS  # slow, and most specs do not need it
 
     known = [each.name for each in METRICS if each.on_request]
     for name in spec.measure.figures:

@@ -57,7 +57,8 @@ def checked_data(block: dict[str, Any]) -> DataOptions:
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """Counts of the data set on disk. Raises SpecError if the data set cannot be read."""
+    """The facts about the data set on disk: counts, classes and the shape of a sample. Raises
+    SpecError if the data set cannot be read."""
     spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -72,8 +73,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """The option blocks of loaders that are given by name or as a block. Raises UserError for
-    anything else."""
+    """The option blocks of loaders that are given by name or as a block; else raises UserError."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -86,7 +86,7 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
-    """All loaders; DALI also on the GPU if there is one."""
+    """Blocks of all loaders; DALI's also with `device: gpu` if there is a GPU."""
     return [
         {"name": name, **device}
         for name in NAMES

@@ -72,7 +72,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The place in the matrix of the value of `key` in `label`; None if the key is not there."""
+    """Key path of the matrix value that `key` has in `label`; None if the matrix lacks `key`."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:
@@ -102,8 +102,8 @@ def _variant(
 
 
 Where = Callable[[str], KeyPath | None]
-"""Dotted key -> the place in a document with a run's value of the key; None if the run has the
-document's value."""
+"""Dotted key -> the key path in a document at which the run's value of that key is written; None if
+the run has the document's own value."""
 
 
 def spec_with(
@@ -121,7 +121,7 @@ def spec_with(
     for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
         set_dotted(content, key, value)
     spec = validate(content, lambda path: place_of(document, path, where))
-    # without other scales and data sets, which belong to the whole experiment
+    # scales and the synthetic versions of other data sets belong to the whole experiment
     own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
     return spec.model_copy(update={"scales": {}, "synthetic_data": own})
 

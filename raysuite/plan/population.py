@@ -21,8 +21,7 @@ from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
-"""Largest number of draws of new values; if none of them is valid, the source's values are
-taken."""
+"""Largest number of draws of new values; if none is valid, the source's values are taken."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Turn:
 
     trial: Standing
     place: int
-    """Rank of the trial; the best has 1."""
+    """Rank of the trial; the best trial has rank 1."""
     population: int
     source: Standing | None
     """The trial whose weights are taken; None if the trial keeps its own weights."""
@@ -81,16 +80,14 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """Number of trials that count as the best of a population; the same number of trials count as
-    the worst."""
+    """Number of trials that count as a population's best; equally many count as its worst."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """New values, derived from the values of the source; keys in KEPT keep the trial's own
-    values."""
+    """New values, derived from the source's values; keys in KEPT keep the trial's own values."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}

@@ -82,9 +82,9 @@ def _with_loader(
 
 
 def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
-    """The variants in the order of a round. The order is rotated by one after every second round,
-    and reversed in odd rounds, so that no variant always follows the same variant. Runs that share
-    workers (a block) stay adjacent."""
+    """The variants in their order in a repeat. The order is rotated by one after every second
+    repeat, and reversed in odd repeats, so that no variant always follows the same variant. Runs
+    that share workers (a block) stay adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
@@ -95,8 +95,7 @@ def _in_round(blocks: list[list[Variant]], repeat: int) -> list[Variant]:
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:
-    """A sort key that makes runs adjacent if they can share workers, and puts small world sizes
-    first."""
+    """A sort key: small world sizes come first, and runs that can share workers are adjacent."""
     spec = variant[1]
     settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
@@ -113,8 +112,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key, or of the key's value in the matrix if `label`
-    has one."""
+    """The mistake with the file and line of its key; if `label` has the key, of its value in the
+    matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -170,8 +169,8 @@ def task_facts(spec: ExperimentSpec) -> TaskFacts:
 
 
 def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mistake]:
-    """Why the spec's task cannot be constructed (or, without `facts` of the data set, imported),
-    and which requested metrics it does not have."""
+    """Mistakes if the spec's task cannot be imported, cannot be constructed for a data set with
+    these facts (checked only if `facts` is given), or lacks the metric of early stopping."""
     try:
         task = task_facts(spec)
         if facts is not None and not spec.task.classifies:
@@ -254,8 +253,8 @@ def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
     there is none.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
-    micro-batch accumulates. `index` is the new run's place in the order of execution, `gpus` the
-    number of GPUs of the cluster.
+    micro-batch accumulates gradients. `index` is the new run's position in the order of execution,
+    `gpus` the number of GPUs of the cluster.
     """
     resources = plan.spec.resources
     for workers in range(min(most, plan.workers - 1), resources.min_workers - 1, -1):

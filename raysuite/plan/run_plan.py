@@ -23,7 +23,7 @@ class RunPlan(BaseModel):
     run_id: str
     """Unique in its experiment; equal specs give equal ids."""
     index: int
-    """Place in the order of execution, from 0."""
+    """Position in the order of execution, counted from 0."""
     repeat: int
     seed: int
     label: dict[str, Any]
@@ -78,7 +78,7 @@ class RunPlan(BaseModel):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Each pipeline worker's order of operations; None without stages."""
+        """The schedule of the pipeline; None if the strategy has no stages."""
         return self.spec.strategy.pipeline(self.accumulate)
 
     @property

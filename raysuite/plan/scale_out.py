@@ -21,7 +21,7 @@ class Reached(NamedTuple):
     """Throughput per worker / throughput per worker on the smallest published number of workers."""
     system: str
     workers: int
-    """Number of workers for this efficiency: the requested number, or the largest published."""
+    """Number of workers at this efficiency: the requested number, or the largest published one."""
 
 
 @cache
@@ -49,9 +49,10 @@ def others() -> dict[str, list[Point]]:
 
 
 def reached(workers: int) -> tuple[Reached, Reached]:
-    """The worst published system on `workers` workers or fewer, and the best one on `workers`
-    workers, or else on the largest published number. Between two sizes the efficiency is
-    interpolated over the logarithm of the workers."""
+    """The lowest and the highest published efficiency. Each system counts at `workers` workers, or
+    at its largest published number if that is smaller; the highest efficiency is taken only among
+    the systems with the largest such number. Between two published numbers, the efficiency is
+    interpolated over the logarithm of the number of workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

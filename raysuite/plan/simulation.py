@@ -44,7 +44,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     network."""
     costs = {} if calibration is None else calibration.seconds.costs
     kind = strategy_kind(plan.model_dump(mode="json"))
-    if plan.schedule is not None:  # assumed: a sent byte costs as much as a gradient's
+    if plan.schedule is not None:  # assumed: activations cost as much per byte as gradients
         sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
         kind = _DDP if _DDP in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
@@ -238,8 +238,7 @@ class _Counted(NamedTuple):
     sent: Sequence[int] = ()
     """Bytes of each block's output for one sample."""
     units: Mapping[str, int] = {}
-    """Layer -> the unit with which its weights are sharded; layers outside of all units are
-    absent."""
+    """Layer -> the unit with which its weights are sharded; other layers are absent."""
 
 
 def _counted(plan: RunPlan) -> _Counted:
@@ -280,7 +279,7 @@ def beside_training(
 ) -> tuple[float, float]:
     """Seconds of a run's validations and of its start.
 
-    There is one validation after each epoch. A pass of it takes as long as a forward pass in
+    There is one validation after each epoch. A validation pass takes as long as a forward pass in
     training. The start is 0 without a calibration.
     """
     computing = step.shares.get("computation", 0.0) * step.seconds / plan.global_batch
@@ -290,8 +289,8 @@ def beside_training(
 
 
 def kind_of(plan: RunPlan, calibration: Calibration | None, network: str | None) -> Kind | None:
-    """The kind of simulation if its errors are known, else None. Pipeline steps from a calibration
-    were compared with measurements, and data parallelism with published figures."""
+    """The kind of the simulation if errors of this kind are known, else None. Simulated pipelines
+    were compared with measurements, and simulated data parallelism with published figures."""
     data = plan.model_dump(mode="json")
     if calibration is not None:
         return of_plan(data) if plan.schedule is not None and network is None else None
@@ -317,8 +316,9 @@ def with_failures(
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """Shares of an epoch's time lost to a pipeline's bubble, and to stages of unequal length, if
-    stages compute in proportion to their FLOPs and transfers take no time."""
+    """Shares of an epoch's time that a pipeline loses to its bubble and to stages of unequal
+    length. Stages are assumed to compute in proportion to their FLOPs, and transfers to take no
+    time."""
     run = RunPlan.model_validate(plan)
     assert run.schedule is not None
     stages = _layers(run, 1.0, None)

@@ -20,7 +20,7 @@ _DIGITS = 6
 def drawn(search: SearchOptions) -> Iterator[Values]:
     """The values of every trial of a searcher that uses no results: `random` or `grid`.
 
-    A trial's values depend on the seed and its number, not on the results of other trials.
+    A trial's values depend on the seed and the trial's number, not on the results of other trials.
     """
     if search.searcher.name == "grid":
         yield from _crossed(search.space, {}, LISTED)

@@ -132,8 +132,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Sets of values to check, each with the key that it tests; None for the first set, from which
-    the others are made."""
+    """Sets of values to check, each with the key that it tests. The first set tests no key (None);
+    each other set differs from it in the tested key and in the keys of its conditions."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -157,7 +157,7 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _where(values: Mapping[str, Any]) -> Where:
-    """Key -> the place in the search space of a trial's value."""
+    """Key of a trial -> the key path of its distribution in the document; None if not searched."""
     return lambda key: ("search", "space", key) if key in values else None
 
 
@@ -181,8 +181,7 @@ def latest_sweep(document: Document, root: Path) -> Results:
 
 
 def write_sweep(document: Document, results: Results) -> None:
-    """Write the searched space, and the spec that the sweep starts from, into a new results
-    folder."""
+    """Write the searched space and the sweep's initial spec into a new results folder."""
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
     results.write_search(search, str(spec["name"]), spec, document.settings)
@@ -233,7 +232,7 @@ def write_more_trials(document: Document, results: Results) -> None:
     decided, found = results.decided(), results.search()
     assert found is not None
     if decided is not None:
-        results.write_decided(decided._replace(is_all=False))  # first: harmless if the next fails
+        results.write_decided(decided._replace(is_all=False))  # harmless if the next fails
     results.write_search(
         document.data["search"], found["name"], found["spec"], found.get("settings")
     )

@@ -13,7 +13,7 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """Regular expression of an import path `module:attribute`."""
 
 MOST_RUNS = 10_000
-"""Largest number of runs of a matrix with its repeats, or of trials of a sweep."""
+"""Largest number of runs in a matrix, repeats included, or of trials in a sweep."""
 CHOSEN = "chosen:"
 """Prefix of the tags by which pydantic distinguishes a number from a block. The tags are not keys
 of a spec."""
@@ -25,7 +25,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     removed: ClassVar[Mapping[str, Any]] = {}
-    """Key of earlier versions -> value. In Records, a key with this value is ignored."""
+    """Removed key -> the value with which older Records may still have it; it is then ignored."""
 
     @model_validator(mode="before")
     @classmethod

@@ -12,7 +12,7 @@ AUTO = "auto"
 
 
 class AutoBatch(Options):
-    """A number, such as a batch size, that trials on the run's workers find before the run."""
+    """A batch size or number of micro-batches that trials find on the workers before a run."""
 
     auto: Literal["largest", "fastest"] = "largest"
     """`largest`: the largest number of samples per pass that fits into memory. `fastest`: the
@@ -24,8 +24,8 @@ class AutoBatch(Options):
         return AUTO
 
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Largest share of the free memory that a worker may use: of the GPU's memory, or on CPUs of
-    the node's memory divided by the node's workers."""
+    """Largest share of the free memory that a worker may use. The free memory is the GPU's, or on
+    CPUs the node's, divided by the number of workers on the node."""
 
 
 def _spelled_out(value: Any) -> Any:

@@ -36,8 +36,8 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """All dotted keys of a spec, such as `training.epochs`. If a block can have several classes of
-    options, as `strategy` can, the keys of all of them are listed."""
+    """All dotted keys of a spec, such as `training.epochs`. For a block with several classes of
+    options, such as `strategy`, the keys of all classes are listed."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:
@@ -102,7 +102,7 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = [each for each in dotted_keys(root) if each != key]  # it may belong to another block
+    near = [each for each in dotted_keys(root) if each != key]  # the key may be in another block
     others = _others_with(root, path, models)
     message = _message(finding, models, key, path, near, others)
     return Mistake(message, key=key, file=file, line=line)

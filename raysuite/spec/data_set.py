@@ -28,7 +28,7 @@ class FeatureMap(Options):
     label: str = "image/class/label"
     """The feature with the class, an integer."""
     first_label: int | None = None
-    """The number of the first class; default: 0, but 1 for ImageNet, as in TensorFlow's files."""
+    """Label of the first class; default: 1 for ImageNet, as in TensorFlow's files, else 0."""
     train: str = RECORD_PATTERNS["train"]
     """The training files, as a glob pattern below `data.path`."""
     val: str = RECORD_PATTERNS["val"]
@@ -56,8 +56,7 @@ class DataOptions(Options):
     .jpg), `tfrecord`, `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens`
     (train.bin and val.bin, or train/*.bin and val/*.bin, and Megatron-LM's .idx)."""
     root: str | None = None
-    """Instead of `path`: the folder that contains a named data set as NAME-FORMAT, whatever its
-    format."""
+    """Instead of `path`: the folder whose subfolder NAME-FORMAT contains the named data set."""
     image_size: int | None = Field(default=None, ge=1)
     """Side in pixels of the network's square input images; default: the data set's usual size."""
     channels: Literal[1, 3] | None = None
@@ -74,8 +73,8 @@ class DataOptions(Options):
     `auto`: the recipe of the data set. In your own data set for a task other than classification,
     only images [C, H, W] with integer masks [H, W] are augmented, both together."""
     mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
-    """Mean of each channel, for pixels in 0..1, which is subtracted from each image; default: the
-    mean of the data set, or ImageNet's for your own images."""
+    """Mean of each channel, for pixels in 0..1. It is subtracted from each image. Default: the mean
+    of the data set, or ImageNet's for your own images."""
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
     """Standard deviation of each channel, by which each image is divided after `mean` is
     subtracted; required with `mean`."""

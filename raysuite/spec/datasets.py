@@ -37,7 +37,7 @@ class DatasetFacts:
     image_size: int
     """Side in pixels of the square images that are the network's input."""
     passed_over: int = 0
-    """Number of ignored entries in an image folder's splits: not images, and not hidden."""
+    """Number of ignored entries in an image folder's splits: neither images nor hidden."""
     class_names: tuple[str, ...] = ()
     """Names of the classes by label; empty if unknown, as in plans of earlier versions."""
     sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
@@ -61,7 +61,7 @@ class DatasetFacts:
 
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
-"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), every fifth digit
+"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998). Every fifth digit
 is held out for validation."""
 DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
 """Mean and standard deviation of the training split at 8 x 8 pixels, grey, in 0..1; they are used
@@ -81,11 +81,11 @@ class NamedSet:
     std: tuple[float, ...]
     augment: Augment
     fit: Fit
-    """How validation images get the square input size: they are stretched, or cropped."""
+    """Whether validation images are stretched or center-cropped to the square input size."""
     origin: str | None
     """The source of the official files, and their names; None if there are none."""
     first_label: int = 0
-    """The number of the first class in its TFRecords."""
+    """Label of the first class in its TFRecords."""
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -174,7 +174,7 @@ CIFAR_FILES = {
     "pickle": {"train": [f"data_batch_{i}" for i in range(1, 6)], "val": ["test_batch"]},
 }
 CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-py"}
-"""The folder in CIFAR-10's archives; the files may also be in PATH itself."""
+"""Format -> the folder in CIFAR-10's archive. The files may also be directly in `data.path`."""
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
 """TFRecord shards of each split, as in TensorFlow's and DALI's examples, with *.idx next to
@@ -184,7 +184,8 @@ them."""
 def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
     """The first label whose class names differ between `known` and `found`; None if there is none.
 
-    Unknown names count as equal: an empty list, or a list of class numbers beside as many names.
+    Unknown names match any names. They are unknown if a list is empty, or if one list has only the
+    class numbers and the other has as many names.
     """
     if not known or not found:
         return None
@@ -199,8 +200,7 @@ def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
 def match_classes(
     known: Sequence[str], whose: str, found: Sequence[str], where: str, remedy: str
 ) -> None:
-    """Raise DataError with the first names that differ between `known`, the class names of `whose`,
-    and `found`, the class names in `where`."""
+    """Raise DataError if the class names `known` (of `whose`) and `found` (in `where`) differ."""
     label = other_class(known, found)
     if label is not None:
         now, then = (
@@ -221,4 +221,4 @@ def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 CLASSES_FILE = "classes.txt"
-"""File next to TFRecord shards with the names of the classes, one per line, by label."""
+"""File next to TFRecord shards with the names of the classes, one per line, ordered by label."""

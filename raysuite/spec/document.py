@@ -62,16 +62,16 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     """Key path -> line, counted from 1."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """Dotted keys that were set on the command line."""
+    """Dotted key -> value, as set on the command line."""
     scaled: dict[str, Any] = field(default_factory=dict)
-    """Dotted keys that the chosen scale set."""
+    """Dotted key -> value, as set by the chosen scale."""
     ended: list[tuple[str, int]] = field(default_factory=list)
-    """(dotted key, number of its values in the matrix) of each key that the command line fixed."""
+    """(dotted key, number of its values in the matrix), for each key that the command line fixed.
+    """
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Dotted keys that were set after the spec was read; they also apply to blocks in the
-        matrix."""
+        """Dotted keys that were set after the spec was read; they also apply to matrix blocks."""
         return {**self.scaled, **self.overrides}
 
     def ended_sweeps(self) -> list[str]:
@@ -202,10 +202,7 @@ def swept_values(document: Document, key: str) -> list[tuple[str, int]]:
 
 
 def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The matrix without `keys`.
-
-    Other keys in the same line stay, without repeated values.
-    """
+    """The matrix without `keys`; other keys in the same line stay, without repeated values."""
     ended = set(keys)
     left: dict[str, Any] = {}
     for written, values in matrix.items():
@@ -219,8 +216,7 @@ def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _columns(rows: Any, kept: list[int]) -> Any:
-    """The columns `kept` of the rows, without repeated rows; a single column becomes a plain
-    list."""
+    """The columns `kept` of the rows, without repeated rows; a plain list if it is one column."""
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:
@@ -357,8 +353,7 @@ def of_network(document: Document) -> Document:
 
 
 def override(document: Document, overrides: Sequence[str]) -> None:
-    """Apply `key=value` overrides. Raises SpecError with a mistake for each argument of another
-    form."""
+    """Apply `key=value` overrides. Raises SpecError with a mistake for each invalid override."""
     mistakes = []
     for each in overrides:
         key, separator, value = each.partition("=")

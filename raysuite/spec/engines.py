@@ -17,7 +17,7 @@ class Engine:
     """How an engine runs a command: arguments with placeholders.
 
     {image} is replaced within an argument. An argument with {binds} is repeated for each bind.
-    {mounts} becomes all binds, separated by commas. {gpus} becomes further arguments.
+    {mounts} becomes all binds, separated by commas. {gpus} becomes the arguments for GPUs.
     """
 
     launch: tuple[str, ...] = (COMMAND,)
@@ -31,7 +31,7 @@ class Engine:
     sees_home: bool = False
     """Whether the home folder and /tmp are visible in every image."""
     binds: bool = True
-    """Whether raysuite can bind folders."""
+    """Whether raysuite can bind folders with this engine."""
 
 
 # A site's modules set these variables for the Python outside of the image.
@@ -70,7 +70,7 @@ ENGINES: dict[EngineName, Engine] = {
 
 
 _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
-"""Apptainer reads binds as lines of CSV, and a backslash as the escape of a colon."""
+"""Apptainer parses binds as lines of CSV, in which a backslash escapes a colon."""
 
 
 def checked_bind(bind: str) -> str:

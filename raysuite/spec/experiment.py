@@ -80,8 +80,8 @@ class ModelOptions(Options):
     heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. A last layer for other classes starts at random, and is named
-    as the run starts."""
+    run's model.pt, or .safetensors. If the file's last layer has other classes, the network's last
+    layer gets random weights, and a message at the start of the run names it."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
     BatchNorm's running statistics are still updated."""
@@ -121,8 +121,8 @@ class MeasureOptions(Options):
     """`auto`: measure energy and utilisation of GPUs with NVML, and the energy of CPUs with RAPL,
     if these can be read."""
     figures: Annotated[tuple[str, ...], BeforeValidator(_several)] = later(())
-    """Metrics that are measured in each optimiser step on request, because they take time there,
-    such as `gradient_norm`."""
+    """Metrics to measure in each optimiser step, such as `gradient_norm`. Each of them slows down
+    the steps, and is therefore measured only if it is listed here."""
 
 
 def _is_part(part: dict[str, Any], block: Any) -> bool:
@@ -141,7 +141,7 @@ _TRACK: tuple[Logger, ...] = ("mlflow",)
 
 
 def track_of(spec: Mapping[str, Any]) -> Sequence[str]:
-    """The key `track` of a valid spec that is plain data."""
+    """The value of `track` in a valid spec, which is given as plain data."""
     found: Sequence[str] = _several(spec.get("track", _TRACK))
     return found
 
@@ -192,7 +192,7 @@ class ExperimentSpec(Options):
     """Other versions of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
     version. `matrix` replaces the whole matrix, `matrix.KEY` the values of one key."""
     scale: str = ""
-    """The chosen version; `--scale` sets it."""
+    """Name of the chosen version; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
     """Data set -> the synthetic version of it that `raysuite data make SPEC` writes."""
 
@@ -201,8 +201,8 @@ class ExperimentSpec(Options):
     @model_validator(mode="before")
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
-        """Fill the blocks that a script replaces with placeholders. A spec may repeat these
-        placeholders, as plans do, but give no other values."""
+        """Put placeholders into the blocks that a script replaces. A spec with a script may contain
+        these placeholders, as a plan's spec does, but no other values of these blocks."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [

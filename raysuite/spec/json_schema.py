@@ -22,7 +22,7 @@ SEARCH_BLOCKS = ("searcher", "scheduler")
 def spec_schema() -> Schema:
     """JSON Schema (draft 2020-12) of a spec as users write it, including shorthand and matrix.
 
-    It has the types of each key. Rules between several keys are checked by `raysuite plan`.
+    It has the types of each key. Rules that involve several keys are checked by `raysuite plan`.
     """
     schema = ExperimentSpec.model_json_schema(schema_generator=DescribedSchema)
     blocks, keys = schema["$defs"], schema["properties"]
@@ -71,8 +71,7 @@ def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
 
 
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
-    """Schema of a block that is chosen by its name. The name alone is valid if no other key is
-    required."""
+    """Schema of a block that is chosen by name; its name alone is valid if no key is required."""
     if len(choices) > 1:
         for block in choices:  # the name chooses the block, so it is required
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
@@ -134,8 +133,7 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may instead be in the matrix, or in a sweep's space; a script replaces
-    it."""
+    """Require a block, unless the matrix or a sweep's space has it, or a script replaces it."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}

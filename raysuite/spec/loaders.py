@@ -34,8 +34,8 @@ class _LoaderOptions(Options):
     transforms: ClassVar[bool] = True
     """Whether the loader can apply the user's own transform to each image."""
     tensors: ClassVar[str] = ""
-    """`module:attribute` of its implementation for samples other than images, which are passed to
-    the network unchanged; empty if it loads only images."""
+    """`module:attribute` of its implementation for samples other than images; these samples are
+    passed to the network unchanged. Empty if it loads only images."""
     needs_ray: ClassVar[bool] = False
     """Whether the loader needs Ray, as it loads in Ray tasks."""
     holds_decoded: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class NativeOptions(_LoaderOptions):
 
 
 class DaliOptions(_LoaderOptions):
-    """NVIDIA DALI's pipeline, on the CPU or on the GPU. For large images on a GPU."""
+    """NVIDIA DALI's pipeline, on the CPU or on the GPU. Intended for large images on a GPU."""
 
     implementation = "raysuite.data.loaders.dali:DaliLoader"
     part = "dali"
@@ -121,7 +121,7 @@ class MemoryOptions(_LoaderOptions):
 
 
 SMALL = 2**28
-"""Bytes of decoded images for which any node has enough memory."""
+"""Size of a small decoded data set, in bytes; every node is assumed to have this much memory."""
 _OF_ONE_SIZE = ("idx", "binary", "pickle")
 """Formats of images that have equal sizes and need no decoder."""
 
@@ -143,9 +143,9 @@ class AutoOptions(_LoaderOptions):
 
 
 class SyntheticOptions(_LoaderOptions):
-    """Passes the same batch to each step, without loading, to measure the highest throughput that a
-    loader can reach. The batch has random tensors, or the first samples of your own data set if
-    these are not images. Metrics and losses are meaningless."""
+    """Passes the same batch to each step, without loading, to measure the throughput of training
+    alone, which no loader can exceed. The batch has random tensors, or the first samples of your
+    own data set if these are not images. Metrics and losses are meaningless."""
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     tensors = implementation

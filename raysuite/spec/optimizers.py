@@ -17,8 +17,8 @@ class _Optimizer(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) that it requires."""
     whole: ClassVar[str] = ""
-    """What the optimiser needs (`NAME needs ...` in messages), so that it cannot update weights
-    that a framework flattens and shards; empty if it can."""
+    """Why the optimiser cannot update weights that a framework flattens and shards, as a text that
+    follows `NAME needs` in messages; empty if it can."""
     updates_in_bf16: ClassVar[bool] = False
     """Whether updates are rounded to bf16, whatever the precision of the training."""
     averages: ClassVar[bool] = False
@@ -97,7 +97,7 @@ class LarsOptions(_Optimizer):
     weight_decay: float = Field(default=5e-4, ge=0)
     """weight_decay * weight is added to each gradient (default: You et al. 2017)."""
     decay_bias_and_norm: bool = False
-    """Also decay one-dimensional parameters, and scale them by their norms."""
+    """Also decay one-dimensional parameters, and scale their updates by their norms."""
     trust_coefficient: float = Field(default=0.001, gt=0)
     """Norm of a tensor's update relative to the tensor's norm, at a learning rate of 1 and without
     momentum (default: You et al. 2017)."""
@@ -117,11 +117,11 @@ class LambOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
-    """Added to the root of the mean square, by which steps are divided."""
+    """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
     """weight_decay * weight is added to each update (default: You et al. 2020)."""
     decay_bias_and_norm: bool = False
-    """Also decay one-dimensional parameters, and scale them by their norms."""
+    """Also decay one-dimensional parameters, and scale their updates by their norms."""
 
 
 class AdamWOptions(_Optimizer):
@@ -133,7 +133,7 @@ class AdamWOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square, by which steps are divided."""
+    """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = True
@@ -155,7 +155,7 @@ class ScheduleFreeOptions(_Optimizer):
     """Share of the average in the weights at which gradients are computed, and decay of the running
     mean of the gradient's square."""
     eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the mean square, by which steps are divided."""
+    """Added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Each step subtracts learning rate * weight_decay * weight from each weight."""
     decay_bias_and_norm: bool = True
@@ -163,7 +163,7 @@ class ScheduleFreeOptions(_Optimizer):
 
 
 OUTER = ("*embed*", "*.wte.*", "*.wpe.*", "*head*")
-"""Names of embeddings and last layers in raysuite's and Hugging Face's language models."""
+"""Name patterns of embeddings and last layers in raysuite's and Hugging Face's language models."""
 
 
 class MuonOptions(_Optimizer):
@@ -189,7 +189,7 @@ class MuonOptions(_Optimizer):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """For AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
-    """For AdamW: added to the root of the mean square, by which steps are divided."""
+    """For AdamW: added to the divisor of each update, the root of the gradient's mean square."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Each step multiplies each weight by 1 - learning rate * weight_decay."""
     decay_bias_and_norm: bool = False
@@ -255,7 +255,7 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` times the full rate, as a power of the remaining steps."""
+    """The rate falls to `min_factor` times the full rate, as a power of the share of steps left."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

@@ -19,7 +19,7 @@ class ResourceOptions(Options):
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """`auto`: GPUs if there is one for each worker, else CPUs."""
     cpus_per_worker: int = Field(default=1, ge=1)
-    """CPUs of each worker, and so its number of torch threads."""
+    """CPUs of each worker; also its number of torch threads."""
     binding: Literal["auto", "none"] | tuple[CpuList, ...] = later("auto")
     """CPUs on which each worker's threads and loaders may run. `auto`: on hosts with several NUMA
     nodes, those next to the worker's GPU, or an equal share without GPUs; on other hosts all CPUs.

@@ -35,8 +35,9 @@ class Operation:
     stage: int = 0
     """Counted from 0, in the order of the network."""
     version: int = 0
-    """Number of updates, since the schedule's first step, in the weights of this pass. Both passes
-    of a micro-batch through a stage have equal versions. For an update, the updates before it."""
+    """Number of updates, since the schedule's first step, that the weights of this pass include.
+    Both passes of a micro-batch through a stage have equal versions. For an update: the number of
+    updates before it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Schedule:
     micro_batches: int
     """Number of micro-batches in a step. A step ends with one update of every stage."""
     replicas: tuple[int, ...] = (1,)
-    """Number of workers for each part of the network. They process micro-batches in turn."""
+    """Number of workers of each part of the network; they process micro-batches in turn."""
     chunks: int = 1
     """Number of stages per worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W,
     ..."""
@@ -143,7 +144,7 @@ class Schedule:
         """Number of updates in the weights that a stage uses for a micro-batch.
 
         pipedream: all updates of the stage before the forward pass ("weight stashing").
-        pipedream_2bw: in all stages, the updates before the previous step (PipeDream-2BW, section
+        pipedream_2bw: all updates before the previous step, in every stage (PipeDream-2BW, section
         3.1).
         """
         step = micro_batch // self.micro_batches
@@ -172,7 +173,7 @@ class Schedule:
     def _pass(self, kind: Literal["forward", "backward"], worker: int, number: int) -> Operation:
         stage, place = self.place(worker)
         parts = len(self.replicas)
-        if self.chunks > 1:  # one micro-batch for each worker passes a chunk, then the next chunk
+        if self.chunks > 1:  # as many micro-batches as workers pass one chunk, then the next
             group, rest = divmod(number, parts * self.chunks)
             chunk, inner = divmod(rest, parts)
             chunk = chunk if kind == "forward" else self.chunks - 1 - chunk
@@ -268,7 +269,7 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The share of the workers' time in which they are idle, in the result of `timeline`.
+    """The idle share of the workers' time in a result of `timeline`.
 
     (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
     "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for

@@ -100,7 +100,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> float:
 
 
 def _written(value: float) -> str:
-    """`32`, `0.1`: a whole number without a decimal point."""
+    """Format a number; a whole number has no decimal point: `32`, `0.1`."""
     return str(int(value)) if value == int(value) else repr(value)
 
 

@@ -74,7 +74,8 @@ class Dimension(Options):
     """[low, high, step]: one of the multiples of step from low up to high, with equal probability;
     with a step of 1 high is not included."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: a value of `qrandint`, uniform in the logarithm; low > 0."""
+    """[low, high, step]: one of the multiples of step, as for `qrandint`, but uniform in the
+    logarithm; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
     """One of these values, with equal probability; a value may be a whole block."""
     grid: list[Any] | None = Field(default=None, min_length=1)
@@ -123,8 +124,7 @@ class Dimension(Options):
         return self.kind in ("normal", "qrandn")
 
     def steps(self) -> Sequence[float]:
-        """The values of a distribution of whole numbers or with a step, from low to high; empty for
-        other distributions."""
+        """All values in order, if the distribution has a step or whole numbers; else empty."""
         if "randint" in self.kind:
             return self.whole()
         if self.kind not in ("quniform", "qloguniform"):
@@ -141,7 +141,7 @@ class Dimension(Options):
         return range(-(-low // step) * step, high + (step > 1), step)
 
     def on_step(self, value: float) -> float:
-        """The value nearest to `value` that can be drawn; `value` itself without steps."""
+        """The drawable value nearest to `value`; `value` itself for distributions without steps."""
         if "randint" in self.kind:
             return min(self.whole(), key=lambda each: abs(each - value))
         if not self.kind.startswith("q"):
@@ -159,7 +159,7 @@ class Dimension(Options):
         if steps := self.steps():
             return [steps[0], steps[-1]]
         low, high = self.arguments
-        return [low, low + 0.123456 * (high - low), high]  # the ends may be whole numbers
+        return [low, low + 0.123456 * (high - low), high]  # the ends alone may be whole numbers
 
 
 def _wrong(kind: Kind, arguments: list[Any]) -> str:
@@ -256,8 +256,9 @@ class PbtScheduler(Options):
     interval_epochs: int = Field(ge=1)
     """Epochs between comparisons. All trials wait for each other at a comparison."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """Share of the trials, rounded up but at most half, that take the weights of the same number of
-    best trials (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
+    """Share of the trials that are replaced at a comparison: the worst trials take the weights of
+    equally many best trials. The number of replaced trials is rounded up, but is at most half of
+    all (default: Ray Tune's; the paper's truncation selection uses 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
     """Probability that a value is drawn again instead of derived from the better trial's value
     (default: Ray Tune's)."""
@@ -318,7 +319,7 @@ class SearchOptions(Options):
 
     @property
     def wanted(self) -> tuple[Goal, ...]:
-        """The goals; trials are compared by the first."""
+        """The goals; trials are compared by the first goal."""
         return tuple(self.goals) or (self.goal or "accuracy",)
 
 

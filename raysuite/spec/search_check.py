@@ -205,7 +205,8 @@ CHANGED = (
 )
 """Keys that may change from one step to the next; keys below them may too."""
 KEPT = ("seed",)
-"""Keys in which trials may differ and that a trial keeps when it takes another trial's weights."""
+"""Keys in which trials may differ; a trial keeps its own value when it takes another trial's
+weights."""
 
 
 def can_change(key: str) -> bool:

@@ -71,7 +71,8 @@ class _Site(Options):
     description: str = ""
     """One sentence for `raysuite cluster site show`."""
     engine: EngineName = "apptainer"
-    """The container engine. `srun_environment` (an EDF of CSCS) and `pyxis` are options of srun."""
+    """The container engine. `srun_environment` (environment definition files, as at CSCS) and
+    `pyxis` are options of srun."""
     launch: tuple[Line, ...] = ()
     """Instead of an engine: the command line that runs a command on a node. It contains {command}
     and {image}. Arguments with {binds} are repeated for each bind; {mounts} becomes all binds,
@@ -88,7 +89,7 @@ class _Site(Options):
     """Environment variables of every process of the cluster; names of secrets are refused."""
     scratch: Scratch = "/tmp"
     """A folder on each node's local disk, in which the cluster makes a temporary folder with a
-    short path. Each node replaces `$NAME` by its own variable: $TMPDIR,
+    short path. Each node replaces `$NAME` by the value of its own variable, as in $TMPDIR or
     /scratch/$USER/$SLURM_JOB_ID."""
     rocm: bool = False
     """Whether the GPUs are AMD's; apptainer then gets --rocm instead of --nv."""
@@ -221,7 +222,7 @@ class SlurmSite(_Site):
         known = _OURS if info.field_name == "sbatch_lines" else _OURS_OF_SRUN
         for line in lines:
             for option in re.findall(r"(?:^|\s)(--[a-z-]+|-[A-Za-z])", line):
-                if any(ours.startswith(option) for ours in known):  # sbatch accepts --wra
+                if any(ours.startswith(option) for ours in known):  # --wra is --wrap in sbatch
                     raise ValueError(
                         f"{line!r} sets {option}, which raysuite sets itself; leave it out"
                     )

@@ -1,4 +1,4 @@
-"""The values in a site's file: each is either refused, or passed on exactly as written."""
+"""Checks of the values in a site's file. Valid text is kept as written; only `~/` is expanded."""
 
 from __future__ import annotations
 

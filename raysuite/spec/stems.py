@@ -1,8 +1,8 @@
 """Names of models and the images that they accept, known without importing torch.
 
 torchvision's ResNets, VGGs and MobileNetV2 adapt to the image size. For small images these models
-have the stem and the head of DDLBench (Jansen et al. 2020) on MNIST and CIFAR-10, and for large
-images torchvision's own. The other classifiers of torchvision are unchanged.
+have the stem and the head that DDLBench (Jansen et al. 2020) uses for MNIST and CIFAR-10; for large
+images they have torchvision's own. The other classifiers of torchvision are unchanged.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _AT_LEAST = {
     "squeezenet1_1": 17,
     "swin": 4,
 }
-"""Beginning of a model's name -> smallest side in pixels. A test measures the sizes by running the
-models."""
+"""Beginning of a model's name -> smallest side of its images in pixels. A test measures the sizes
+by running the models."""
 
 _MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
     "maxvit_t": 224  # windows of 7 after 32 x downsampling; other sizes would need padding

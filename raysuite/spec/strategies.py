@@ -55,8 +55,8 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Traffic:
-    """The communication of one optimiser step: bytes of the whole buffers that a rank's collectives
-    combine."""
+    """The communication of one optimiser step: bytes in the whole buffers that the collectives
+    reduce or gather."""
 
     all_reduced: int = 0
     reduce_scattered: int = 0
@@ -110,15 +110,15 @@ class Network:
     synced: tuple[str, ...] = ()
     """Layers of torch's SyncBatchNorm."""
     running: tuple[str, ...] = ()
-    """Layers with running statistics of their inputs in training."""
+    """Layers that update running statistics of their inputs in training."""
     decays: bool = False
     """Whether the run has weight decay."""
 
 
 @dataclass(frozen=True)
 class Lossy:
-    """Deliberate changes of the mean of the ranks' gradients, from which the gate's bound follows.
-    If all fields are empty, there is no bound, and no strategy passes the gate."""
+    """How a strategy deliberately changes the mean of the ranks' gradients; the gate's bound
+    follows from it. If all fields are empty, there is no bound, and the gate check fails."""
 
     reduced: Literal["", "fp16", "bf16"] = ""
     """Format in which gradients are sent and summed."""
@@ -158,7 +158,8 @@ class Reductions:
 
     @classmethod
     def of_ddp(cls, bucket_mb: float, compression: float = 1.0) -> Reductions:
-        """The reductions of torch's DDP, whose first bucket has `_DEFAULT_FIRST_BUCKET_BYTES`."""
+        """The reductions of torch's DDP, whose first bucket has at most 1 MiB
+        (`_DEFAULT_FIRST_BUCKET_BYTES`)."""
         bucket = bucket_mb * _MIB
         return cls(bucket, min(bucket, 1 * _MIB), compression=compression)
 
@@ -180,7 +181,7 @@ class _StrategyOptions(Options):
     """Whether its framework is not torch: the framework builds the network anew, and the gate
     checks the new network."""
     wraps: ClassVar[str] = ""
-    """The strategy that this one wraps, with the same names of options."""
+    """The strategy that this strategy wraps, whose options have the same names."""
     has_timeline: ClassVar[bool] = False
     """Whether its class has a parameter `timeline`, which requests a record of its collectives."""
     own_accumulation_key: ClassVar[str] = ""
@@ -191,7 +192,7 @@ class _StrategyOptions(Options):
 
     figures: ClassVar[tuple[str, ...] | None] = None
     """The metrics of a step that its engine can measure on request; None: all metrics, as for
-    engines that take their step from `raysuite.parallel.base.TorchEngine`."""
+    engines that inherit `step` from `raysuite.parallel.base.TorchEngine`."""
 
     @property
     def model_workers(self) -> int:
@@ -271,7 +272,7 @@ class _StrategyOptions(Options):
         return None
 
     def lossless(self) -> Self | None:
-        """The same options without those that change the results; None if there are none."""
+        """The same options without those that change the results; None if this is impossible."""
         return None
 
     def several_reductions(self) -> tuple[Self, float] | None:
@@ -281,13 +282,12 @@ class _StrategyOptions(Options):
         return None
 
     def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
-        """`several_reductions` by buckets of 512 fp32 values; the gate's small network has
-        1,954."""
+        """`several_reductions` with buckets of 512 of the small network's 1,954 fp32 gradients."""
         return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
-        """Each worker's order of operations in a copy of the network, with `own_accumulation`
-        micro-batches unless given; None without stages."""
+        """The schedule of one copy of the network, with `micro_batches` per step (default:
+        `own_accumulation`); None for a strategy without stages."""
         return None
 
     def staged(self) -> PipelineOptions | None:
@@ -301,7 +301,7 @@ class _StrategyOptions(Options):
         return None
 
     def examined(self) -> Self:
-        """The options for checking the strategy on the gate's small network."""
+        """The options with which the gate checks the strategy on its small network."""
         return self
 
 
@@ -403,7 +403,7 @@ _CYCLES = 3
 
 
 class HorovodOptions(_StrategyOptions):
-    """Horovod: gradients are all-reduced tensor by tensor, fused, during the backward pass."""
+    """Horovod: gradients are all-reduced, in buffers of fused tensors, during the backward pass."""
 
     engine = "raysuite.parallel.horovod:Horovod"
     part = "horovod"
@@ -443,7 +443,7 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def fused_bytes(self) -> float:
-        # with 0, no fusion; the calibrated costs of such runs include this
+        # a threshold of 0 means no fusion; the calibrated costs of such runs include this effect
         return (self.fusion_threshold_mb or 128.0) * _MIB
 
     def reductions(self) -> Reductions:
@@ -540,12 +540,13 @@ class DeepSpeedOptions(_StrategyOptions):
         """None if anything is offloaded. In stage 3 also None for 10^9 parameters or more, or if
         `accumulate` is above 1 and `small` is None.
 
-        ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
-        3 (Rajbhandari et al. 2020, "ZeRO", section 7). In stages 1 and 2, DeepSpeed 0.19
-        all-reduces the gradients, although a reduce-scatter would be enough, and then gathers the
-        weights: 3 Ψ. In stage 3 it gathers the weights once instead of twice, except in very large
-        models: 2 Ψ. In stage 3, weights are gathered for each micro-batch, except small ones, which
-        stay gathered for the step. In stages 2 and 3, gradients are reduced for each micro-batch.
+        With Ψ parameters, each worker sends 2 Ψ numbers in stages 1 and 2, and 3 Ψ in stage 3,
+        according to Rajbhandari et al. 2020, "ZeRO", section 7. But DeepSpeed 0.19 sends 3 Ψ in
+        stages 1 and 2: it all-reduces the gradients, although a reduce-scatter would be enough, and
+        then gathers the weights. In stage 3 it sends 2 Ψ, because it gathers the weights once
+        instead of twice, except in very large models. Stage 3 gathers weights for each micro-batch;
+        only small tensors stay gathered for the whole step. Stages 2 and 3 reduce gradients for
+        each micro-batch.
         """
         if self.offload != "none":
             return None
@@ -648,7 +649,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        return True  # its runtime reads the list of workers only once per process
+        return True  # the framework reads the list of workers only once per process
 
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
@@ -696,8 +697,8 @@ class FsdpOptions(_StrategyOptions):
 
     name: Literal["fsdp"] = "fsdp"
     units: Literal["blocks", "layers"] = "blocks"
-    """The unit of gathering and reducing: `blocks`, such as residual blocks and transformer layers,
-    or each of the `layers` separately."""
+    """What is gathered and reduced together. `blocks`: each residual block, transformer layer or
+    similar block; `layers`: each layer."""
     reshard_after_forward: bool = True
     """Free a block's gathered weights after its forward pass and gather them again for its backward
     pass; if false, they stay gathered in between, as in ZeRO-2."""
@@ -746,7 +747,7 @@ class FsdpOptions(_StrategyOptions):
     def traffic(
         self, accumulate: int, parameters: int, gradient_bytes: int, small: int | None = None
     ) -> Traffic | None:
-        """None with several copies: they also all-reduce gradients.
+        """None with several copies, because these also all-reduce gradients.
 
         Weights are gathered for each micro-batch's forward pass, and again for its backward pass.
         Gradients are reduce-scattered with the last micro-batch (Zhao et al. 2023,
@@ -797,7 +798,7 @@ class FsdpOptions(_StrategyOptions):
 
 
 def _fastest(value: Any) -> Any:
-    """Expand `auto` for micro-batches to the fastest: the smallest number would idle a pipeline."""
+    """Expand `auto` for micro-batches to the fastest number; the smallest leaves workers idle."""
     return {AUTO: "fastest"} if value == AUTO else value
 
 
@@ -815,24 +816,25 @@ class PipelineOptions(_StrategyOptions):
     `pipedream`, `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied
     late."""
     stages: int = Field(default=2, ge=2)
-    """Number of contiguous parts of the network. `resources.workers` is this number or a multiple
-    of it; several copies of the pipeline then share the global batch."""
+    """Number of contiguous parts of the network, each on one worker unless `chunks` or `replicas`
+    is given. `resources.workers` is the number of workers of a copy of the network, or a multiple
+    of it; several copies then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Number of micro-batches into which a copy's share of the global batch is divided; replaces
     `training.accumulate` in pipelines. Default in `pipedream`: 1, or the least common multiple of
     `replicas` if these are given. `auto`: the fastest number, found by trials before the run;
     `{auto: largest}`: the smallest number that fits into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: according to `balance`."""
+    """Number of blocks of the network in each stage, such as `[5, 6]`. `auto`: see `balance`."""
     balance: Literal["time", "memory", "parameters"] = later("parameters")
-    """The stages are cut so that the largest sum of this quantity over a stage is as small as
-    possible. `parameters`: their number. `time` of both passes, or `memory` with activations: these
-    are measured on the first worker before the run."""
+    """The network is cut so that the largest sum of this quantity over a stage is as small as
+    possible. `parameters`: number of parameters. `time`: seconds of both passes. `memory`: bytes,
+    with activations. Time and memory are measured on the first worker before the run."""
     chunks: int = later(1, ge=1)
     """Number of stages on each worker in `interleaved_1f1b`; `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = later(None)
-    """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
-    micro-batches in turn, and average their gradients. Default: one for each stage."""
+    """Number of workers of each stage in asynchronous schedules, such as `[3, 1]`. The workers of a
+    stage process micro-batches in turn, and average their gradients. Default: one per stage."""
     recompute: bool = later(False)
     """Keep a stage's input instead of its activations, and repeat the forward pass before the
     backward pass. This takes less memory, but about a third more computation."""

@@ -66,7 +66,8 @@ class TrainingOptions(Options):
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy for which the time to accuracy is reported."""
     target: float | None = later(None)
-    """For other tasks: target of the primary metric. The time until it is met is reported."""
+    """For tasks other than classification: target of the primary metric. The time until it is met
+    is reported."""
     early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch when validation no longer improves. The learning-rate
     schedule stays that of all `epochs`; model.pt has the last weights."""

@@ -269,9 +269,9 @@ _ENDING_S = 10.0
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
-    """Record why the run that started at `began` failed, and return the error of the failed rank
-    instead of the errors that this failure caused on other ranks. Empty if no rank failed but one
-    disappeared: the run can then be resumed.
+    """Record why the run that started at `began` failed, and return the error of the rank that
+    failed first, not an error that its failure caused on other ranks. Returns an empty text if no
+    rank failed but one disappeared: the run can then be resumed.
 
     Each rank writes its own error, because ranks that wait in a collective are not notified. Ranks
     with a shared file system share one journal. A rank that lost another rank waits for the
@@ -294,8 +294,8 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         message=message if world.size == 1 else f"rank {world.rank}: {message}",
         detail=traceback.format_exc(),
     )
-    # Record an error that several ranks have only once. If rank 0's first Record came after an
-    # earlier failure, record it again: `end_of` takes only the last Record.
+    # If several ranks have an error, record only the first. If rank 0 has written a Record after
+    # that failure, record another one: `end_of` takes only the last Record.
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:
         Journal(results.journal_file(plan.run_id)).write(failed)

@@ -4,8 +4,8 @@ First each rank passes a micro-batch forward and backward without communication,
 exchange the result; a rank that runs out of memory does not block the others. The largest size that
 fits is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank
 that runs out of memory there ends, because the others may wait in a collective that cannot be
-cancelled. The driver starts the ranks again, and the search continues with smaller sizes, from a
-file of the trials.
+cancelled. The driver starts the ranks again; rank 0 reads from a file which sizes were tried, and
+the search continues with smaller sizes.
 
 An allocation that does not fit fails on a GPU, but not on a CPU. On a CPU a larger size is tried
 only if memory use at the smaller sizes predicts that it fits.
@@ -147,7 +147,7 @@ class _Ranks:
         self._limit = int(auto.memory_share * available_bytes(world.device) / sharing)
 
     def alone(self, size: int) -> BatchTried:
-        """Forward and backward of `size` samples on each rank by itself."""
+        """Run a forward and a backward pass of `size` samples on each rank, separately."""
         memory, fits = PeakMemory(self._world.device), True
         try:
             self._pass(size)
@@ -182,7 +182,7 @@ class _Ranks:
         return self._agreed("together", size, speed is not None, memory, speed)
 
     def _steps(self, size: int) -> float:
-        """Samples per second over all ranks."""
+        """Run full steps, and return the samples per second over all ranks."""
         plan = decided(self._plan, size)
         engine, average, _ = build_engine(plan, self._world, self._strategy)
         try:
@@ -208,7 +208,7 @@ class _Ranks:
             engine.close()
 
     def _batch(self, size: int, of_global: int) -> Batch:
-        padded = max(2, size)  # as loaders pad
+        padded = max(2, size)  # as in loaders, which pad a single sample
         generator = torch.Generator(self._world.device)
         inputs, targets = draw(self._plan, padded, generator)
         return Batch(inputs, targets, size, of_global)

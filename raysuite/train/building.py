@@ -121,7 +121,7 @@ def build_engine(
 
 
 def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, Any]:
-    """Inputs and targets of `count` samples on the generator's device, as from `drawn`."""
+    """Inputs and targets of `count` samples on the generator's device; see `drawn`."""
     task = make_task(plan.spec.task, plan.dataset)
     return drawn(task, plan.spec.data.model_dump_json(), count, generator)
 

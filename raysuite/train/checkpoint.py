@@ -42,7 +42,7 @@ class SoFar(BaseModel):
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
     figures: dict[str, list[float]] = Field(default_factory=dict)
-    """As in EpochFinished."""
+    """Name -> value in each step, as in EpochFinished."""
     skipped_steps: int = 0
     """Number of these steps whose gradients overflowed in fp16."""
     seconds: float = 0.0
@@ -126,7 +126,7 @@ def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | No
 
 
 def _damage(folder: Path) -> str:
-    """A message on the first missing or damaged file of a checkpoint; empty if all are intact.
+    """A message about the first missing or damaged file of a checkpoint; empty if there is none.
 
     torch.save's files are archives with a checksum for each tensor.
     """
@@ -154,7 +154,7 @@ def places(folder: Path) -> tuple[Path, Path]:
 
 
 def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, comm: Comm) -> None:
-    """Let `save` write a checkpoint, and replace `folder`'s older one by it. All ranks must call
+    """Let `save` write a checkpoint, which replaces the older one in `folder`. All ranks must call
     it.
 
     If a rank dies meanwhile, the older checkpoint is unchanged.
@@ -164,7 +164,7 @@ def keep_checkpoint(folder: Path, save: Callable[[Path], None], world: World, co
     save(partial)
     comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if world.local_rank == 0:
-        flush_folder(partial)  # a node caches what its own ranks wrote
+        flush_folder(partial)  # once per node, which caches what its own ranks wrote
     comm.all_reduce(torch.zeros(1), "max")  # no rank opens its files any more
     if world.rank == 0:  # rank 0 has opened every file: NFS then reports current sizes
         write_sizes(partial)

@@ -1,4 +1,4 @@
-"""A trained network over a split of a data set: predictions, and figures by class."""
+"""Evaluate a trained network on a split of a data set: predictions, and metrics by class."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Evaluation:
 
 
 MOST_NUMBERS = 16
-"""Maximum numbers in a sample's output, and in its targets, for which predictions are kept."""
+"""Predictions are kept only if a sample's output, and its targets, have at most this many
+numbers."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class TaskEvaluation:
 
     samples: int
     loss: float
-    """Summed loss / weight."""
+    """Summed loss, divided by the summed weight."""
     metrics: dict[str, float]
     predictions: tuple[NDArray[Any], NDArray[Any]] | None
     """[samples, n] targets and outputs, in the data set's own order."""
@@ -123,10 +124,11 @@ def evaluate_task(
     advance: Advance = lambda samples: None,
     keep: bool = False,
 ) -> TaskEvaluation:
-    """Like `evaluate`, for any task: its own loss and metrics, and with `keep` the predictions.
+    """Like `evaluate`, for any task: compute the task's loss and metrics, and keep the predictions
+    if `keep` is set.
 
-    Raises UserError at the first batch if predictions are kept and a sample's are not a single
-    tensor of at most MOST_NUMBERS.
+    Raises UserError at the first batch if predictions are kept and a sample's output or targets are
+    not a single tensor of at most MOST_NUMBERS numbers.
     """
     task = make_task(plan.spec.task, plan.dataset)
     samples, sums, loss, weight = 0, None, 0.0, 0.0

@@ -310,8 +310,8 @@ class TrainingLoop:
         return self.weighs_batches and self.task.unit == "tokens"
 
     def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float, float]:
-        """(the micro-batches of a step, with the weight of the global batch in each; this weight;
-        this rank's part of it). All ranks must call it."""
+        """(the micro-batches of a step, each with `of_global` set to the weight of the global
+        batch; this weight; this rank's part of it). All ranks must call it."""
         own = sum(
             float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
         )
@@ -341,7 +341,7 @@ class TrainingLoop:
         )
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        """The maximum of each value over all ranks, on all of them."""
+        """The maximum of each value over all ranks, returned on all ranks."""
         largest: list[float] = self.engine.comm.all_reduce(
             torch.tensor(seconds, dtype=torch.float64), "max"
         ).tolist()
@@ -357,8 +357,8 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint into `folder`, which is a common folder or a folder of each rank. All
-        ranks must call it."""
+        """Write a checkpoint into `folder`, which may be one folder for all ranks or one for each
+        rank. All ranks must call it."""
         self.engine.save(folder)
         if self.average is not None:
             self.engine.complete(self.average.model)
@@ -593,8 +593,8 @@ class Validated:
 
 
 def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
-    """The fields of EpochFinished for a task's metrics: `accuracy` and `top5` have fields of their
-    own."""
+    """The fields of EpochFinished for a task's metrics; `accuracy` and `top5` have separate
+    fields."""
     known = {name: metrics[name] for name in ("accuracy", "top5") if name in metrics}
     others = {name: value for name, value in metrics.items() if name not in known}
     return {f"val_{name}": value for name, value in known.items()} | {"val_metrics": others}

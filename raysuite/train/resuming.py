@@ -1,4 +1,4 @@
-"""A resumed invocation's messages about runs that it skips: for Ray and for torchrun."""
+"""Messages about the runs that a resumed command skips, for Ray and for torchrun."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raysuite.records.ends import is_left
 
 
 def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
-    """Messages about runs that have ended: how to repeat failed runs, and, if that is so, that no
-    run is left to resume."""
+    """A message for each failed run, with how to repeat it, and a message if no run is left to
+    resume."""
     ends = [results.end_of(plan.run_id) for plan in plans]
     lines = [
         f"{plan.title}: it failed, and is not repeated: {end.message}; to repeat it from its first "

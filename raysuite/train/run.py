@@ -52,7 +52,7 @@ _ALL_SKIPPED = (
 )
 
 TRACE = "trace.json.gz"
-"""The trace of a profile, in the run's folder."""
+"""Name of the file with a profile's trace, in the run's folder."""
 
 Checkpoint = Callable[[TrainingLoop], None]
 """Called on all ranks after an epoch whose state is to be kept, and when a run stops."""
@@ -188,7 +188,7 @@ class _Attempt:
     def read_samples(self) -> Iterator[Record]:
         """Find the samples to leave out, and read the labels of the others if needed."""
         loop = self.loop
-        # no rank can fail in an epoch before the Records yielded so far are written
+        # wait, so that no rank fails in an epoch before the Records yielded so far are written
         loop.engine.comm.all_reduce(torch.zeros(1), "max")
         for found in bad_samples(self._plan, loop.prepared, self._world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask
@@ -277,7 +277,7 @@ class _Attempt:
 
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
-    """Every name that any rank gives, on all ranks."""
+    """The different names of all ranks, sorted, returned on all ranks."""
     return sorted({name for each in gather_plain(comm, names) for name in each})
 
 

@@ -27,7 +27,7 @@ from raysuite.measure.script_steps import Recorder, observe, rank_file, status_b
 
 SETTINGS = "RAYSUITE_SCRIPT"
 """Environment variable with the settings of a run, as JSON: the folder of the ranks' files, the
-number of steps to check, whether energy is measured, and the launcher's start time."""
+number of steps to check, whether energy is measured, the profile, and the launcher's start time."""
 
 
 def output_file(folder: Path, rank: int) -> Path:

@@ -1,5 +1,5 @@
-"""A trained network for use elsewhere: pixels in, logits out; inputs and outputs for other
-tasks."""
+"""A trained network for use outside raysuite. A classifier maps pixels to logits; the networks of
+other tasks are unchanged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def example(plan: RunPlan) -> NDArray[Any]:
-    """Two synthetic images of the size and channels that the network takes, always the same; for
+    """Two synthetic images of the size and channels that the network takes, equal in all calls; for
     other tasks, two inputs of the validation set.
 
     Raises UserError if the inputs are several tensors.

@@ -26,10 +26,10 @@ MOST_BAD = 0.1
 """The largest share of a split that may be left out. If more samples were left out, the data set
 would no longer be the data set of the spec."""
 MOST_TOLD = 20
-"""Maximum number of bad samples reported with location and reason, and of missing items reported;
-the rest are only counted."""
+"""Largest number of bad samples that are reported with location and reason; further ones are only
+counted. Also the largest number of reported entries of `lacking`."""
 _LONGEST = 400
-"""Maximum bytes of a location and its reason, as sent to the other ranks."""
+"""Largest number of bytes of a location and reason that are sent to the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Skipped:
 
 
 def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
-    """The samples left out of each split; nothing if a bad sample is to end the run.
+    """The samples left out of each split; nothing unless `data.bad_samples` is `skip`.
 
-    All ranks must call it. Raises like `check_samples`.
+    All ranks must call it. Raises DataError as `check_samples` does.
     """
     if plan.spec.data.bad_samples == "skip":
         threads = plan.spec.resources.cpus_per_worker

@@ -1,4 +1,4 @@
-"""Measure the stages of a pipeline in extra steps after the timed training; and report the cost of
+"""Measure the stages of a pipeline in extra steps after the timed training, and report the cost of
 each block of the network.
 
 These steps change the weights, but only after the trained model has been saved.

@@ -1,4 +1,4 @@
-"""Stop a run between two steps on request, to be resumed later or for good.
+"""Stop a run between two steps on request, either for good or to be resumed later.
 
 Only rank 0 reads requests, but all ranks have to stop after the same step: a rank that continued
 would wait for the others in its next collective. So about once per second all ranks take part in a
@@ -139,7 +139,8 @@ class Watch:
         """Call this on every rank before steps of another duration, such as those of a validation.
         The next reduction then follows the first of these steps.
 
-        Otherwise a number of steps computed from short validation steps could last half an epoch.
+        Otherwise the number of steps until the next reduction, if it was computed from short
+        validation steps, could take half an epoch.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0

@@ -2,8 +2,8 @@
 
     python -m raysuite.train.trial_batch FILE < plans.json
 
-writes one line per plan into FILE: a JSON list of its mistakes, as [key, message]. It is a separate
-process because it imports torch and the user's module, which may end it.
+writes one line per plan into FILE: a JSON list of its mistakes, as [key, message]. It runs in a
+separate process because it imports torch and the user's module, which may end the process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ numbers."""
 
 
 _KEYS = ("model.weights", "task", "data.name")
-"""Spec keys with which a message of `_network` may begin; all others are for `model.name`."""
+"""Spec keys with which a message of `_network` may begin; all other messages are for
+`model.name`."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "
@@ -184,7 +185,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
 def _network(
     model: str, task: str, data: str, facts: DatasetFacts, memory_format: str
 ) -> Network | str:
-    """The findings of one pass in training and one in evaluation; or the reason why there are none.
+    """The findings of passes in training and in evaluation mode, or the reason why a pass failed.
 
     A large network is run on torch's meta device if possible, which takes no memory and little time
     except some seconds of imports.

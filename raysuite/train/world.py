@@ -1,4 +1,4 @@
-"""This process's rank and world size, from torchrun's variables, or alone."""
+"""This process's rank and world size, from torchrun's variables; one process without them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PEER_LOSS = ("DistError", "HorovodInternalError")
 def is_peer_loss(error: BaseException) -> bool:
     """Whether an error comes from a failed collective, as after the death of another rank.
 
-    Gloo has no exception class of its own; its RuntimeErrors begin with a line of its source code,
+    Gloo raises plain RuntimeErrors, whose messages begin with a place in its source code:
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
     """
     while (cause := error.__cause__ or error.__context__) is not None:

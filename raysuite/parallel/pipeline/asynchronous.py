@@ -86,8 +86,7 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest version is in the weights themselves, older versions are in
-    copies."""
+    """Versions of weights: the newest is in the weights themselves, older versions are copies."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights

@@ -101,8 +101,8 @@ _IN_16_BITS = {
     *("bmm", "addmm", "baddbmm", "prelu", "scaled_dot_product_attention"),
 }
 _IN_32_BITS = {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy"}
-"""Functions that networks call and that torch.autocast computes in 16 or 32 bits on a GPU
-("Automatic Mixed Precision package", CUDA op reference)."""
+"""Functions that torch.autocast computes in 16 or 32 bits on a GPU ("Automatic Mixed Precision
+package", CUDA op reference); only those that networks call."""
 
 
 class _Formats(TorchFunctionMode):
@@ -138,8 +138,8 @@ def sent_bytes(blocks: Sequence[Block], x: Tensor, lower: torch.dtype | None) ->
 
 @contextmanager
 def counted(own: set[int]) -> Iterator[dict[int, int]]:
-    """Data pointer -> bytes of the storages that forward passes in the context keep until the
-    backward pass, except those in `own`."""
+    """Data pointer -> bytes of each storage that forward passes in the context keep until the
+    backward pass, except the storages whose data pointers are in `own`."""
     kept: dict[int, int] = {}
 
     def pack(value: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def counted(own: set[int]) -> Iterator[dict[int, int]]:
 
 def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
-    if inspect.ismethod(getattr(model, "layers", None)):  # not if a submodule has that name
+    if inspect.ismethod(getattr(model, "layers", None)):  # a submodule may be called `layers` too
         return [[each] if callable(each) else list(each) for each in model.layers()]
     from torchvision.models import VGG, MobileNetV2, ResNet  # slow, and rarely needed
 

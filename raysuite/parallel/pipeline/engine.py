@@ -132,7 +132,7 @@ class Measured:
     memory: bool = False
     """Whether to count the bytes that forward passes save. Counting slows the passes down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
-    """(operation, begin, end, seconds of waiting for other workers in between)."""
+    """(operation, begin, end, waiting for other workers in between); times in seconds."""
     waited_s: float = 0.0
     """Seconds of waiting in the current operation."""
     activation_bytes: int = 0
@@ -142,7 +142,7 @@ class Measured:
 
 
 class PipelineEngine(TorchEngine):
-    """The stages of one worker: passes micro-batches through them and on to the next worker."""
+    """Passes micro-batches through the stages of one worker, and the results to the next worker."""
 
     def __init__(
         self,
@@ -211,8 +211,8 @@ class PipelineEngine(TorchEngine):
         """The shape of the network's output for one sample: [classes], or [tokens, vocabulary]."""
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
-        """Run `operations`, and return the summed loss [] of this rank's samples. `micro_batches`:
-        the micro-batches of the step, by index."""
+        """Run `operations`, and return the summed loss of this rank's samples, a scalar tensor.
+        `micro_batches`: the micro-batches of the step, by index."""
         self._total = torch.zeros((), device=self.world.device)
         samples = [len(each.images) for each in micro_batches]
         todo = list(operations)
@@ -276,7 +276,7 @@ class PipelineEngine(TorchEngine):
             self.measured.waited_s += self._now() - began
 
     def update(self, operation: Operation) -> None:
-        """Change the weights of a stage by the gradients of a step."""
+        """Update the weights of a stage with the gradients of a step."""
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
@@ -335,7 +335,7 @@ class PipelineEngine(TorchEngine):
                 if operation.stage == self.last:
                     result, _ = self.loss(made.batch, result)
         for buffer, before in buffers:
-            # by .data, so that tensors saved for the backward pass keep their version
+            # by .data, because autograd refuses saved tensors that were changed in place
             buffer.data.copy_(before)
         return result
 
@@ -505,8 +505,8 @@ class PipelineEngine(TorchEngine):
         return 1
 
     def average_gradients(self) -> None:
-        """Average gradients over copies of the pipeline. Within a copy, workers of the same stage
-        each hold a part of the sum."""
+        """Average gradients over copies of the pipeline. If a copy has several workers for a stage,
+        each of them holds a part of the copy's sum."""
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
         self._reduce(gradients, self.replicas)
 

@@ -71,7 +71,7 @@ def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:
     """The number of blocks in each stage, balanced by `costs` if measured. Raises UserError if the
-    network has too few blocks, or not as many as the options' partition."""
+    network has fewer blocks than stages, or not as many blocks as `options.partition` states."""
     schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
@@ -115,7 +115,7 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # the loader holds images
+                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
                 activations += held[part] * given
             else:
                 activations *= held[part]
