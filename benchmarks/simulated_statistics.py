@@ -79,7 +79,7 @@ def finds(claimed: Any, values: Any) -> float:
 
 
 def caveats(values: Any, speeds: Any) -> tuple[float, float]:
-    """Share of reports with an outlier, and with a slow first epoch."""
+    """Shares of reports with an outlier, and with a slow first epoch."""
     level = caveat_level(values.shape[1])
     return (
         float(outlying(values, level).any((-1, -2)).mean()),
