@@ -58,7 +58,7 @@ LOADERS: dict[str, LoaderOptions] = {
 }
 WITH_RAY: dict[str, LoaderOptions] = {"ray_data": RayDataOptions(tasks=WIDTH)}
 DECODE_ALIKE = ("native threads", "native threads, uint8", "native processes", "dali", "ray_data")
-"""Loaders that may be named as the best: they decode each image again, to equal pixels up to rounding."""
+"""Loaders that may be named as the best: all decode each image, to equal pixels up to rounding."""
 IN_MEMORY = ("native threads", "native processes", "dali")
 
 
