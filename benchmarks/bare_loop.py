@@ -1,9 +1,9 @@
-"""The other side of measurement.py: the same engine and loader, and nothing measured but the end.
+"""The baseline of measurement.py: a loop with the same engine and loader, but almost no measuring.
 
 torchrun --nproc-per-node 2 benchmarks/bare_loop.py PLAN.json OUT.json
 
-No losses are kept, no wait is timed, nothing is validated, sampled or written. The clock is read
-where the steps after the warm-up begin, and at the end of each epoch.
+It keeps no losses, times no waits, and neither validates nor samples. It reads the clock at the
+start and the end of each epoch, and at the end of the warm-up.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What `raysuite cluster up` costs: until a job is accepted, beside bare `ray start` by srun.
+"""Measure `raysuite cluster up` until a job is accepted, relative to a bare `ray start` by srun.
 
     make lab-up
     python benchmarks/cluster_up.py [PAIRS]      (as root)
 
 Both sides ask SLURM for the same three hosts of the lab, start Ray on each, wait until Ray counts
 three nodes, and submit a job. The bare side (benchmarks/bare_ray.sh) has no tokens, no MLflow
-server and fixed ports. The two are run in turn, A B B A ..., and compared as the ratio of each
-pair. The cluster is up before its MLflow server answers; when that did is a row of its own.
-Written to benchmarks/results/cluster_up.json and .md.
+server and fixed ports. The two sides are run in turn, A B B A ..., and compared by the ratio of
+each pair. The cluster is up before its MLflow server answers; the server has a separate row.
+Writes benchmarks/results/cluster_up.json and .md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raysuite.measure.environment import environment  # noqa: E402
 
 NODES, USER, NAME = 3, "hpc1", "timed"
 GOAL = 1.3
-"""The largest ratio that is acceptable."""
+"""The largest acceptable median ratio."""
 SITE = f"""\
 kind: slurm
 partition: lab
@@ -59,7 +59,7 @@ PARTS = {
 
 
 def main(pairs: int) -> int:
-    """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
+    """Run the pairs, print and write the figures; return 1 if the median ratio misses the goal."""
     lab = load(default_folder())
     if lab is None or len(lab.hosts) < NODES:
         sys.exit(
@@ -79,7 +79,7 @@ def main(pairs: int) -> int:
 
 
 def _one(lab: Lab, side: Any) -> dict[str, float]:
-    """A side's seconds, on hosts that are idle, with the load of the minute before it."""
+    """Wait for idle hosts, run a side, and return its seconds and the 1-minute load before it."""
     _until_idle(lab)
     load_before = os.getloadavg()[0]
     seconds: dict[str, float] = side(lab)
@@ -106,7 +106,7 @@ def _raysuite(lab: Lab) -> dict[str, float]:
 
 
 def _head_with_mlflow(folder: Path) -> dict[str, float]:
-    """The seconds of the head's start, once its MLflow server answers."""
+    """Wait for the head's MLflow server; return the seconds of each phase of the head's start."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         nodes = [json.loads(path.read_text()) for path in (folder / "nodes").glob("*.json")]
@@ -135,7 +135,7 @@ def _as_user(lab: Lab, script: str, text: str = "") -> str:
 
 
 def _until_idle(lab: Lab) -> None:
-    """Wait until SLURM has all hosts back, and nothing of the user's runs there."""
+    """Wait until SLURM has no job and counts all hosts as idle."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         busy = _as_user(lab, "squeue -h; sinfo -h -p lab -o %T | grep -v '^idle$' || true")

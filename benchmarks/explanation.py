@@ -1,11 +1,11 @@
-"""Ten bottlenecks, constructed and run for real, and what `raysuite report --explain` calls them.
-Writes results/explanation.md, and prints it.
+"""Train with ten constructed bottlenecks, and compare their names with those that
+`raysuite report --explain` gives. Writes results/explanation.md, and prints it.
 
     python benchmarks/explanation.py CALIBRATION [--undisturbed] [CASE...]
 
-CALIBRATION is of this machine, from experiments/calibration.yaml: it knows what a step costs whose
-batch is tiny. CASE is a number from 1 on: nothing is written then. --undisturbed trains by
-undisturbed.py, but where other programs are the bottleneck. Time: about 2 minutes on 2 cores.
+CALIBRATION is this machine's, from experiments/calibration.yaml; the case of a tiny batch needs its
+overhead of a step. CASE is a number from 1 on; with it, no file is written. --undisturbed trains by
+undisturbed.py, except if other programs are the bottleneck. Time: about 2 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PIPELINE = ["resources.workers=2", "measure.profile=off"]
 
 
 class SlowImages:
-    """Images that take some milliseconds each to read."""
+    """Images whose reading takes `milliseconds` each."""
 
     classes = 10
 
@@ -61,7 +61,7 @@ class SlowImages:
 
 
 class OneSlowRank(CifarResNet):
-    """ResNet-20 that rests in each forward pass on rank 1."""
+    """ResNet-20 that sleeps for 0.1 s in each training forward pass on rank 1."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__(depth=20, num_classes=num_classes, in_channels=in_channels)
@@ -74,7 +74,7 @@ class OneSlowRank(CifarResNet):
 
 
 class SlowLink(Ddp):
-    """DDP whose gradients pass a link of so many MB/s."""
+    """DDP that waits in each step as if its gradients passed a link of `mb_per_s` MB/s."""
 
     def __init__(self, mb_per_s: float) -> None:
         super().__init__(DdpOptions())
@@ -100,11 +100,11 @@ class Case:
 
     name: str
     binding: str
-    """What it is to be called."""
+    """The name that the explanation has to give."""
     overrides: list[str]
     workers: int = 1
     burners: int = 0
-    """Other programs that keep a core busy each."""
+    """Number of other programs, each of which keeps a core busy."""
 
 
 def slow_images(images: int, milliseconds: float) -> list[str]:

@@ -1,9 +1,9 @@
-"""How long a new machine takes to its first results: `make demo` with empty caches.
+"""Measure the time to the first results on a new machine: `make demo` with empty caches.
 
     python benchmarks/first_result.py [COMMIT ...]
 
 Each commit (default: HEAD) is cloned, and built and run with an empty home folder, one after the
-other. A clone downloads some 3 GB. Written to benchmarks/results/first_result.json and .md.
+other. Each build downloads some 3 GB. Writes benchmarks/results/first_result.json and .md.
 """
 
 from __future__ import annotations

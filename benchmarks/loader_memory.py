@@ -1,8 +1,8 @@
-"""Memory of an epoch: this process and its loading processes, at 10, 50 and 100 % of it.
+"""Measure the peak memory of this and its loading processes up to 10, 50 and 100 % of an epoch.
 
     python benchmarks/loader_memory.py IMAGENET OPTIONS-AS-JSON BATCH
 
-Prints a line of JSON. A process of its own, so that what was loaded before does not count.
+Prints a line of JSON. A separate process is used, so that earlier loading does not count.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from raysuite.spec.loaders import LoaderOptions
 
 SHARES = (0.1, 0.5, 1.0)
 _EVERY = 4
-"""Batches between two looks at the memory."""
+"""Number of batches between two readings of the memory."""
 
 
 def prepared_at(path: Path) -> Prepared:
-    """ImageNet, or a synthetic data set of it, as image files."""
+    """ImageNet, or its synthetic version, as image files in `path`."""
     spec = {
         "name": "loaders",
         "model": "resnet18",
@@ -40,7 +40,7 @@ def prepared_at(path: Path) -> Prepared:
 
 
 def main(prepared: Prepared, options: LoaderOptions, batch: int) -> dict[str, Any]:
-    """Load one epoch; peak resident bytes until each of SHARES."""
+    """Load one epoch; return the peak resident bytes up to each of SHARES."""
     torch.set_num_threads(1)
     loader = make_loader(prepared, "train", options, torch.device("cpu"))
     samples = prepared.samples("train")
@@ -58,7 +58,7 @@ def main(prepared: Prepared, options: LoaderOptions, batch: int) -> dict[str, An
 
 
 def resident_bytes() -> int:
-    """Of this process and its children; memory that they share counts in each."""
+    """Resident bytes of this process and its children; memory that they share counts in each."""
     total: int = psutil.Process().memory_info().rss
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""What loaders.py measured, as Markdown."""
+"""Format the measurements of loaders.py as Markdown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Subjects of a comparison in one process, timed in turn, so that a drift of the machine meets all
-alike. Images are loaded in shuffled order, with the set's augmentation."""
+"""Time several subjects in one process, in turn, so that a drift of the machine affects all alike.
+Images are loaded in shuffled order, with the data set's augmentation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Rate:
 
     images: int
     seconds: float
-    """Wall clock, from asking for the first image until the last one is there."""
+    """Wall-clock time from the request for the first image to the arrival of the last image."""
     cpu_s: float
-    """Of this process and its children; more than `seconds` where several cores work."""
+    """Processor time of this process and its children; above `seconds` if several cores work."""
 
     @property
     def images_per_s(self) -> float:
@@ -37,7 +37,7 @@ class Rate:
 
     @property
     def cpu_ms_per_image(self) -> float:
-        """Processor time: on a busy machine it drifts less than the throughput."""
+        """Processor time per image; other programs affect it less than the throughput."""
         return 1000 * self.cpu_s / self.images
 
 
@@ -45,14 +45,14 @@ class Subject(Protocol):
     """Something that delivers images."""
 
     def run(self, images: int, epoch: int) -> int:
-        """Deliver about `images` images of `epoch`; how many there were."""
+        """Deliver about `images` images of `epoch`; return the number delivered."""
 
     def close(self) -> None:
-        """Free what is held."""
+        """Free the resources."""
 
 
 class LoaderSubject:
-    """A loader, as training uses it: batches on the device, each one dropped for the next."""
+    """A loader as in training: batches are put on the device, and each is discarded at once."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LoaderSubject:
         self._loader = make_loader(prepared, split, options, device)
 
     def run(self, images: int, epoch: int) -> int:
-        """Whole batches of the epoch's beginning."""
+        """Load whole batches from the beginning of the epoch."""
         slices = itertools.islice(self._slices(epoch), -(-images // self._batch))
         done = sum(len(batch.labels) for batch in self._loader.batches(list(slices)))
         if self._device.type == "cuda":
@@ -90,8 +90,8 @@ def rounds(
 ) -> dict[str, list[Rate]]:
     """Time each subject `repeats` times, in turn, after a shorter run that is not counted.
 
-    Every second round runs backwards, and every pair of rounds begins one subject further, so that
-    none always follows the same other. `told(name, repeat, rate)` hears each timing at once.
+    Every second round runs in reverse order, and every pair of rounds begins one subject further,
+    so that no subject always follows the same one. `told(name, repeat, rate)` gets each timing.
     """
     names = list(subjects)
     rates: dict[str, list[Rate]] = {name: [] for name in names}
@@ -106,7 +106,7 @@ def rounds(
 
 
 def timed(subject: Subject, images: int, epoch: int) -> Rate:
-    """One timing."""
+    """Time one run of a subject."""
     cpu, began = _cpu_s(), time.perf_counter()
     done = subject.run(images, epoch)
     return Rate(done, time.perf_counter() - began, _cpu_s() - cpu)
@@ -116,7 +116,7 @@ def _cpu_s() -> float:
     """Processor time of this process and of its children so far."""
     total = time.process_time()
     for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # the child has just ended
             times = child.cpu_times()
             total += times.user + times.system
     return total

@@ -1,6 +1,6 @@
-"""What each step of the native loader's way gains: the same images, with one thing more each time.
+"""Measure the gain of each optimisation in the loader `native`, which variants add one by one.
 
-In one thread, from bytes in memory to normalised values, so that only the work itself is timed.
+Each variant makes normalised values from bytes in memory, in one thread; reading is not timed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _Way = Callable[[Read, NDArray[np.float32]], None]
 
 
 class Step:
-    """One way from a batch's bytes to its values, over the same batches each time."""
+    """One variant: it makes values from the bytes of `batches`, which are the same in each run."""
 
     def __init__(self, batches: list[Read], way: _Way, shape: tuple[int, ...]) -> None:
         self._batches, self._way = batches, way
         self._out = np.empty(shape, np.float32)
 
     def run(self, images: int, epoch: int) -> int:
-        """Work on as many of the batches as hold `images`."""
+        """Process batches until at least `images` images are done; return their number."""
         done = 0
         for got in self._batches:
             if done < images:
@@ -38,11 +38,11 @@ class Step:
         return done
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to free."""
 
 
 def steps(prepared: Prepared, images: int, batch: int) -> dict[str, Step]:
-    """The ways, each with one thing more than the one before it."""
+    """The variants in order, by name; each adds one optimisation to the variant before it."""
     source = open_source(prepared, "train")
     order = permutation(prepared.samples("train"), 0, 0)[:images]
     starts = range(0, len(order), batch)
@@ -54,7 +54,7 @@ def steps(prepared: Prepared, images: int, batch: int) -> dict[str, Step]:
     mean, scale = map(torch.from_numpy, rendering.constants)
 
     def at_once(pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-        """The whole batch, in fresh memory."""
+        """Normalise the whole batch into newly allocated memory; `out` is not used."""
         floats = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         floats.to(torch.float32, memory_format=torch.contiguous_format).sub_(mean).mul_(scale)
 

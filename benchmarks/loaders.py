@@ -4,8 +4,8 @@ beside bare decoding.
     make bench            (or: python benchmarks/loaders.py [--quick] [--repeats N] [--data FOLDER])
 
 224-pixel random-resized crops from 500 x 375 JPEGs of about 100 KB, made by `raysuite data make`.
-All subjects are timed in turn, again and again, and compared as the ratio within each round.
-Written to benchmarks/results/loaders.json and .md; exits with 1 if a goal is missed.
+All subjects are timed in turn, in several rounds, and compared by their ratio in each round.
+Writes benchmarks/results/loaders.json and .md; exits with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from raysuite.spec.loaders import (
 HERE = Path(__file__).parent
 BATCH = 64
 WIDTH = 2
-"""Threads, processes or tasks of every subject."""
+"""Number of threads, processes or tasks of every subject."""
 LIMIT, READING, PLAIN = "bare decoding", "reading alone", "plain ImageFolder + DataLoader"
 GOAL_OF_LIMIT, GOAL_OVER_PLAIN = 0.6, 1.3
 LOADERS: dict[str, LoaderOptions] = {
@@ -58,12 +58,12 @@ LOADERS: dict[str, LoaderOptions] = {
 }
 WITH_RAY: dict[str, LoaderOptions] = {"ray_data": RayDataOptions(tasks=WIDTH)}
 DECODE_ALIKE = ("native threads", "native threads, uint8", "native processes", "dali", "ray_data")
-"""What may be called the best: decodes each image anew, to the pixels that others see too."""
+"""Loaders that may be named as the best: all decode each image, to equal pixels up to rounding."""
 IN_MEMORY = ("native threads", "native processes", "dali")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print and write; 1 if a goal is missed."""
+    """Measure, print and write; return 1 if a goal is missed."""
     torch.set_num_threads(1)
     few, many = (400, 400) if arguments.quick else (2_000, 20_000)
     prepared = prepared_at(_made(arguments.data, few))
@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _made(folder: Path, images: int) -> Path:
-    """A synthetic data set of ImageNet with that many training images; made once."""
+    """The folder of a synthetic ImageNet with `images` training images; it is made once."""
     out = folder / f"imagenet-{images}"
     words = ["data", "make", "imagenet", "--images", str(images), "--size", "500x375"]
     subprocess.run(
@@ -110,7 +110,7 @@ def _mean_bytes(prepared: Prepared) -> float:
 
 
 def _subjects(prepared: Prepared, images: int) -> tuple[dict[str, Subject], dict[str, str]]:
-    """All that is timed without Ray, and why others are not."""
+    """The subjects that are timed without Ray, and the reasons why loaders are left out."""
     found: dict[str, Subject] = {
         LIMIT: decoding_limit(prepared, WIDTH, images, "train"),
         READING: reading_limit(prepared, WIDTH, "train"),
@@ -128,7 +128,7 @@ def _loaders(
     for name, each in options.items():
         try:
             found[name] = LoaderSubject(prepared, each, BATCH, torch.device("cpu"))
-        except Exception as error:  # a missing part, or too little memory: the others go on
+        except Exception as error:  # a missing part, or too little memory: continue without it
             left_out[name] = str(error)
     return found, left_out
 
@@ -136,7 +136,7 @@ def _loaders(
 def _with_ray(
     prepared: Prepared, repeats: int, images: int
 ) -> tuple[dict[str, list[Rate]], dict[str, str]]:
-    """Ray Data, beside the limit timed again: Ray's own processes take their share of the CPUs."""
+    """Time Ray Data, and the limit once more, because Ray's own processes use the CPUs too."""
     import ray
 
     try:
@@ -164,7 +164,7 @@ def _measured(subjects: Mapping[str, Subject], repeats: int, images: int) -> dic
 
 
 def _compared(rates: dict[str, list[Rate]]) -> dict[str, Any]:
-    """Throughput of each subject, and its ratio to the limit and to the plain way."""
+    """Throughput of each subject, and its ratios to LIMIT and to PLAIN."""
     rows: dict[str, Any] = {}
     for name, timings in rates.items():
         row: dict[str, Any] = {
@@ -181,7 +181,7 @@ def _compared(rates: dict[str, list[Rate]]) -> dict[str, Any]:
 
 
 def _steps(rates: dict[str, list[Rate]]) -> dict[str, Any]:
-    """Processor time of each way, and the ratio of the way before to it."""
+    """Processor time of each variant, and the ratio of the previous variant's time to it."""
     rows: dict[str, Any] = {}
     before: list[Rate] | None = None
     for name, timings in rates.items():
@@ -206,14 +206,14 @@ def _told(values: list[float]) -> dict[str, Any]:
 
 
 def _ratio(of_rounds: list[float]) -> dict[str, Any]:
-    """The geometric mean of the rounds' ratios, so that those of R and 1/R agree."""
+    """The geometric mean of the rounds' ratios; its reciprocal is the mean of 1/ratio."""
     told = _told([math.log(each) for each in of_rounds])
     ends = told["ci95"] and [math.exp(end) for end in told["ci95"]]
     return {"mean": math.exp(told["mean"]), "ci95": ends, "n": told["n"]}
 
 
 def _memory(folder: Path) -> dict[str, Any]:
-    """Peaks of an epoch through each of IN_MEMORY."""
+    """Peak memory of an epoch with each loader of IN_MEMORY."""
     script = str(HERE / "loader_memory.py")
     peaks = {}
     for name in IN_MEMORY:
@@ -226,7 +226,7 @@ def _memory(folder: Path) -> dict[str, Any]:
 
 
 def _verdict(groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Whether the goals are reached, by the means over all rounds."""
+    """Whether each goal is reached by the mean ratio over all rounds."""
     rows = {name: row for group in groups.values() for name, row in group.items()}
     best = max(
         (name for name in DECODE_ALIKE if name in rows),

@@ -53,20 +53,20 @@ COMMANDS = {
 
 
 def spec_of(runs: int, repeats: int = REPEATS) -> str:
-    """A spec of so many runs."""
+    """A spec with `runs` runs."""
     rates = ", ".join(f"{0.01 + 1e-6 * each:.6f}" for each in range(runs // repeats))
     return SPEC.format(repeats=repeats, rates=rates)
 
 
 def trained(folder: Path) -> Results:
-    """The results of the run whose journal the others are made of."""
+    """Train one run, whose journal is the pattern of all others; return its results."""
     (folder / "one.yaml").write_text(spec_of(1, 1))
     call("-m", "raysuite.train", "one.yaml", folder=folder)
     return Results.open(folder / "results" / "many")
 
 
 def copied(pattern: Results, runs: int, root: Path) -> Results:
-    """Results of so many runs with the journal of `pattern`'s only run."""
+    """Results of `runs` runs, whose journals are varied copies of that of `pattern`'s only run."""
     chance = random.Random(0)
     results = Results.create(root)
     document = parse_document(spec_of(runs), "many.yaml")
@@ -92,7 +92,7 @@ def copied(pattern: Results, runs: int, root: Path) -> Results:
             lines.append(checked_line(record.model_copy(update=changed)) + b"\n")
         file = results.journal_file(plan["run_id"])
         file.parent.mkdir(parents=True)
-        file.write_bytes(b"".join(lines))  # not record by record: each is flushed to the disk
+        file.write_bytes(b"".join(lines))  # at once: record by record, each is flushed
     return results
 
 
@@ -122,7 +122,7 @@ def measured(command: tuple[str, ...], folder: Path) -> dict[str, float]:
 def of_size(
     pattern: Results, runs: int, folder: Path, asked: Collection[str]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each command that is asked for, and its figures at so many runs."""
+    """Measure each command in `asked` on results of `runs` runs; yield its name and figures."""
     spec = folder / "many.yaml"
     spec.write_text(spec_of(runs))
     results = copied(pattern, runs, folder / "results" / "many")

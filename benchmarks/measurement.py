@@ -1,12 +1,12 @@
-"""What measuring costs: raysuite's training loop with all metrics on, over a bare loop.
+"""Measure what measuring costs: raysuite's loop with all metrics, relative to a bare loop.
 
     make bench            (or: python benchmarks/measurement.py [PAIRS])
 
 Both train the same model through the same engine and loader, with 2 workers under torchrun. On:
 losses, learning rates, waits, validation with top-5, memory, energy where it can be read, the
-count of operations, the journal, and a profile, whose steps come after those that are timed. Off:
-bare_loop.py. The two are run in turn, A B B A ..., so that a drift of the machine meets both
-alike, and are compared as the ratio of each pair. Written to benchmarks/results/measurement.json
+count of operations, the journal, and a profile, whose steps follow the timed steps. Off:
+bare_loop.py. The two sides are run in turn, A B B A ..., so that a drift of the machine affects
+both alike, and are compared by the ratio of each pair. Writes benchmarks/results/measurement.json
 and .md.
 """
 
@@ -38,13 +38,13 @@ measure: {{profile: torch, power: auto}}
 """
 PAIRS = 7
 GOAL = 0.99
-"""The least acceptable ratio of steady throughputs."""
+"""The smallest acceptable median ratio of steady throughputs."""
 
 Pair = dict[str, float]
 
 
 def main(pairs: int) -> int:
-    """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
+    """Run the pairs, print and write the figures; return 1 if the median ratio misses the goal."""
     metered: set[str] = set()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,7 +82,7 @@ def _torchrun(*arguments: object, folder: Path) -> None:
 
 
 def _metered(figures: RunFigures) -> set[str]:
-    """Which energy could be read here: without a counter there is nothing to sample."""
+    """The kinds of devices whose energy was measured; a device without a counter is not sampled."""
     use = [epoch.power for epoch in figures.epochs if epoch.power is not None]
     kinds = {"GPUs": [each.devices for each in use], "processors": [each.hosts for each in use]}
     return {kind for kind, names in kinds.items() if any(map(any, names))}

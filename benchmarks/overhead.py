@@ -1,10 +1,10 @@
-"""What orchestration costs: `raysuite run` over PyTorch-DDP written by hand under torchrun.
+"""Measure what orchestration costs: `raysuite run`, relative to hand-written DDP under torchrun.
 
     make bench            (or: python benchmarks/overhead.py [PAIRS])
 
-Both train the same model on the same batches through the same loader with 2 workers. The two are
-run in turn, A B B A ..., so that a drift of the machine meets both alike, and are compared as the
-ratio of each pair. Written to benchmarks/results/overhead.json and .md.
+Both train the same model on the same batches from the same loader with 2 workers. The two sides
+are run in turn, A B B A ..., so that a drift of the machine affects both alike, and are compared by
+the ratio of each pair. Writes benchmarks/results/overhead.json and .md.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ training: {{epochs: 12, global_batch: 64, checkpoint_every: 0}}
 resources: {{workers: {WORKERS}, device: cpu}}
 """
 GOAL = 0.97
-"""The least acceptable ratio of steady throughputs."""
+"""The smallest acceptable median ratio of steady throughputs."""
 
 
 def main(pairs: int) -> int:
-    """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
+    """Run the pairs, print and write the figures; return 1 if the median ratio misses the goal."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "overhead.yaml").write_text(SPEC)

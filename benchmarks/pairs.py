@@ -1,5 +1,5 @@
-"""Two sides measured in turn, A B B A ..., so that a drift of the machine affects both alike; their
-spreads, and how the results are written."""
+"""Measure two sides in turn, A B B A ..., so that a drift of the machine affects both alike;
+summarise the values, and write the results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from raysuite.records.statistics import summarize
 
 HERE = Path(__file__).resolve().parent
-# a driver and its workers would compile changed modules anew where PYTHONDONTWRITEBYTECODE is set
+# otherwise, with PYTHONDONTWRITEBYTECODE, each process would compile changed modules again
 compileall.compile_dir(HERE.parent / "raysuite", quiet=1)
 WORKERS = 2
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}")
-"""Arguments of Python that start a script in as many ranks."""
+"""Python's arguments that start a script in WORKERS ranks."""
 
 Measured = TypeVar("Measured")
 Spread = dict[str, Any]
@@ -30,7 +30,7 @@ def in_turn(
     sides: Mapping[str, Callable[[], Measured]],
     words: Callable[[dict[str, Measured]], str],
 ) -> list[dict[str, Measured]]:
-    """What each side gives, pair by pair; `words` describes a pair that was measured."""
+    """Run both sides `pairs` times; return the results by pair. `words` formats a pair."""
     measured: list[dict[str, Measured]] = []
     for pair in range(pairs):
         order = list(sides) if pair % 2 == 0 else list(sides)[::-1]
@@ -40,7 +40,7 @@ def in_turn(
 
 
 def call(*arguments: object, folder: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run Python in `folder`; exits with its output where it fails."""
+    """Run Python in `folder`; exit with its output if it fails."""
     words = list(map(str, arguments))
     done = subprocess.run(
         [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
@@ -80,7 +80,7 @@ def table(rows: Iterable[tuple[str, Spread]], digits: int, with_n: bool = False)
 
 
 def machine(facts: Mapping[str, Any], *packages: str) -> str:
-    """A sentence on hardware and versions; `facts` are `raysuite.measure.environment`'s."""
+    """A sentence on hardware and versions; `facts` are those of `raysuite.measure.environment`."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in packages)
     cpu = facts["cpu"]
     return f"Hardware: {cpu['model']}, {cpu['logical_cores']} logical cores. Versions: {versions}"

@@ -1,10 +1,10 @@
-"""What pipelines gain over one process, and what their stages allow.
+"""Measure the speed of pipelines, relative to one process and to the limit of their stages.
 
     python benchmarks/pipelines.py [REPEATS]
 
-ResNet-20 in 2 stages of one thread each, 8 micro-batches, beside one process with one thread that
-accumulates over the same micro-batches. `raysuite run` makes the runs in rounds, each second one
-backwards, and each round gives one ratio. Written to benchmarks/results/pipelines.json and .md.
+ResNet-20 in 2 stages of one thread, with 8 micro-batches, is compared with one process of one
+thread that accumulates over the same micro-batches. `raysuite run` makes the runs in rounds, every
+second round in reverse order; a round gives one ratio. Writes results/pipelines.json and .md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ matrix:
 
 
 def main(repeats: int) -> int:
-    """Run the rounds, print and write the figures; 1 where one of the bounds below is not met."""
+    """Run the rounds, print and write the figures; return 1 if a bound below is not met."""
     rows = [
         f"  - [{STAGES}, {{name: pipeline, schedule: {name}, stages: {STAGES}, micro_batches: "
         f"{MICRO_BATCHES}, balance: time}}, {MICRO_BATCHES}]"
@@ -92,14 +92,14 @@ def speed(run: RunFigures) -> float:
 
 
 def stages_of(run: RunFigures) -> StagesMeasured:
-    """What the stages of a pipeline's run did."""
+    """The measured times of the stages of a pipeline's run."""
     assert run.stages is not None
     return run.stages
 
 
 def allowed_speed(measured: StagesMeasured) -> float:
-    """Images per second of the schedule with the measured times of each stage, free transfers and
-    no other work: batch / ((W + m - 1) t) for gpipe whose stages all take t per micro-batch."""
+    """Images/s of the schedule with each stage's measured times, instant transfers and no other
+    work: batch / ((W + m - 1) t) for gpipe if every stage takes t seconds per micro-batch."""
     schedule = Schedule(
         measured.schedule,  # type: ignore[arg-type]
         measured.micro_batches,
@@ -120,7 +120,7 @@ def allowed_speed(measured: StagesMeasured) -> float:
 
 
 def span(schedule: Schedule, steps: int, seconds: object) -> float:
-    """Seconds of so many steps."""
+    """Seconds of `steps` steps of the schedule."""
     slots = timeline(schedule.operations(steps), seconds)  # type: ignore[arg-type]
     return max(own[-1].end for own in slots)
 
@@ -131,7 +131,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def markdown(result: dict[str, object], facts: dict[str, object]) -> str:
-    """The figures as a page."""
+    """Format the figures as a Markdown page."""
 
     def cell(each: dict[str, float], style: str = ".2f") -> str:
         return f"{each['median']:{style}} ({each['least']:{style}} to {each['most']:{style}})"

@@ -1,10 +1,9 @@
-"""The other side of overhead.py: PyTorch-DDP as one writes it by hand, without raysuite's loop.
+"""The baseline of overhead.py: PyTorch-DDP written by hand, without raysuite's loop.
 
 torchrun --nproc-per-node 2 benchmarks/plain_ddp.py PLAN.json OUT.json
 
-It borrows raysuite's model and loader, so that both sides do the same work, validates after each
-epoch as a run does, and measures by the same rule: the first steps are left out, and the rest is
-timed epoch by epoch.
+It uses raysuite's model and loader, so that both sides do the same work. It validates after each
+epoch, and measures as `raysuite run` does: without the first steps, epoch by epoch.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def main(plan_file: Path, out: Path) -> None:
     validation.close()
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # Gloo's threads, freed at interpreter exit, abort one process in some twenty
+    os._exit(0)  # a normal exit frees Gloo's threads; about one in twenty aborts
 
 
 def own_slices(order: NDArray[np.int64], plan: RunPlan) -> list[Slice]:

@@ -1,4 +1,4 @@
-"""The other side of loaders.py: an ImageFolder and a DataLoader as one writes them by hand."""
+"""The baseline of loaders.py: torchvision's ImageFolder with a DataLoader, without raysuite."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class PlainImageFolder:
             sampler=self._order,
             num_workers=processes,
             persistent_workers=processes > 0,
-            # as raysuite's own: a fork of a process that has threads may hang
+            # as in raysuite's loaders: a fork of a process with threads may hang
             multiprocessing_context="forkserver" if processes else None,
         )
 
     def run(self, images: int, epoch: int) -> int:
-        """Load that many images in a new order."""
+        """Load `images` images in a new order."""
         self._order.images, self._order.epoch = images, epoch
         return sum(len(labels) for _, labels in self._loader)
 
@@ -50,7 +50,7 @@ class PlainImageFolder:
 
 
 class _Shuffled(Sampler[int]):
-    """The first `images` of a shuffled epoch."""
+    """The first `images` indices of a shuffled epoch."""
 
     def __init__(self, samples: int) -> None:
         self._samples, self.images, self.epoch = samples, samples, 0

@@ -42,7 +42,7 @@ from raysuite.records.predicted import RunPredicted
 from raysuite.records.statistics import t_quantile
 
 Guess = Callable[[Plan], float]
-"""Seconds of a step."""
+"""Gives the predicted seconds of a step."""
 
 
 def ddlbench_data_parallel(
@@ -53,8 +53,8 @@ def ddlbench_data_parallel(
     latency_s: float,
     rate: float,
 ) -> float:
-    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce that is
-    hidden by computation except for its last fused buffer. `rate` in bytes per second."""
+    """Seconds of a batch by equation 1 of Jansen et al. 2020 ("DDLBench"): computation hides a
+    ring all-reduce, except for its last fused buffer. `rate` in bytes per second."""
     hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
     return sequential_s / workers + 2 * (workers - 1) * hop
 
@@ -73,7 +73,7 @@ def step_seconds(each: Observed) -> float:
 
 
 def baselines(seen: Sequence[Observed], costs: dict[str, float]) -> dict[str, Guess]:
-    """What the calibration's runs give the simple models."""
+    """The simple models by name, fitted to the calibration's runs `seen`."""
     alone: dict[str, list[tuple[float, float]]] = {}
     for each in seen:
         plan = each.run.plan
@@ -82,7 +82,7 @@ def baselines(seen: Sequence[Observed], costs: dict[str, float]) -> dict[str, Gu
             alone.setdefault(work_name(plan), []).append(point)
 
     def sequential(plan: Plan, batch: float) -> float:
-        """A line through the measured steps of one process."""
+        """Seconds of a step in one process: a line over the batch size, through measured steps."""
         slope, start = np.polyfit(*zip(*alone[work_name(plan)], strict=True), 1)
         return float(start + slope * batch)
 
@@ -136,7 +136,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of the 95 % interval of a mean; infinite of one value."""
+    """The ends of the 95 % interval of a mean; infinite for a single value."""
     if len(values) < 2:
         return -math.inf, math.inf
     reach = t_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -147,9 +147,9 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
 def told_apart(
     guessed: Sequence[float], paces: Sequence[Sequence[float]]
 ) -> tuple[float | None, float]:
-    """Of the pairs whose measured 95 % intervals do not meet: Goodman and Kruskal's gamma of the
-    guessed order (1954, J. Am. Stat. Assoc. 49:732), which is Kendall's tau where no pair is left
-    out, and their part of all pairs. A pair that is guessed to be equal is half right."""
+    """Goodman and Kruskal's gamma (1954, J. Am. Stat. Assoc. 49:732) of the guessed order over the
+    pairs whose measured 95 % intervals do not overlap, and their share of all pairs. Without other
+    pairs it is Kendall's tau. A pair with equal guesses is half right. None without such a pair."""
     ends = [middle(each) for each in paces]
     right = pairs = 0.0
     for a, b in itertools.combinations(range(len(paces)), 2):
@@ -169,10 +169,10 @@ def ranking(
     repeats: Sequence[Sequence[float]],
     paces: Sequence[Sequence[float]],
 ) -> str:
-    """Of the candidates of each cell: what is lost by the choice, and how alike the orders are.
+    """Compare the predicted with the measured order of the candidates of each cell, as Markdown.
 
-    For each candidate: its cell, what `header` names; its name; seconds guessed, of each repeat,
-    and of each epoch.
+    All arguments but `header` have an entry per candidate: its cell (values of the columns in
+    `header`), its name, and its seconds: guessed, of each repeat, and of each epoch.
     """
     measured = [statistics.mean(each) for each in repeats]
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -246,7 +246,7 @@ def main() -> None:
     measured = [statistics.mean(each.seconds for each in group) for group in groups]
     steps = [own / plan["steps_per_epoch"] for own, plan in zip(measured, plans, strict=True)]
     errors = [
-        own / each.epoch_seconds.value - 1  # of the throughput
+        own / each.epoch_seconds.value - 1  # error of the throughput
         for own, each in zip(measured, predicted, strict=True)
         if each.epoch_seconds
     ]

@@ -1,11 +1,11 @@
-"""Published figures on few workers, extrapolated by `raysuite calibrate --workers` to many, beside
-what was published of these. Writes results/prediction_scale_out.md.
+"""Extrapolate published figures on few workers to many, as `raysuite calibrate --workers` does, and
+compare with the figures published there. Writes results/prediction_scale_out.md.
 
     python benchmarks/prediction_scale_out.py
 
-Aach et al. 2023, Table 2: shares of a step's time on 4 to 1,024 GPUs, 4 a node. Each GPU computes
-the same, so that its share of computation is its throughput, but for a constant. Others:
-raysuite/report/published/scaling.csv; each series is fitted to the lower half of its sizes.
+Aach et al. 2023, Table 2, has shares of a step's time on 4 to 1,024 GPUs, 4 a node. Each GPU
+computes the same, so its throughput is proportional to its share of computation. Other figures are
+in raysuite/report/published/scaling.csv; each series is fitted to the lower half of its sizes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ LAWS: dict[str, Law] = {"ideal": ideal, "log-log line": straight, "USL": univers
 
 
 class Cell(NamedTuple):
-    """One published figure, and what fits to smaller sizes predict of it."""
+    """One published figure, and its predictions by fits to smaller sizes."""
 
     series: str
     published: Point
@@ -107,8 +107,8 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def cells(series: Series, most: int | None = None, above: int | None = None) -> Iterator[Cell]:
-    """Every figure above `above` workers, from those up to `most`; by default the upper half of a
-    series from its lower half."""
+    """Predict every figure above `above` workers from the figures on up to `most` workers; by
+    default, the upper half of a series from its lower half."""
     for name, points in series.items():
         known = sorted(points)
         last = known[(len(known) + 1) // 2 - 1].workers if most is None else most
@@ -121,7 +121,7 @@ def cells(series: Series, most: int | None = None, above: int | None = None) -> 
 
 
 def summary(found: Sequence[Cell]) -> list[list[str]]:
-    """A line for the prediction and for each law: median, 90th percentile, largest, coverage."""
+    """Rows for the prediction and each law: median, 90th percentile, largest error, coverage."""
     kinds = {"raysuite": [each.error for each in found]}
     for place, name in enumerate(list(LAWS)[: len(found[0].others)]):
         kinds[name] = [each.others[place] / each.published.throughput - 1 for each in found]
@@ -148,7 +148,7 @@ GPUS_PER_NODE = 4
 
 
 def plan_of(model: str, workers: int) -> RunPlan:
-    """Of Aach et al.: 64 images of ImageNet on each worker."""
+    """The plan of a run of Aach et al.: 64 images of ImageNet on each worker."""
     spec = {
         "name": "aach2023",
         "model": model,
@@ -162,8 +162,8 @@ def plan_of(model: str, workers: int) -> RunPlan:
 
 @cache
 def rates() -> dict[str, float]:
-    """Images per second of one GPU, from the published hours on 4 of them; the seconds of an image
-    of a network without any are on the line through the others' over their FLOPs."""
+    """Network -> images/s of one GPU, from the published training time on 4 GPUs. The seconds per
+    image of a network without that time are interpolated over the FLOPs of the other networks."""
     plans = {model: plan_of(model, GPUS_PER_NODE) for model in MODELS}
     flops = {
         model: sum(each.forward_flops for each in layers_of(plan.spec.model, plan.dataset))
@@ -180,8 +180,8 @@ def rates() -> dict[str, float]:
 
 
 def from_one() -> list[Cell]:
-    """Figures above 64 GPUs as `raysuite simulate --per-second` has them, over that of one node, as
-    the published shares are relative too."""
+    """Figures above 64 GPUs by `raysuite simulate --per-second`, relative to its figure for one
+    node, because the published shares are relative too."""
     network, known = Network.read("juwels-booster"), aach2023()
 
     def simulated(model: str, workers: int) -> float:
@@ -205,11 +205,11 @@ RATE = 100.0
 """Images per second of one GPU; speed-ups do not depend on it."""
 NEAR = Link(latency_us=10, gb_per_s=10)
 CHUNKS = {2: (1667, 15), 4: (256, 22), 8: (150, 36)}
-"""GPUs -> micro-batches and images of one (kakaobrain/torchgpipe, benchmarks/resnet101-speed)."""
+"""GPUs -> micro-batches, images in each (kakaobrain/torchgpipe, benchmarks/resnet101-speed)."""
 
 
 def pipelines() -> list[list[str]]:
-    """Simulated speed-ups of ResNet-101's stages, with activations kept and computed again."""
+    """Simulated speed-ups of ResNet-101 as a pipeline, without and with `recompute`."""
     network = Network(name="", source="", workers_per_node=8, inside=NEAR, between=NEAR)
     lines = []
     for row in rows_of("torchgpipe2020.csv"):
@@ -265,7 +265,7 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def page() -> str:
-    """The whole page; it depends on nothing but the published figures."""
+    """The whole page; it depends only on the published figures."""
     known = aach2023()
     parts = [
         "# Scale-out: published figures on few workers, extrapolated to many",

@@ -1,14 +1,14 @@
-"""What `recommend` would have said before the laptop form of DDLBench was measured, beside what
-was. Writes results/recommendation.md, and prints it.
+"""Compare the choices that `recommend` would have made before the laptop form of DDLBench was
+measured with these measurements. Writes results/recommendation.md, and prints it.
 
     raysuite data make experiments/ddlbench.yaml --scale laptop
     raysuite run experiments/ddlbench.yaml --scale laptop repeats=2
     python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME [ALONE]
 
-For each network, a calibration is made of what was measured of the other networks, and of this one
-on one worker, also with other batches: ALONE, measured first if it is not given, and kept beside
-the study (48 runs, some 20 minutes on 2 cores). Of a network's five rows for a data set, four have
-several workers: those are predicted.
+For each network, a calibration is made from all runs of the other networks and from its own runs on
+one worker. ALONE has further runs on one worker, with other batches; if it is not given, these are
+made first, next to the study (48 runs, some 20 minutes on 2 cores). Of a network's five rows for a
+data set, the four rows with several workers are predicted.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from raysuite.records.names import Plan
 
 SPEC = Path(__file__).parents[1] / "experiments" / "ddlbench.yaml"
 SIZES = {"mnist": (28, 16), "cifar10": (32, 8), "imagenet": (72, 4), "highres": (104, 4)}
-"""Data set -> pixels, and the study's images per worker."""
+"""Data set -> image size in pixels, and the study's images per worker."""
 
 
 def alone(folder: Path) -> list[RunFigures]:
-    """Runs on one worker with half the study's batch, and with its batch in two micro-batches: what
-    an image, a pass and an update cost can be told apart by them and the study's own run."""
+    """Make runs on one worker with half the study's batch, and with its batch in two micro-batches.
+    With the study's run, they separate the costs of an image, a pass and an update."""
     rows = [
         [1, "ddp", name, size, *batch]
         for name, (size, usual) in SIZES.items()
@@ -55,13 +55,13 @@ def alone(folder: Path) -> list[RunFigures]:
 
 
 def row(plan: Plan) -> str:
-    """A row of the study."""
+    """The name of a row of the study."""
     schedule = plan["spec"]["strategy"].get("schedule")
     return f"{schedule or strategy_kind(plan)} x {plan['workers']}"
 
 
 def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
-    """The page."""
+    """The page as Markdown."""
     variants: dict[str, list[RunFigures]] = {}
     for run in study:
         if run.throughput:
@@ -117,7 +117,7 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
 
 
 def undisturbed(runs: Sequence[RunFigures]) -> list[RunFigures]:
-    """Those beside which other programs kept at most half a core busy."""
+    """The runs during which other programs kept at most half a core busy."""
     return [
         run
         for run in runs

@@ -1,13 +1,12 @@
-"""What `raysuite scale` costs a training script: its run with raysuite's hooks over torchrun alone.
+"""Measure what `raysuite scale` costs a training script, relative to torchrun alone.
 
     make bench            (or: python benchmarks/script_overhead.py [PAIRS])
 
-Both sides start the same script of plain DDP by torch's launcher with 2 workers, one thread each,
-and run at the same time, each rank on the core of the other side's: the kernel gives each its
-slices of milliseconds in turn, so that what else the machine does affects both alike. Compared as
-the ratio of each pair: CPU seconds of the whole run, from the launch to its end, of all its
-processes and of what raysuite does beside them; and seconds of the training, by the script's own
-timer. Written to benchmarks/results/script_overhead.json and .md.
+Both sides start the same script of plain DDP by torch's launcher with 2 workers, one thread each.
+They run at the same time, and equal ranks share a core: the kernel alternates between the two every
+few milliseconds, so that other load affects both alike. Each pair gives two ratios: of the CPU
+seconds of the whole run, from launch to end, including all its processes and raysuite's own; and of
+the seconds of training, by the script's timer. Writes results/script_overhead.json and .md.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ resources: {{workers: {WORKERS}, device: cpu}}
 """
 PAIRS = 10
 GOAL = 1.01
-"""The largest acceptable ratio of the whole runs' CPU seconds."""
+"""The largest acceptable median ratio of the whole runs' CPU seconds."""
 
 Side = dict[str, float]
 
 
 def main(pairs: int) -> int:
-    """Run the pairs, print and write the figures; 1 if the ratio misses the goal."""
+    """Run the pairs, print and write the figures; return 1 if the median ratio misses the goal."""
     measured = []
     for pair in range(pairs):
         with ProcessPoolExecutor(len(SIDES), get_context("spawn")) as pool:
@@ -98,7 +97,7 @@ def _measured(side: str) -> Side:
 
 
 def _cpu() -> float:
-    """CPU seconds of this process and of those that have ended below it."""
+    """CPU seconds of this process and of its descendants that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 

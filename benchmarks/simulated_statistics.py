@@ -1,16 +1,16 @@
-"""How often a report's statistics are wrong, and how often they find what is there: 10,000
-simulated reports for each line, computed by the functions of `raysuite.records.statistics` that
-the report itself calls.
+"""Simulate how often a report's statistics are wrong, and how often they find a true difference.
+Each line has 10,000 reports, computed by the functions of `raysuite.records.statistics` that a
+report calls.
 
     .venv/bin/python benchmarks/simulated_statistics.py
 
-Throughputs are exp(round + run), with normal noise of 2 % between runs and 0 or 10 % between rounds
-that all variants share; epochs of a run differ by 2 % more. "Before" is what was reported without
-all this: Welch's t at 0.05 / (K - 1), modified z-scores above 3.5, and a first epoch that is below
-all others by more than their range. It writes benchmarks/results/simulated_statistics.md.
+Throughputs are exp(round + run), with normal noise of 2 % between runs, and of 0 or 10 % between
+rounds, which all variants share. Epochs of a run have a further 2 % of noise. "Before" means the
+rules of an earlier version: Welch's t at 0.05 / (K - 1), modified z-scores above 3.5, and a first
+epoch that is below all others by more than their range. Writes results/simulated_statistics.md.
 
-The file is not called statistics.py, as it would hide Python's module of that name from every
-script beside it.
+The file is not called statistics.py, because it would hide Python's module of that name from the
+other scripts in this folder.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ RESULTS = Path(__file__).parent / "results" / "simulated_statistics.md"
 
 
 def throughputs(chance: Any, K: int, n: int, drift: float, noise: Any = NOISE) -> Any:
-    """[reports, K, n]: equal variants."""
+    """Throughputs [reports, K, n] of K equal variants with n repeats."""
     rounds = chance.normal(0, drift, (REPORTS, 1, n))
     noise = np.broadcast_to(noise, K)[:, None]
     return np.exp(rounds + noise * chance.normal(0, 1, (REPORTS, K, n)))
 
 
 def faster(values: Any, level: float = LEVEL) -> Any:
-    """[reports, K]: than which variants the one with the highest mean is called faster."""
+    """[reports, K]: whether the variant with the highest mean is called faster than variant k."""
     n = values.shape[-1]
     ratios, reach = log_ratios(values, n >= PAIRED_FROM, level)
     return _of_best(values, ratios - reach) > 0
@@ -79,7 +79,7 @@ def finds(claimed: Any, values: Any) -> float:
 
 
 def caveats(values: Any, speeds: Any) -> tuple[float, float]:
-    """Share of reports with an outlier, and with a slow first epoch."""
+    """Shares of reports with an outlier, and with a slow first epoch."""
     level = caveat_level(values.shape[1])
     return (
         float(outlying(values, level).any((-1, -2)).mean()),
@@ -131,7 +131,7 @@ def claims() -> list[str]:
 
 
 def coverage() -> list[str]:
-    """Of each interval that a report has."""
+    """Lines with the coverage of each kind of interval that a report has."""
     lines = ["| interval | n | drift | covers, % |", "| --- | ---: | ---: | ---: |"]
 
     def line(name: str, n: int, drift: float, low: Any, high: Any, truth: float) -> None:

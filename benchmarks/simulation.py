@@ -1,11 +1,11 @@
-"""Simulated steps of pipelines beside measured ones, from costs of runs without any pipeline, and
-small pipelines that give the times of a network's blocks and what an operation costs beside them.
+"""Compare simulated with measured steps of pipelines. Costs come from runs without pipelines, and
+from small pipelines, which give the times of a network's blocks and the overhead of an operation.
 Writes results/simulation.md, and prints it.
 
     python benchmarks/simulation.py                  measures first: 8 to 13 minutes on 2 cores
-    python benchmarks/simulation.py RESULTS          what was measured before
+    python benchmarks/simulation.py RESULTS          uses earlier measurements
 
-ResNet-20 in 2 and 4 stages. With 4 workers on 2 cores, the simulation shares the cores too.
+ResNet-20 has 2 or 4 stages. With 4 workers on 2 cores, the simulation shares the cores too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CALIBRATED = [
     *((2, "ddp", batch, cut) for batch, cut in ((24, 1), (48, 1), (96, 1), (96, 2))),
     *((2, SMALL.format(name), 48, 2) for name in ("model_parallel", "gpipe", "pipedream")),
 ]
-"""The last three are for the times of blocks, and what an operation costs beside them."""
+"""The last three give the times of blocks and the overhead of an operation."""
 SCHEDULES = ("model_parallel", "gpipe", "1f1b", "pipedream", "pipedream_2bw")
 COMPARED = [
     (2, "{name: pipeline, schedule: interleaved_1f1b, stages: 4, chunks: 2, micro_batches: 4}"),
@@ -73,7 +73,7 @@ def measure(folder: Path) -> Results:
 
 
 def compare(runs: list[RunFigures]) -> str:
-    """The page."""
+    """The page as Markdown."""
     found = calibrate(runs, ["simulation"], workers_per_node=4)
     known = [run for run in runs if "balance" in run.plan["spec"]["strategy"]]
     found = found.with_pipelines(known, pipeline_seconds)

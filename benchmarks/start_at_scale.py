@@ -1,13 +1,13 @@
-"""What the start of a run costs on up to 1,024 nodes: counted per rank, measured per message,
-multiplied.
+"""Estimate the cost of a run's start on up to 1,024 nodes: messages counted per rank, multiplied
+by the cost measured per message.
 
     python benchmarks/start_at_scale.py
 
 Counted: the requests of a rank until its first epoch, by strategy, in benchmarks/results/worlds.md
-(8 and 32 real ranks); and the calls of an agent and of a rank for files until their imports are
-over (strace). Measured: processor time of the server that answers them, for a connection and for a
-request: torch's TCPStore, and Horovod's rendezvous, a Python process. Not measured, and so in no
-figure: networks, a site's shared file system, NCCL's own start, Ray's. It writes
+(8 and 32 real ranks); and the file calls of an agent and of a rank during their imports (strace).
+Measured: the server's processor time for a connection and for a request. The server is torch's
+TCPStore, or Horovod's rendezvous, a Python process. Not measured, and therefore in no figure:
+networks, a site's shared file system, and the start of NCCL and of Ray. Writes
 benchmarks/results/start_at_scale.md.
 """
 
@@ -33,10 +33,10 @@ NODES = (1, 8, 64, 256, 1024)
 PER_NODE = 4
 REPEATS = 5
 TRIED = 2_000
-"""Requests of a repeat."""
+"""Number of requests in a repeat."""
 CLIENTS = 200
 RATE = 100_000
-"""Calls a second of a file system, as an example: no site's was measured."""
+"""Calls per second of a file system: an example, because no site's file system was measured."""
 IMPORTS = {
     "the agent of a node": "import raysuite.cluster.agent.__main__",
     "a rank, with torchvision": "import ray, raysuite.orchestrate.worker, raysuite.train.run, "
@@ -64,7 +64,7 @@ _OUTSIDE = ("/proc", "/sys", "/dev")
 
 
 class Line(NamedTuple):
-    """Requests of one of N ranks: constant + slope N."""
+    """Requests of one rank among N ranks: constant + slope * N."""
 
     constant: float
     slope: float
@@ -74,7 +74,7 @@ class Line(NamedTuple):
 
 
 def counted(page: str) -> dict[str, Line]:
-    """Strategy -> the line through its two worlds in worlds.md; level where they differ by 1."""
+    """Strategy -> line through its two worlds in worlds.md; flat if they differ by at most 1."""
     found: dict[str, dict[int, int]] = {}
     for ranks, strategy, requests in _ROW.findall(page):
         found.setdefault(strategy, {})[int(ranks)] = int(requests)
@@ -97,7 +97,7 @@ def connect_store(port: int) -> Callable[[], object]:
 
 
 def connect_rendezvous(port: int) -> Callable[[], object]:
-    """Horovod connects anew for each request."""
+    """Return a call that makes one request; like Horovod, it opens a new connection."""
 
     def get() -> None:
         client = http.client.HTTPConnection("127.0.0.1", port)
@@ -109,8 +109,8 @@ def connect_rendezvous(port: int) -> Callable[[], object]:
 
 
 def server_costs(code: str, connect: Callable[[int], Callable[[], object]]) -> tuple[float, float]:
-    """Processor seconds of a server for a connection and for a request: medians of repeats. Take
-    them on a quiet machine: beside other programs a request took half as long again."""
+    """Processor seconds of a server for a connection and for a request: medians of repeats.
+    Measure on an idle machine: with other programs a request took 1.5 times as long."""
     words = [sys.executable, "-c", code]
     joined, answered = [], []
     with subprocess.Popen(
@@ -131,7 +131,7 @@ def server_costs(code: str, connect: Callable[[int], Callable[[], object]]) -> t
 
 
 def busy_s(pid: int) -> float:
-    """Processor seconds of a process, threads that have ended included."""
+    """Processor seconds of a process, including its threads that have ended."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
@@ -140,10 +140,10 @@ def busy_s(pid: int) -> float:
 
 
 def file_calls(code: str) -> tuple[Counter[str], int]:
-    """Calls that name a file or read one until `code` has run, by name; and the bytes read.
+    """Count the calls that name a file, and those that read one, while `code` runs; and the bytes.
 
-    The second of two runs: the first may write byte code. Pages of libraries that are mapped into
-    memory are read without a call, and are not among the bytes.
+    The second of two runs counts, because the first may write byte code. The bytes do not include
+    pages of memory-mapped libraries, which are read without a call.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")

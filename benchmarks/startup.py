@@ -46,7 +46,7 @@ search: {trials: 6, space: {optimizer.lr: {loguniform: [0.01, 0.3]}}, searcher: 
 
 
 def first(pairs: int, folder: Path) -> dict[str, Any]:
-    """The first step, the prompt and the phases, against torchrun."""
+    """Measure the first step and the prompt, relative to torchrun, and the phases."""
     (folder / "overhead.yaml").write_text(SPEC)
     plan = make_plans(parse_document(SPEC, "overhead.yaml"))[0]
     (folder / "plan.json").write_text(plan.model_dump_json())
@@ -107,7 +107,7 @@ def first(pairs: int, folder: Path) -> dict[str, Any]:
 
 
 def suite(repeats: int, folder: Path) -> dict[str, Any]:
-    """The quickstart's wall time, and what its further runs take beside their training."""
+    """Measure the quickstart's wall time, and that of later runs without their training."""
     ratios, beside = [], []
     for _ in range(repeats):
         began = time.time()
@@ -137,7 +137,7 @@ def suite(repeats: int, folder: Path) -> dict[str, Any]:
 
 
 def sweep(repeats: int, folder: Path) -> dict[str, Any]:
-    """What a trial takes beside training and validation, from the second one on."""
+    """Measure the time of later trials outside training and validation."""
     (folder / "sweep.yaml").write_text(SWEEP)
     beside = []
     for _ in range(repeats):
@@ -162,7 +162,7 @@ PARTS = {"first": first, "suite": suite, "sweep": sweep}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the parts that were asked for, and write all that are on record."""
+    """Measure the requested parts, and write them together with the recorded ones."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""The other side of sweep_against_tune.py: Ray Tune over Ray's TorchTrainer, as one writes it by
-hand, without raysuite's orchestration.
+"""The baseline of sweep_against_tune.py: Ray Tune with Ray's TorchTrainer, written by hand, without
+raysuite's orchestration.
 
 python benchmarks/tune_by_hand.py PLANS.json OUT.json
 
-It borrows raysuite's model and loader, so that both sides do the same work.
+It uses raysuite's model and loader, so that both sides do the same work.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def trial(config: dict[str, Any]) -> None:
 
 
 def main(plans: Path, out: Path) -> None:
-    """Make a trial of each plan, so many side by side, and write their accuracies."""
+    """Run a trial of each plan, SIDE_BY_SIDE at a time, and write their accuracies."""
     with tempfile.TemporaryDirectory() as storage:
         tuner = tune.Tuner(
-            # the process that drives a trial waits: the worker has the CPU
+            # the process that drives a trial only waits; the worker has the CPU
             tune.with_resources(trial, {"CPU": 0, "driver": 1}),
             param_space={
                 "plan": tune.grid_search(list(map(json.dumps, json.loads(plans.read_text())))),

@@ -1,5 +1,5 @@
-"""`python -m raysuite.train` for a machine that others use too: training and profile of each run
-are at real-time priority, so that other programs wait for some seconds now and then.
+"""`python -m raysuite.train` for a machine that other programs use too: it trains and profiles at
+real-time priority, so that the other programs wait for some seconds.
 
     python benchmarks/undisturbed.py SPEC [key=value ...]          as root; or by torchrun
 """
@@ -27,18 +27,18 @@ BUSY = (
     "os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))\n"
     "end = time.time() + 60\nwhile time.time() < end: pass"
 )
-"""Beside one process: keeps the other core from programs that use the memory."""
+"""If there is one training process: keep programs that use the memory off the other core."""
 
 
 def set_priority(real_time: bool) -> None:
-    """Of every thread; those that load and communicate come before the one that trains."""
+    """Set it for every thread; threads that load or communicate precede the one that trains."""
     own = threading.get_native_id()
     for each in map(int, os.listdir("/proc/self/task")):
         policy = os.SCHED_RR if real_time else os.SCHED_OTHER
         priority = 0 if not real_time else 1 if each == own else 2
         try:
             os.sched_setscheduler(each, policy, os.sched_param(priority))
-        except ProcessLookupError:  # it has just ended
+        except ProcessLookupError:  # the thread has just ended
             continue
 
 

@@ -1,13 +1,13 @@
-"""What larger worlds cost at their start: 8 and 32 workers on one machine.
+"""Measure the start of larger worlds: 8 and 32 workers on one machine.
 
     python benchmarks/worlds.py [WORKERS ...]
 
-A suite of ddp, horovod and deepspeed, two epochs each, gate included, by `python -m raysuite.train`
-on processes that share this machine's cores and are forked from one that has the libraries loaded.
-For each run: seconds to join the group, for the gate and to the first step; and by rank, on
-average: requests to the store or to Horovod's rendezvous, and TCP connections before the first
-epoch. ddp once more with Gloo connecting each rank with all others at the start, as torch does by
-default. Written to benchmarks/results/worlds.md.
+`python -m raysuite.train` runs ddp, horovod and deepspeed, with the gate and two epochs each. Its
+processes share this machine's cores, and are forks of one process that has loaded the libraries.
+The table has for each run the seconds to join the group, for the gate and to the first step; and,
+as means over ranks, requests to the store or to Horovod's rendezvous, and TCP connections before
+the first epoch. ddp is run once more with Gloo connecting all pairs of ranks at the start, as torch
+does by default. Writes benchmarks/results/worlds.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ resources: {device: cpu}
 matrix: {strategy: [ddp, horovod, deepspeed]}
 """
 meetings: dict[int, float] = {}
-"""Ranks -> milliseconds of a meeting."""
+"""Number of ranks -> milliseconds of the reduction that `meeting` times."""
 EAGER = "ddp, all connected"
 HEAD = f"""\
 # Start of larger worlds on one machine
@@ -99,7 +99,7 @@ def measured(workers: int, folder: Path, lazy: str, *overrides: str) -> list[str
 
 
 def rank(folder: Path, asked: list[str]) -> int:
-    """One rank: counts what it asks of the store and of the rendezvous, run by run."""
+    """Train as one rank, and count its requests to the store and to the rendezvous in each run."""
     from horovod.runner.http.http_server import RendezvousHandler
     from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
@@ -113,7 +113,7 @@ def rank(folder: Path, asked: list[str]) -> int:
     found: dict[str, Any] = {}
 
     class Counting(Store):
-        """The ranks' store; each call is a request."""
+        """The store of the ranks, which counts each call as a request."""
 
     def counted(name: str) -> None:
         def call(self: Any, *arguments: Any) -> Any:
@@ -146,7 +146,7 @@ def rank(folder: Path, asked: list[str]) -> int:
     def run(plan: Any, *others: Any) -> Any:
         before = dict(count)
         end = real_run(plan, *others)
-        # the rendezvous answers in rank 0's process, for all
+        # rank 0's process answers the rendezvous requests of all ranks
         requests = state["store"] - before["store"] + state["rendezvous"] - before["rendezvous"]
         found[plan.run_id] = {
             "order": len(found),
@@ -170,7 +170,7 @@ def meeting() -> float:
     cpu = torch.device("cpu")
     join_torch_group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), cpu)
     comm = TorchComm(cpu)
-    for count in (5, 50):  # the first connect
+    for count in (5, 50):  # the first 5 make the connections
         began = time.perf_counter()
         for _ in range(count):
             comm.begin_max(torch.zeros(3, dtype=torch.float64))()

@@ -36,7 +36,7 @@ ASKED = ("fabric", "accelerate", "tensorflow", "jax", "tensorboard", "wandb")
 """Installed if EXTRAS names them, such as tensorflow,jax; extras installed earlier are kept."""
 # pip, setuptools and wheel download Horovod's source; uv does everything else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
-# Half of all Python files have tests or are of packages that no run imports.
+# Half of all Python files are tests, or belong to packages that no run imports.
 OF_RUNS = (
     "PIL alembic deepspeed fastapi google mlflow mpmath narwhals networkx numpy nvidia "
     "opentelemetry pandas pydantic ray rich scipy sklearn sqlalchemy sympy torch triton"
@@ -187,7 +187,7 @@ def compile_packages() -> None:
     """Compile the Python files of the packages that runs import.
 
     Otherwise, with PYTHONDONTWRITEBYTECODE or a read-only folder, every worker of every run
-    compiles torch's files. Files that are no Python of this version, such as templates, are left.
+    compiles torch's files. Files that are not valid Python, such as templates, are left out.
     """
     say("compiling the packages' Python files")
     (packages,) = (VENV / "lib").glob("python*/site-packages")
@@ -198,9 +198,10 @@ def compile_packages() -> None:
 
 
 def start_horovod(uv: Path, env: dict[str, str], pool: Executor) -> Callable[[], Path]:
-    """Start to build Horovod with the few packages that this needs; returns what waits for it.
+    """Install the packages that Horovod's build needs, and start it; return a function that waits.
 
-    A build for GPUs imports torch: it starts when it is waited for, as one whose packages failed.
+    A build for GPUs imports torch, so it starts only when this function is called. A build whose
+    packages failed to install starts then too.
     """
     install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--no-deps")
     locked = [part for name in ("base", "horovod") for part in ("-c", REQUIREMENTS / f"{name}.txt")]

@@ -32,7 +32,7 @@ class Lab:
     """CPUs that SLURM counts for each host; in fact all hosts share the machine's CPUs."""
     memory_mb: int
     outer: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By host, including LOGIN: pid and start time of its process."""
+    """Host (or LOGIN) -> pid and start time of its process."""
 
     def address(self, host: str) -> str:
         """The address of a host on the bridge."""

@@ -21,7 +21,7 @@ from lab.layout import LOGIN, USERS, Lab, LabError, load
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Lock: only one process at a time changes a lab, or searches a free subnet."""
+    """Hold a lock: only one process at a time changes a lab, or searches for a free subnet."""
     with Path("/run/raysuite-lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
