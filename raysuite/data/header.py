@@ -63,7 +63,7 @@ class Header:
 
 
 class DepthError(ValueError):
-    """Pixels are neither unsigned integers of at most 8 bits nor of 16 bits."""
+    """Pixels are not unsigned integers of up to 8, or of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
@@ -100,12 +100,12 @@ def check_tags(tags: Any) -> None:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a whole JPEG or PNG, or of an image in OTHERS. Raises ValueError, with the
-    reason, for anything else, and for an image of more than MOST_PIXELS.
+    """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
+    with the reason, for anything else, and for an image of more than MOST_PIXELS.
 
-    Files that decoders handle differently are refused: an image without its end marker (Pillow
-    refuses such a JPEG but reads such a PNG, and a decoder that reads only a part of a JPEG may not
-    notice), and a PNG with a wrong checksum (Pillow does not check the pixels' checksums).
+    Files that decoders handle differently are refused. Images without an end marker: Pillow refuses
+    a JPEG but reads a PNG, and a decoder of a JPEG's part may not notice. PNGs with a wrong
+    checksum: Pillow does not check the pixels' checksums.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -223,7 +223,7 @@ def _jpeg(data: bytes) -> Header:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             if not width or not height or channels not in (1, 3, 4):
                 raise ValueError("a JPEG with a damaged frame header")
-            # after the frame header: an earlier thumbnail has an end marker too
+            # searched after the frame header, as a thumbnail before it also has an end marker
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
             check_depth("u", bits)

@@ -32,8 +32,8 @@ interpreter."""
 class Buffers(Generic[Kind]):
     """A pool of arrays of one dtype. An array is reused when no view of it is left.
 
-    Without a pool, the allocator returns the memory of a batch of 64 ImageNet images to the kernel,
-    and each batch gets fresh memory, whose page faults take longer than normalising. Not
+    Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
+    Each batch then gets fresh memory, and its page faults take longer than normalising. Not
     thread-safe.
     """
 
@@ -42,21 +42,21 @@ class Buffers(Generic[Kind]):
         self._arrays: list[NDArray[Kind]] = []
 
     def take(self, shape: tuple[int, ...]) -> NDArray[Kind]:
-        """An array of `shape` with any content."""
+        """An array of `shape` with undefined content."""
         size = math.prod(shape)
         for place, references in enumerate(_references(self._arrays)):
             if references == _UNUSED and self._arrays[place].size >= size:
                 return self._arrays[place][:size].reshape(shape)
         array = np.empty(size, self._dtype)
-        if len(self._arrays) == _KEPT:  # makes space, if arrays have other sizes or are in use
+        if len(self._arrays) == _KEPT:  # all arrays are in use or too small
             self._arrays.pop(0)
         self._arrays.append(array)
         return array.reshape(shape)
 
 
 class Normalise:
-    """Makes Batches on `device`; a GPU normalises images itself. `channels_last`: the memory format
-    of the images on a GPU. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`. For a GPU, images are normalised there. `channels_last`: the
+    memory format of the images on a GPU. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -70,7 +70,7 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """[count, size, size, C] uint8 to load into; for a GPU, pinned memory from torch's
+        """Memory for pixels [count, size, size, C], uint8; for a GPU, pinned memory from torch's
         cache."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)

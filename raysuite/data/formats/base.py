@@ -1,4 +1,4 @@
-"""Code that all formats share: the place of a data set, its counts, the reading of a sample."""
+"""Code that all formats share: find a data set's files, count its samples, read a sample."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Counts:
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """The number of entries of an image folder's splits that are neither images nor hidden."""
+    """The number of ignored entries in an image folder's splits: neither images nor hidden."""
     vocabulary: int = 0
     """The number of different tokens, or of classes without names."""
     inputs: str = ""
-    """The inputs' shapes of samples that are not images: see `DatasetFacts`."""
+    """The dtypes and shapes of a sample's inputs, if they are not images: see `DatasetFacts`."""
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
@@ -88,7 +88,7 @@ def files_of(
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays that are stored in one file each, SPLIT-NAME.npy."""
+    """Arrays that are each stored in a file, SPLIT-NAME.npy."""
 
     def write(self, folder: Path, split: str) -> None:
         """Write the arrays, one file per field."""
@@ -105,7 +105,7 @@ class _Arrays:
 
 @dataclass(frozen=True)
 class Listing(_Arrays):
-    """Samples that are single files.
+    """The samples of a split in which each sample is a file.
 
     paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0.
     """
@@ -121,7 +121,7 @@ class Listing(_Arrays):
 
 @dataclass(frozen=True)
 class RecordListing(_Arrays):
-    """Samples that are records of TFRecord shards.
+    """The samples of a split in which each sample is a record of a TFRecord shard.
 
     shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: index of the shard,
     offset and size in bytes.
@@ -142,8 +142,8 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """One split's images by sample number, from which all loaders read. Thread-safe, but must not
-    be shared by processes."""
+    """One split's samples by number. All loaders read from a Source. Thread-safe, but must not be
+    shared by processes."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
@@ -154,7 +154,7 @@ class Source(ABC):
         """The sample's place, for error messages."""
 
     def label(self, sample: int) -> int:
-        """Only the label, from 0; as fast as the format allows. Raises DataError."""
+        """Read only the label, from 0, as fast as the format allows. Raises DataError."""
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
@@ -187,7 +187,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as the network gets them: for training if `draw` is given."""
+        """The samples as the network gets them; `draw` is given in training, for augmentation."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
@@ -235,8 +235,8 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Tasks that call `check(part, *paths)`, an importable function, for each (split, paths) that
-    `find` returns. A DataError of `find` becomes a finding.
+    """Make a task for each (split, paths) that `find` returns: it calls `check(part, *paths)`, an
+    importable function. A DataError of `find` becomes a finding.
     """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()

@@ -1,4 +1,4 @@
-"""The user's own data set, `module:attribute`: called once for each split."""
+"""The user's own data set, `module:attribute`. The attribute is called once for each split."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def length(data: DataOptions, split: str, made: Any) -> int:
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The names in the data set's `classes`, or else numbers below `data.classes`.
+    """The class names in the data set's attribute `classes`, or else the numbers below
+    `data.classes`.
 
     Raises DataError if both are missing, or if they disagree.
     """
@@ -169,14 +170,14 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
     return image, number
 
 
-# `raysuite data check`: each sample is read as by loaders, and read again.
+# `raysuite data check`: each sample is read twice, in the same way as loaders read it.
 
 _CHUNK = 500
 """Samples per task; each task makes two instances of the data set."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The samples of both splits, as counted by the data set."""
+    """Tasks that check the samples of both splits."""
     data = target.data
     try:
         counts = count(data)
@@ -198,8 +199,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, then read all samples again, backwards, from a second instance: two workers
-    also have separate instances, and read samples in different orders."""
+    """Read each sample, then read all again in reverse order from a second instance of the data
+    set. Workers also have separate instances, and read samples in different orders."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -60,7 +60,7 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""The most shards that a name can state; a larger number has another meaning."""
+"""A larger number in a file name is not taken for the number of shards."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The sorted files that match a pattern, without indices, in the folder or one level below."""
+    """The sorted files that match a pattern, without indices, in `root`, or else one level
+    below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -112,7 +113,7 @@ def matching(root: Path, pattern: str) -> list[Path]:
 
 
 def _compressed(path: Path) -> bool:
-    """Whether TensorFlow wrote the file with a compression type."""
+    """Whether the whole file is compressed by GZIP or ZLIB."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         head = file.read(HEAD)
         return head.startswith(_PACKED) and head[8:] != _crc(head[:8])
@@ -120,7 +121,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """Missing shards, whose numbers follow from the names of other shards."""
+    """The names of missing shards: each shard's name states the number of shards."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -142,8 +143,8 @@ def index_of(path: Path) -> Path | None:
 def count(data: DataOptions) -> Counts:
     """The number of records in both splits, from the indices.
 
-    Raises DataError, which names shards without an index; with `bad_samples: skip`, their records
-    are counted up to the first damaged one.
+    Raises DataError, which names shards without an index; but with `bad_samples: skip`, their
+    records are counted up to the first damaged one.
     """
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -153,8 +154,8 @@ def count(data: DataOptions) -> Counts:
 
 
 def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
-    """The shards of each split. Raises DataError like `find`, and for shards without an index
-    unless bad samples are skipped."""
+    """The shards of each split. Raises the errors of `find`, and DataError for shards without an
+    index unless bad samples are skipped."""
     found = find(data)
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
@@ -194,7 +195,7 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
     """Offset and size of each record, in bytes, headers included, found without an index.
 
     Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
-    offset, if a record is cut short or its length is damaged: later records cannot be found.
+    offset, if a record is cut short or its length is damaged: the records after it cannot be found.
     """
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
@@ -274,7 +275,7 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
 
 IMAGE = "image/encoded"
 LABEL = "image/class/label"
-"""Labels count from 0 here, but from 1 in TensorFlow's ImageNet files."""
+"""In TensorFlow's ImageNet files, labels count from 1: see `first_label`."""
 
 _PROTO = """
 syntax: "proto3"
@@ -367,8 +368,8 @@ def decode_example(
 
 
 def _class_name(data: bytes) -> list[str]:
-    """The class's name in an Example; empty without a name. ImageNet's `text` is not unique (two
-    synsets are called crane), but its `synset` is."""
+    """The class name in an Example, in a list; an empty list if there is none. `synset` is
+    preferred, because ImageNet's `text` is not unique (two synsets are called crane)."""
     feature = _Example.FromString(data).features.feature
     names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
     return [found[0].decode("utf-8", "backslashreplace") for found in names if found][:1]
@@ -476,7 +477,7 @@ Place = tuple[int, int]
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The shards of every split, even if some shards are missing."""
+    """Tasks that check the shards of every split, even if some shards are missing."""
     findings: list[Finding] = []
     root, features = target.root, target.data.features
     try:
@@ -621,7 +622,8 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Findings for names that have several labels, in the records and in classes.txt (`names`)."""
+    """A finding for each class name with several labels in the records (`found`) and classes.txt
+    (`names`)."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)

@@ -3,11 +3,11 @@
 In text, a token is a byte. Files of tokens hold 16-bit whole numbers, little-endian, or 32-bit
 numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
 Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
-dtype and the position of each sequence. The stream consists of these sequences in order; as in
-Megatron-LM, samples cross the borders of documents.
+dtype and the position of each sequence. The stream consists of these sequences in order. As in
+Megatron-LM, a sample may contain tokens of several documents.
 
-With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. Its targets are the
-tokens that follow each input, so that an epoch predicts every token once, except the first. The
+With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. The target of each
+input is the next token. In an epoch, every token but the first is therefore predicted once. The
 last sample can have fewer tokens: the rest of its targets are IGNORED_TOKEN.
 """
 
@@ -36,7 +36,7 @@ _SHORT = 2**16
 
 
 class _Stream:
-    """The tokens of several parts of arrays, one after the other."""
+    """The tokens of several stretches, one stretch after the other."""
 
     def __init__(self, stretches: Sequence[_Stretch]) -> None:
         self._stretches = stretches
@@ -62,7 +62,7 @@ class _Stream:
         return self._stretches[self._number(token)].place
 
     def place(self, token: int) -> str:
-        """A token's file, and its index there."""
+        """A token's file, and the token's index in this file."""
         number = self._number(token)
         each = self._stretches[number]
         begin = int(self._ends[number]) - each.length
