@@ -65,7 +65,7 @@ def _channels_first(pixels: NDArray[np.uint8]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Rendering:
-    """How views are rendered; small, and can be pickled. Thread-safe."""
+    """Renders views into memory. Small, can be pickled, and is thread-safe."""
 
     prepared: Prepared
     decode: Decode
@@ -82,8 +82,8 @@ class Rendering:
     ) -> NDArray[np.int64]:
         """Write the views of `slice_` to `out`, and return their labels [b].
 
-        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised. Raises DataError as
-        `read` and `decode` do.
+        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised. Raises the errors of
+        `read` and `decode`.
         """
         got = read(source, self.prepared, slice_)
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size

@@ -298,7 +298,7 @@ def load(data: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text
-            # checked first: the standard unpickler would allocate damaged lengths, however large
+            # checked first: the standard unpickler would allocate as many bytes as a damaged length
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
                     raise ValueError(f"a damaged memo at byte {position}")

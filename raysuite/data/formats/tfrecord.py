@@ -622,8 +622,8 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """A finding for each class name with several labels in the records (`found`) and classes.txt
-    (`names`)."""
+    """A finding for each class name that has several labels in `found`, the records, and `names`,
+    classes.txt."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)

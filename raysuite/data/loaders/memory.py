@@ -59,7 +59,7 @@ class Decoded:
 
 
 class Decoding:
-    """Decodes a split into a folder by the reference decoder, with one thread per core.
+    """Decodes a split into files in a folder, with the reference decoder and one thread per core.
 
     Unreadable images are marked and left out. The sizes of all images are read first, so that
     memory can be reserved before decoding.
@@ -136,7 +136,7 @@ _Cut = tuple[Tensor, Tensor]
 
 
 class MemoryLoader:
-    """Crops decoded images into batches, in threads that prefetch.
+    """Cuts batches out of decoded images, in threads that prefetch.
 
     The first worker of a node decodes the split, on all its cores, while the other workers wait.
     Images keep their size, and views are cut from them as in the loader `native`. An image that
@@ -212,8 +212,9 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Views of the same size as the images [b, H, W, C], shifted by whole pixels and mirrored, with
-    zeros outside the image. The result is that of `cut_out`, but for all images at once."""
+    """The views of all images [b, H, W, C] at once, as `cut_out` gives them one by one. Views have
+    the images' size; they are shifted by whole pixels, with zeros outside the image, and mirrored
+    where `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -228,7 +229,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """A key for one split's samples: its files, their sizes and their times.
+    """A key that changes if the options or the files of a split change: names, sizes or times.
 
     One process of the node reads the files' sizes and times, and waiting processes use its result.
     """
@@ -246,7 +247,7 @@ def key_of(source: Source, prepared: Prepared, split: Split) -> str:
 def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object]:
     files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
     for file in files:
-        if file is None:  # a user's own set: use its module's file
+        if file is None:  # a user's own set: take its module's file
             file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
         try:
             found = os.stat(file) if file else None

@@ -59,7 +59,7 @@ class InThreads:
         try:
             for slice_ in slices:
                 parts = math.ceil(len(slice_.ids) / _PART)
-                # in addition to `prefetch` batches, enough that no thread waits
+                # besides `prefetch` batches, as many as keep all threads busy
                 ahead = self._prefetch + math.ceil(self._threads / parts)
                 for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
                     begun.append(self._begin(next_))
@@ -90,7 +90,7 @@ class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
     def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
-        """`batches[Slice]`: a whole batch, or a DataError that is returned and not raised."""
+        """`batches[Slice]` returns a whole batch, or a DataError (which it does not raise)."""
         self._order: list[Slice] = []
         self._loader: DataLoader[Any] = DataLoader(
             batches,
@@ -126,8 +126,8 @@ class InProcesses:
             yield batch
 
     def close(self) -> None:
-        # DataLoader has no close: its processes end when its iterator is collected, which an
-        # exception's traceback can delay. That would cost seconds.
+        # DataLoader has no close: its processes end when its iterator is garbage-collected, which
+        # an exception's traceback can delay by seconds.
         iterator: Any = self._loader._iterator
         if iterator is not None:
             iterator._shutdown_workers()
@@ -146,7 +146,8 @@ class _Images(Dataset[Loaded | DataError]):
 
     def __getitem__(self, slice_: Slice) -> Loaded | DataError:
         shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # In shared memory, as torch's own collate does: DataLoader copies anything else.
+        # In shared memory, like the result of torch's own collate: DataLoader would copy other
+        # memory.
         storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
         try:
@@ -167,8 +168,8 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes with libjpeg-turbo or Pillow, resizes as torch does, and normalises where that is
-    cheapest."""
+    """Decodes with libjpeg-turbo or Pillow, resizes like torch, and normalises while loading or on
+    the device (`transport`)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Writing a SyntheticSet to its folder, which exists only once the set is complete.
+"""Write a SyntheticSet to its folder, which exists only once the set is complete.
 
 All files are written chunk by chunk into a hidden folder next to that folder. A line in the hidden
 folder's journal records each complete chunk. When all chunks are complete, the hidden folder is
@@ -55,7 +55,7 @@ class Written:
 def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:
     """Write the files of one chunk, replacing existing files; `count` is called for each image.
 
-    Raises OSError if they cannot be written.
+    Raises OSError if the files cannot be written.
     """
     writers: dict[str, Callable[..., None]] = {
         "folder": _files,
@@ -133,7 +133,8 @@ def _records(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> No
 
 
 def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """MNIST's files: http://yann.lecun.com/exdb/mnist, "file formats"; `count` images."""
+    """Write MNIST's two files (http://yann.lecun.com/exdb/mnist, "file formats"), `count`
+    images."""
     shape = (count, synthetic.height, synthetic.width)
     images, labels = files
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
@@ -150,14 +151,15 @@ def _planes(pixels: Pixels) -> bytes:
 
 
 def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
+    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
     with files[0].open("wb") as file:
         for _, pixels, label in samples:
             file.write(bytes([label]) + _planes(pixels))
 
 
 def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with keys of type bytes."""
+    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "python version"; keys are
+    bytes."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())
@@ -179,7 +181,7 @@ chunk."""
 
 
 def check_place(folder: Path) -> None:
-    """Raise UserError if `folder` cannot become a synthetic set; writes nothing."""
+    """Raise UserError if a synthetic set cannot be written to `folder`. Nothing is written."""
     if os.path.ismount(folder):
         raise UserError(f"{folder} is a mount point; give a folder below it as --out")
     if folder.exists() and not folder.is_dir():
@@ -234,7 +236,7 @@ def identity(synthetic: SyntheticSet) -> dict[str, Any]:
 
 
 def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
-    """Make the folder for the chunks, unless it exists; return the chunks that it already has."""
+    """Make the hidden folder `work`, unless it exists; return the chunks that it already has."""
     plan = work / PLAN
     if force:
         shutil.rmtree(work, ignore_errors=True)
@@ -274,7 +276,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
     ends.
 
-    `waiting` is called once if another process holds it.
+    `waiting` is called once if another process holds the lock.
     """
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as held:

@@ -69,7 +69,7 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""First numbers of the seeds of each purpose, so that purposes use different random numbers."""
+"""The first number of a seed names its purpose, so that purposes use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
@@ -107,7 +107,7 @@ class Painter:
         return self._natural(generator, label, height, width), label
 
     def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
-        """Two cuts from 1/f fields, plus the pattern of the class."""
+        """The sum of two cuts from 1/f fields and the pattern of the class."""
         side = field_side(max(self._of.width, self._of.height))
         contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # share of the variance
         weights = contrast * np.sqrt([share, 1 - share], dtype=np.float32)

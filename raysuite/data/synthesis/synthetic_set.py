@@ -38,7 +38,8 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time. A killed process loses one chunk."""
+    """The part of a set that a process writes as a unit. A killed process loses at most one
+    chunk."""
 
     split: Split
     number: int
@@ -51,7 +52,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """All parameters that determine the files: equal SyntheticSets have equal bytes.
+    """All parameters that determine the files: equal SyntheticSets give files with equal bytes.
 
     train, val: images; width, height: pixels.
     """
@@ -93,7 +94,7 @@ class SyntheticSet:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names by label, in sorted order; ImageNet's look like names of synsets."""
+        """Names by label, in sorted order; ImageNet's look like WordNet's synsets."""
         if self.name == "cifar10":
             return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
@@ -122,7 +123,8 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set. Arguments of None give official values.
+    """The parameters of a synthetic version of a named set. An argument that is None takes the
+    official value.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more
