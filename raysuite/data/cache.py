@@ -78,8 +78,7 @@ def converted(
 
 
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:
-    """Call `write`, which lists the splits' samples in a folder below `cache`/data; return this
-    folder.
+    """The folder below `cache`/data that `write` makes, with the listings of the set's splits.
 
     One process of the node calls `write`, and the processes that wait for it use its result. A
     later run calls `write` again, because the set may have changed.

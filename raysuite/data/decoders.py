@@ -170,8 +170,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    If colour becomes grey, pixels differ: Pillow computes it from RGB, libjpeg-turbo takes the
-    luma.
+    Grey from colour differs: Pillow computes it from RGB, and libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None

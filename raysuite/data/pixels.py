@@ -159,8 +159,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, with zeros outside the image, and the box as a Part of
-    these.
+    """The whole pixels that `box` touches (zeros outside the image), and the box as a Part of them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """

@@ -84,8 +84,7 @@ def prepared_of(
 ) -> Prepared:
     """The Prepared of a set on disk with `found` images in each split.
 
-    Raises DataError if the numbers differ from those in the plan, which was made earlier or on
-    another machine.
+    Raises DataError if the numbers differ from the plan, which may come from another machine.
     """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)

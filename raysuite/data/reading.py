@@ -75,7 +75,7 @@ def label_of(source: Source, sample: int, classes: int) -> int:
 
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
-    """The views of the samples in `got`, rendered by the reference decoder: [b, size, size, C].
+    """The views of the samples in `got`, with the reference decoder's pixels: [b, size, size, C].
 
     Raises the errors of `decode`.
     """

@@ -19,8 +19,7 @@ deeper with convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
 """Range of the width of a random part, relative to its height; same source as SCALE."""
 TRIES = 10
-"""Number of random parts that are tried before the centre is used, as in torchvision's
-RandomResizedCrop."""
+"""How many random parts are tried before the centre is used: torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
 """Ratio of a resized validation image's shorter side to the side of its centre crop: He et al.
 2015."""
@@ -94,8 +93,7 @@ def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
 
 
 def _random_parts(sizes: NDArray[np.int64], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first random part that fits into the image, else the largest centred part within
-    RATIO."""
+    """The first random part inside the image, or else the largest centred part within RATIO."""
     width, height = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
     area = width * height * (SCALE[0] + u[..., 0] * (SCALE[1] - SCALE[0]))
     low, high = np.log(RATIO)

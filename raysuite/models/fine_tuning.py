@@ -21,11 +21,12 @@ _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load weights and buffers into `network` from a state_dict saved by torch.save or safetensors.
+    """Load into `network` the weights and buffers of a state_dict saved by torch.save or
+    safetensors.
 
     The layer with one output per class of `facts` keeps its initial values if the file has another
     number of classes, or if the file is in a run's folder and that run's classes have other names.
-    Returns the names of this layer's tensors.
+    Returns the names of the tensors that keep their initial values.
 
     Raises UserError for a file that cannot be read, and lists all names that do not fit.
     """
@@ -108,8 +109,8 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without the prefixes of wrappers, such as DistributedDataParallel's `module`, so
-    that names match the model's `own`; if no names match, the weights with their prefixes.
+    """The weights `found` without prefixes of wrappers, such as DistributedDataParallel's `module`,
+    so that names match those in `own`. If no names match, `found` is returned unchanged.
     torch.compile's `_orig_mod` is removed anywhere in a name."""
     bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while bare and not bare.keys() & own.keys():
@@ -138,5 +139,5 @@ def _of_other_classes(
 
 
 def _counters(state: dict[str, Tensor]) -> set[str]:
-    """The names of BatchNorm's batch counters, which files from before torch 0.4.1 lack."""
+    """The names of BatchNorm's batch counters, which files of torch before 0.4.1 lack."""
     return {name for name in state if name.endswith("num_batches_tracked")}

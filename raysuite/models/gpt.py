@@ -103,7 +103,7 @@ class Gpt(nn.Module):
             self.head.weight = self.embedding.token.weight
 
     def layers(self) -> list[list[nn.Module]]:
-        """The layers between which a pipeline can be cut, each with its parts in order."""
+        """The parts of each layer, in order of calls. A pipeline can be cut between layers."""
         return [[self.embedding], *([block] for block in self.blocks), [self.norm, self.head]]
 
     def forward(self, tokens: Tensor) -> Tensor:

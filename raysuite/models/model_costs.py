@@ -24,9 +24,9 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
-"""The numbers of images in two forward passes. The cost of an image is half the difference of their
-costs, in which costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One
-image is not enough: BatchNorm refuses to train on a single value per channel."""
+"""The batch sizes of two forward passes. The cost of an image is half the difference of their
+costs: costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One image is
+not enough: BatchNorm refuses to train on a single value per channel."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy with weights and buffers on the meta device, which takes no memory."""
+    """A copy of the model on the meta device, where weights and buffers take no memory."""
     memo: dict[int, object] = {}
     for weight in model.parameters():
         empty = torch.empty_like(weight, device="meta")
@@ -159,5 +159,5 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # deleted only now, as storage that is reused would be counted once
+    del output  # kept until now: storage freed earlier could be reused, and then counts once
     return int(flops.get_total_flops()), sum(saved.values())

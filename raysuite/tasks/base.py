@@ -32,7 +32,7 @@ Sums = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Total:
-    """Totals over a whole validation set."""
+    """Totals over a validation set."""
 
     loss: float
     """Summed loss / weight."""
@@ -53,7 +53,7 @@ class Metric:
     value: Callable[[Sequence[float], Total], float]
     """(sums [k] over the validation set, its totals) -> the value."""
     sums: Sums | None = None
-    """Function of a batch whose results are summed over batches; None if the value follows from the
+    """Function of a batch; its results are summed over batches. None if the value follows from the
     mean loss."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; otherwise empty."""
@@ -73,9 +73,9 @@ class Task(ABC):
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. `tokens` are counted by `weight`; the other units are samples."""
+    """The unit of the throughput. `weight` counts tokens; other units are names for samples."""
     metrics: tuple[Metric, ...] = ()
-    """At least one metric, declared by the class; an instance may have only some of them."""
+    """At least one metric, declared by the class; an instance may keep only some of these."""
     primary: ClassVar[str] = ""
     """The metric for the training target, early stopping and sweeps; by default the first
     metric."""
@@ -94,9 +94,8 @@ class Task(ABC):
         return samples_in(targets)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
-        """Random inputs and targets of `count` samples on the generator's device, including padding
-        and ignored values if a data set can have these. None: samples of the data set are used
-        instead."""
+        """Random inputs and targets of `count` samples on the generator's device, with padding and
+        ignored values if a data set can have them. None if samples of the data set must be used."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
@@ -138,7 +137,7 @@ def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
 
 
 def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
-    """The metrics of a whole set, by name. `sums`: the totals of `sums_of` over its batches."""
+    """The metrics of a set, by name. `sums`: the results of `sums_of`, added over its batches."""
     added = iter(sums)
     return {
         each.name: each.value(next(added).tolist() if each.sums else [], total)

@@ -1,4 +1,4 @@
-"""Language models: the next token at each position of a sequence. The loss is the cross-entropy."""
+"""Language models: predict the next token at each position. The loss is the cross-entropy."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ def count(data: DataOptions) -> Counts:
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Count a user's own data set whose samples go to the network unchanged. Raises the errors of
-    `count`."""
+    """Like `count`, for a user's own data set whose samples go to the network unchanged."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 

@@ -177,8 +177,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
 def _class_mistakes(
     found: Images, split: str, val_may_lack: bool, train_may_lack: bool
 ) -> Iterator[tuple[str, str]]:
-    """(class, message) for each class that `split` lacks, and for each class without training
-    images."""
+    """(class, message) for each class that `split` lacks or that has no training images."""
     other = "val" if split == "train" else "train"
     for name in found.classes:
         images = found.splits[split].get(name)

@@ -78,8 +78,7 @@ def length(data: DataOptions, split: str, made: Any) -> int:
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The class names in the data set's attribute `classes`, or else the numbers below
-    `data.classes`.
+    """The class names: the data set's attribute `classes`, or else numbers below `data.classes`.
 
     Raises DataError if both are missing, or if they disagree.
     """

@@ -99,8 +99,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The sorted files that match a pattern, without indices, in `root`, or else one level
-    below."""
+    """The sorted files (no indices) that match a pattern in `root`, or else one level below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -622,8 +621,8 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """A finding for each class name that has several labels in `found`, the records, and `names`,
-    classes.txt."""
+    """A finding for each class name with several labels, in the records and classes.txt
+    (`names`)."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)

@@ -24,8 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The encoded image for DALI. If decoders would read it differently, Pillow first converts it
-    to a PNG."""
+    """The encoded image for DALI. Pillow first converts an image that decoders read differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -50,9 +49,8 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """For each view: `corner` and `extent` of the whole pixels that it touches; `low` and `high`,
-    the corners of its box relative to `corner` (all in the order height, width); `flip`, whether it
-    is mirrored."""
+    """For each view: `corner` and `extent` of the whole pixels that it touches, and its box from
+    `low` to `high`, relative to `corner` (all as height, width); `flip`: whether it is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)

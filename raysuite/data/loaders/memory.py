@@ -212,9 +212,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """The views of all images [b, H, W, C] at once, as `cut_out` gives them one by one. Views have
-    the images' size; they are shifted by whole pixels, with zeros outside the image, and mirrored
-    where `seen.flips` is True."""
+    """`cut_out` for all images [b, H, W, C] at once, if views have the images' size: shifted by
+    whole pixels, with zeros outside the image, and mirrored where `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

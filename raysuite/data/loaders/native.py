@@ -146,8 +146,7 @@ class _Images(Dataset[Loaded | DataError]):
 
     def __getitem__(self, slice_: Slice) -> Loaded | DataError:
         shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # In shared memory, like the result of torch's own collate: DataLoader would copy other
-        # memory.
+        # In shared memory, like the results of torch's collate: DataLoader copies anything else.
         storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
         try:

@@ -133,8 +133,7 @@ def _records(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> No
 
 
 def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """Write MNIST's two files (http://yann.lecun.com/exdb/mnist, "file formats"), `count`
-    images."""
+    """Write `count` images in MNIST's format: http://yann.lecun.com/exdb/mnist, "file formats"."""
     shape = (count, synthetic.height, synthetic.width)
     images, labels = files
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
@@ -158,8 +157,8 @@ def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 
 def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "python version"; keys are
-    bytes."""
+    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "python version", bytes as
+    keys."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())

@@ -38,8 +38,7 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes as a unit. A killed process loses at most one
-    chunk."""
+    """The part of a set that a process writes as a unit, and loses if it is killed."""
 
     split: Split
     number: int
