@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sample = bytes | NDArray[np.uint8]
-"""A sample before it is decoded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
+"""A sample before it is decoded: the bytes of an image file, or pixels [H, W, C]."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Loader(Protocol):
 
 
 class LatestCall:
-    """Lets only the latest call of a loader's `batches` continue."""
+    """Stops earlier calls of a loader's `batches`: only the latest call continues."""
 
     def __init__(self) -> None:
         self._call: object = None

@@ -45,14 +45,14 @@ _SYNSET = re.compile(r"n\d{8}")
 
 @dataclass(frozen=True)
 class Shard:
-    """One planned file: its images, in order."""
+    """A planned shard, with its images in order."""
 
     name: str
     split: Split
     paths: NDArray[np.bytes_]
-    """[n], relative to the source folder."""
+    """[n] paths of the images, relative to the source folder."""
     labels: NDArray[np.int64]
-    """[n], from 0."""
+    """[n] class numbers from 0."""
     stats: NDArray[np.int64]
     """[n, 2]: size in bytes, and modification time in ns."""
 
@@ -77,7 +77,7 @@ class Conversion:
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
-    """The number of ignored files and folders in the source: neither images nor hidden."""
+    """The number of ignored files and folders in the source, without hidden ones."""
 
     @property
     def synsets(self) -> bool:
@@ -86,7 +86,7 @@ class Conversion:
 
     @property
     def first_label(self) -> int:
-        """1 for synsets, as in TensorFlow's ImageNet, else 0."""
+        """The label of the first class: 1 for synsets, as in TensorFlow's ImageNet, else 0."""
         return int(self.synsets)
 
     def images(self, split: Split) -> int:
@@ -146,7 +146,7 @@ def plan_conversion(
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
-    """The convert.json of `target`, or None."""
+    """The plan (convert.json) in `target`; None if `target` is missing or empty."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
     # only hidden files: left by a conversion that was killed at its very beginning
@@ -168,8 +168,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raise DataError, with the differences, if `begun`, the plan in `target`, differs from the
-    plan `now`."""
+    """Raise DataError, with the differences, if the plan `begun` in `target` differs from `now`."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]

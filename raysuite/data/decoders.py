@@ -60,12 +60,12 @@ def cut_from(
 def resized_from(
     sample: Sample, box: NDArray[np.float64], mirrored: bool, out: NDArray[np.uint8], place: str
 ) -> bool:
-    """Write the same pixels as `rendering.fit_into` for `box` to `out` [size, size, C], mirror them
-    on request, and return True. Each row is resized right after it is decoded, while it is in the
-    CPU cache.
+    """Write the pixels of `rendering.fit_into` for `box` to `out` [size, size, C], mirrored on
+    request, and return True. Rows are resized right after decoding, while they are in the CPU
+    cache.
 
-    Return False, with undefined content in `out`, if this is not possible. It requires a JPEG, a
-    box of whole pixels inside the image, RGB, and a CPU with AVX2. Raises the errors of `decode`.
+    Return False, with undefined content in `out`, unless the sample is a JPEG, the box has whole
+    pixels inside the image, `out` is RGB, and the CPU has AVX2. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, out.shape[2], place)
     left, top, width, height = box.tolist()

@@ -59,7 +59,7 @@ def _records(folder: Path, cache: Path) -> Path:
 
 
 def write_digits(folder: Path, size: int) -> None:
-    """Write both splits below `folder`, with images of `size` x `size` pixels (8: as scanned).
+    """Write both splits below `folder`, with images of `size` x `size` pixels (8: not resized).
 
     folder/SPLIT/CLASS/NNNN.png are lossless; NNNN is the scan's index in scikit-learn.
     tfrecord/SPLIT-*.tfrecord and .idx have the same images, and arrays/SPLIT-{images,labels}.npy

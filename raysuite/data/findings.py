@@ -64,7 +64,7 @@ class Part:
     def label_bytes(
         self, path: Path, labels: Iterable[int], classes: int, head: int, step: int
     ) -> None:
-        """Count a file's labels, the first at byte `head`, each `step` bytes after the previous."""
+        """Count a file's labels: the first is at byte `head`, the others every `step` bytes."""
         for number, label in enumerate(labels):
             self.labels[label] += 1
             if label >= classes:
@@ -82,8 +82,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The counts of a split. `classes` has labels for unnamed classes; `sizes` has (width,
-    height)."""
+    """The counts of a split: images by class name (or label, if unnamed) and by (width, height)."""
 
     images: int
     unreadable: int

@@ -85,8 +85,8 @@ def check_depth(kind: str, bits: int) -> None:
 
 
 def check_tags(tags: Any) -> None:
-    """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
-    reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
+    """Apply `check_depth` to the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that
+    Pillow reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
     separately."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
@@ -104,7 +104,7 @@ def read_header(data: bytes) -> Header:
     with the reason, for anything else, and for an image of more than MOST_PIXELS.
 
     Files that decoders handle differently are refused. Images without an end marker: Pillow refuses
-    a JPEG but reads a PNG, and a decoder of a JPEG's part may not notice. PNGs with a wrong
+    a JPEG but reads a PNG, and decoders of a part of a JPEG may not notice. PNGs with a wrong
     checksum: Pillow does not check the pixels' checksums.
     """
     if data.startswith(JPEG):

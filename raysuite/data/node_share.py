@@ -1,10 +1,9 @@
 """A folder in memory (/dev/shm) that a node's processes map: the first process makes the folder,
 and the last process removes it.
 
-Two locks per folder control its creation and removal; the kernel frees a process's locks at its
-end:
+Two locks per folder control its creation and removal; the kernel frees those of dead processes:
 
-    KEY.making   exclusive, while the folder is searched, made or removed
+    KEY.making   exclusive, while a process looks for, makes or removes the folder
     KEY.users    shared by all processes that use it
 
 NAME.found holds the result of `found_once`, with its time, for the processes that waited for it.
@@ -36,8 +35,7 @@ LARGEST_SHARE = 0.8
 
 
 class NodeShare:
-    """One node's copy of the files that `write` writes; `path` is their folder, valid until
-    `close`.
+    """One node's copy of the files that `write` writes, in the folder `path` until `close`.
 
     `write(folder)` writes `size()` bytes. One process of the node at a time calls `write`, and only
     if the folder does not exist yet; all others wait.

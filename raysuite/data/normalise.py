@@ -55,7 +55,7 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`. For a GPU, images are normalised there. `channels_last`: the
+    """Makes Batches on `device`. If it is a GPU, images are normalised there. `channels_last`: the
     memory format of the images on a GPU. Only one thread may call `batch` and `images`."""
 
     def __init__(
@@ -86,7 +86,8 @@ class Normalise:
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 
     def images(self, pixels: Tensor) -> Tensor:
-        """[b, size, size, C] uint8, on the CPU -> [b, C, size, size] fp32, on the device."""
+        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] fp32 on the
+        device."""
         return self._by_gpu(pixels) if self._on_gpu else self._by_cpu(pixels.numpy())
 
     def _by_cpu(self, pixels: NDArray[np.uint8]) -> Tensor:

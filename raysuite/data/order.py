@@ -109,5 +109,5 @@ def _slice(
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
     padded = np.concatenate([part, np.resize(spare, lacking)])
-    # a step with only bad samples has weight 0: dividing its empty sum by 1 gives 0
+    # a step with only bad samples has weight 0: its loss of 0 is divided by 1 instead
     return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

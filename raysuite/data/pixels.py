@@ -43,7 +43,7 @@ _BACK = {
 """Orientation -> the transform that undoes Pillow's rotation or mirroring of a TIFF on loading."""
 
 Part = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels."""
+"""The left, top, right and bottom edge of a part of an image, in pixels."""
 
 
 def size_of(sample: Sample, place: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ class Read:
 
     samples: list[Sample]
     labels: NDArray[np.int64]
-    """[b], from 0."""
+    """[b] class numbers from 0."""
     sizes: NDArray[np.int64]
     """[b, 2] width and height in pixels."""
     views: Views

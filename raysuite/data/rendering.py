@@ -107,7 +107,7 @@ class Rendering:
         return got.labels
 
     def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-        """[b, H, W, C] -> `out` [b, C, H, W], `(x - 255 mean) * (1 / (255 std))`."""
+        """Write (x - 255 mean) * (1 / (255 std)) of [b, H, W, C] to `out` [b, C, H, W]."""
         for image, values in zip(pixels, out, strict=True):
             self._normalise(image, values)
 

@@ -1,6 +1,6 @@
 """The unreadable samples of a set, found before the first epoch.
 
-A set is checked in chunks. Each chunk's result is cached by the state of its files, so that the
+A set is checked in chunks. Each chunk's result is cached with the state of its files, so that the
 next run, or a resumed run, need not check it again.
 """
 

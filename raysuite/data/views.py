@@ -19,7 +19,7 @@ deeper with convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
 """Range of the width of a random part, relative to its height; same source as SCALE."""
 TRIES = 10
-"""How many random parts are tried before the centre is used: torchvision's RandomResizedCrop."""
+"""Number of random parts tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
 """Ratio of a resized validation image's shorter side to the side of its centre crop: He et al.
 2015."""
@@ -61,8 +61,8 @@ def views(
 def uniforms(draw: tuple[int, int], ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """[b, count] numbers in [0, 1), determined by seed, epoch and sample.
 
-    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"), because
-    it is a function of a counter and works on whole arrays.
+    The generator is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+    generators"), because it is a function of a counter and works on whole arrays.
     """
     seed, epoch = draw
     with np.errstate(over="ignore"):

@@ -35,7 +35,7 @@ class BasicBlock(nn.Module):
         return F.relu(y + self._shortcut(x))
 
     def _shortcut(self, x: Tensor) -> Tensor:
-        """Option A of the paper: the identity, subsampled, with zeros in the new channels."""
+        """Option A, without parameters: the identity, subsampled, with zeros in new channels."""
         if self.stride == 1 and self.new_channels == 0:
             return x
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))

@@ -21,14 +21,13 @@ _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load into `network` the weights and buffers of a state_dict saved by torch.save or
-    safetensors.
+    """Load weights and buffers into `network` from a state_dict of torch.save or safetensors.
 
     The layer with one output per class of `facts` keeps its initial values if the file has another
     number of classes, or if the file is in a run's folder and that run's classes have other names.
-    Returns the names of the tensors that keep their initial values.
+    Returns the names of the layer's tensors that keep their initial values.
 
-    Raises UserError for a file that cannot be read, and lists all names that do not fit.
+    Raises UserError for a file that cannot be read, or with all names that do not fit.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)

@@ -15,8 +15,7 @@ from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
-    """[3 * classes] numbers of pixels: of each class, predicted as each class, and both (predicted
-    correctly)."""
+    """Numbers of pixels [3 * classes]: of each class, predicted as each class, and both at once."""
     classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]

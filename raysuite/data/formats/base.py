@@ -26,13 +26,13 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Counts:
-    """The number of images in both splits, and the class names in order of label."""
+    """The number of images in each split, and the class names in order of label."""
 
     train: int
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """The number of ignored entries in an image folder's splits: neither images nor hidden."""
+    """The number of ignored entries in an image folder's splits, without hidden entries."""
     vocabulary: int = 0
     """The number of different tokens, or of classes without names."""
     inputs: str = ""
@@ -202,7 +202,7 @@ class TensorSource(Source):
 
 
 class OpenFile:
-    """A file of which any part can be read, by several threads at once.
+    """A file whose parts can be read in any order, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
     copying some kilobytes, but would end the process with SIGBUS if the file is cut short or the
@@ -214,7 +214,7 @@ class OpenFile:
         self._file = path.open("rb", buffering=0)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises DataError if the file ends earlier."""
+        """Exactly `size` bytes from `offset` on. Raises DataError if the file ends earlier."""
         data = os.pread(self._file.fileno(), size, offset)
         if len(data) < size:
             raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
@@ -224,7 +224,7 @@ class OpenFile:
         self._file.close()
 
 
-# `raysuite data check` for formats with a few whole files per split.
+# Checks by `raysuite data check`, for formats with a few files per split.
 
 Files = tuple[Path, ...]
 

@@ -46,7 +46,7 @@ def find(data: DataOptions) -> dict[str, list[Path]]:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in both splits. Raises DataError, which names an incomplete batch."""
+    """The number of images in each split. Raises DataError, which names an incomplete batch."""
     one = records if data.form == "binary" else lambda path: len(read_batch(path).labels)
     counts = {split: sum(map(one, paths)) for split, paths in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)

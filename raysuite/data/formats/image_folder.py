@@ -105,7 +105,7 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in both splits. Raises the errors of `find`."""
+    """The number of images in each split. Raises the errors of `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
     return Counts(train, val, tuple(map(printable, images.classes)), images.passed_over)
@@ -188,8 +188,8 @@ def _class_mistakes(
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the images in a folder, and of the entries that are neither images nor hidden.
-    Broken links count as images, so that they are reported as bad samples."""
+    """The names of the images in a folder, and of the other entries that are not hidden. Broken
+    links count as images, so that they are reported as bad samples."""
     images: list[str] = []
     others: list[str] = []
     with os.scandir(folder) as entries:
@@ -393,7 +393,7 @@ _Images = list[tuple[bytes, int]]
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The images of both splits; also works with an incomplete folder."""
+    """Tasks that check the images of both splits, even if some folders are missing."""
     root = target.root
     images = look(root, val_may_lack=target.data.name in NAMED)
     findings = list(images.wrong)

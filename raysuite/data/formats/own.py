@@ -53,7 +53,7 @@ def open_split(data: DataOptions, split: str) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of samples in both splits and the class names, as reported by the data set."""
+    """The number of samples in each split and the class names, as reported by the data set."""
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = {split: length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -105,7 +105,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 class Source(base.Source):
-    """Samples by `data_set[i]`, converted to pixels."""
+    """Reads samples by `data_set[i]`, and converts them to pixels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         self._name = f"{prepared.data.name}(split={split!r})"

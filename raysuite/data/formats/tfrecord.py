@@ -140,7 +140,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of records in both splits, from the indices.
+    """The number of records in each split, from the indices.
 
     Raises DataError, which names shards without an index; but with `bad_samples: skip`, their
     records are counted up to the first damaged one.
@@ -517,7 +517,7 @@ def check_shard(
     write_index: bool,
     count: Count,
 ) -> Part:
-    """Check every record of a shard; `count` is called with bytes.
+    """Check every record of a shard; `count` is called with each record's bytes.
 
     labels: the valid labels, or None if unknown; sha256: the file's entry in the manifest, or None.
     """
@@ -583,7 +583,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if not rest:
         message += f"; no record in the last {path.stat().st_size - end} bytes can be read"
     part.wrong("record", str(path), message, end)
-    # without a later record in the index, the damaged record is counted here
+    # if the index has no later record, the damaged record is counted here
     if not indexed or indexed[-1][0] >= end:
         part.images += 1
         part.unreadable += 1
@@ -621,8 +621,7 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """A finding for each class name with several labels, in the records and classes.txt
-    (`names`)."""
+    """Findings for class names with several labels in the records and classes.txt (`names`)."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)

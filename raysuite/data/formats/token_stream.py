@@ -84,7 +84,7 @@ class _Stretch:
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
-    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path."""
+    """SPLIT.txt or SPLIT.bin, or else the sorted .txt or .bin files below the folder SPLIT."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
     found = [one] if one.is_file() else sorted((root / split).rglob(f"*{suffix}"))
@@ -140,7 +140,7 @@ _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     """The sequences of a token file with an index; adjacent sequences form one stretch.
 
-    Raises DataError if the index is damaged, of another kind, or does not match the file.
+    Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
     """
     content = index.read_bytes()
     remedy = "write both files again, or take the index away if the tokens are plain numbers"
@@ -176,7 +176,7 @@ def _samples(tokens: int, sequence: int) -> int:
 
 
 def count(data: DataOptions) -> Counts:
-    """Count sequences in both splits. Raises DataError if files are missing or too short."""
+    """Count the sequences in each split. Raises DataError if files are missing or too short."""
     assert data.sequence is not None
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]

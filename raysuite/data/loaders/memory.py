@@ -113,7 +113,7 @@ class Decoding:
         return self._sizes[:, 0] * self._sizes[:, 1] * self._prepared.facts.channels
 
     def _each(self, work: Callable[[int, Sample, int], None]) -> NDArray[np.bool_]:
-        """[n] whether each sample was read and `work` succeeded."""
+        """Call `work` for each sample; return [n] whether reading and `work` succeeded."""
         whole = np.zeros(self._samples, np.bool_)
 
         def do(samples: NDArray[np.int64]) -> None:
@@ -212,8 +212,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """`cut_out` for all images [b, H, W, C] at once, if views have the images' size: shifted by
-    whole pixels, with zeros outside the image, and mirrored where `seen.flips` is True."""
+    """`cut_out` for all images [b, H, W, C] at once, for views of the images' size. Images are
+    shifted by whole pixels, with zeros outside, and mirrored where `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -228,7 +228,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """A key that changes if the options or the files of a split change: names, sizes or times.
+    """A key that changes if the options or the split's files (names, sizes, times) change.
 
     One process of the node reads the files' sizes and times, and waiting processes use its result.
     """

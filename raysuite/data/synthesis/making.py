@@ -145,20 +145,19 @@ def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Sample
 
 
 def _planes(pixels: Pixels) -> bytes:
-    """All red values, then all green, then all blue."""
+    """The pixels as bytes: all red values, then all green, then all blue."""
     return pixels.transpose(2, 0, 1).tobytes()
 
 
 def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
+    """Write a batch in the "binary version" of https://www.cs.toronto.edu/~kriz/cifar.html."""
     with files[0].open("wb") as file:
         for _, pixels, label in samples:
             file.write(bytes([label]) + _planes(pixels))
 
 
 def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """Write a batch: https://www.cs.toronto.edu/~kriz/cifar.html, "python version", bytes as
-    keys."""
+    """Write a batch in the "python version" of https://www.cs.toronto.edu/~kriz/cifar.html."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())

@@ -104,7 +104,7 @@ class SyntheticSet:
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
-        """A description: `20,000 training and 1,000 validation images of 1,000 classes`."""
+        """A description: `20 training and 10 validation images of 10 classes, 28 x 28 grey`."""
         return (
             f"{self.train:,} training and {self.val:,} validation images of {self.classes:,} "
             f"classes, {self.width} x {self.height} {'RGB' if self.channels == 3 else 'grey'}"
@@ -122,8 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set. An argument that is None takes the
-    official value.
+    """The parameters of a synthetic version of a named set; None stands for the official value.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more
