@@ -59,7 +59,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def converted(
     cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
 ) -> Path:
-    """The folder that `write(folder)` makes from `sources`, named by a digest of their content.
+    """Convert `sources` by `write(folder)`, once per digest of their content; return the folder.
 
     Raises the errors of `publish` and `verify`.
     """

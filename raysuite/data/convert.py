@@ -233,7 +233,7 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index. Both get their names only when both are
+    """Write `conversion`'s only shard and its index. Both get their final names only when both are
     complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is

@@ -1,4 +1,4 @@
-"""Decode the crop of an image with libjpeg-turbo: faster than the reference decoder, same pixels.
+"""Decode an image's crop with libjpeg-turbo: the reference decoder's pixels, in less time.
 
 For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory, or
 resizes them while they are decoded. It is compiled on first use, into raysuite's cache. Without a C
@@ -170,7 +170,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    Grey from colour differs: Pillow computes it from RGB, and libjpeg-turbo takes the luma.
+    Grey from a colour JPEG differs: Pillow computes it from RGB, libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
@@ -200,7 +200,7 @@ def _one_scan(data: bytes, header: Header) -> bool:
 
 
 def _shortened(data: bytes, header: Header, height: int) -> bytes:
-    """A copy of the file whose header states `height` rows, after which decoders stop."""
+    """A copy of the file with a header that states `height` rows, so that decoders stop there."""
     at = header.frame + 5
     return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
 

@@ -20,7 +20,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
-"""Formats that all loaders decode by Pillow. If a file has several images, the first is used."""
+"""Formats that all loaders decode with Pillow. If a file has several images, the first is used."""
 MOST_PIXELS = 178_956_970
 """The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. It
 is not read from Pillow, because a user's own data set may change Pillow's limit in some
@@ -56,8 +56,8 @@ class Header:
     height: int
     channels: int
     plain: bool = False
-    """Whether all decoders give the same pixels: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
-    transparency, and lossless and arithmetic-coded JPEGs are not plain."""
+    """Whether all decoders give the same pixels: True for 8-bit grey and RGB. CMYK, 16 bits,
+    palettes, transparency, and lossless and arithmetic-coded JPEGs are not plain."""
     frame: int = 0
     """The offset of a JPEG's frame header, in bytes."""
 

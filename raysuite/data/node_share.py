@@ -133,7 +133,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
 
 
 def free_memory() -> int:
-    """Bytes available without swapping: the least of the machine's and its control groups'."""
+    """Bytes available without swapping: the least value of the machine and its control groups."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *memory_left()]))
 

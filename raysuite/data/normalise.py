@@ -17,7 +17,7 @@ from raysuite.data.rendering import Rendering
 Kind = TypeVar("Kind", np.uint8, np.float32)
 
 _KEPT = 8
-"""Largest number of arrays in a pool; after that, the oldest array leaves the pool."""
+"""Largest number of arrays in a pool; a full pool drops its oldest array."""
 
 
 def _references(arrays: list[NDArray[Kind]]) -> list[int]:
@@ -55,8 +55,9 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`. If it is a GPU, images are normalised there. `channels_last`: the
-    memory format of the images on a GPU. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`. If it is a GPU, images are normalised there. `channels_last`:
+    whether images on a GPU get this memory format. Only one thread may call `batch` and
+    `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False

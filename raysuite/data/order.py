@@ -63,7 +63,7 @@ def rank_slices(
     skipped: NDArray[np.bool_] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
-    """`rank`'s micro-batches of each optimiser step (a list of `accumulate` Slices).
+    """For each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
     padding has weight 0 in the loss and is not counted in any metric. `draw`: seed and epoch of the

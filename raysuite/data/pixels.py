@@ -116,7 +116,8 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for other pixels."""
+    """Pixels of 8 bits unchanged, or the upper 8 bits of 16-bit pixels. Raises DepthError for other
+    pixels."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 

@@ -25,7 +25,7 @@ from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
 """The operator behind `torch.nn.functional.interpolate(mode="bilinear", antialias=True)`, with an
-output argument. For uint8, it computes like Pillow, with weights of 15 bits instead of 22."""
+output argument. For uint8, it computes like Pillow, but with weights of 15 bits instead of 22."""
 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:

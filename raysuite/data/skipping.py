@@ -99,7 +99,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
 
 
 def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
-    """A digest of all that the faults depend on; None for samples without a file."""
+    """A digest of everything that the faults depend on; None for samples without a file."""
     facts, features = prepared.facts, prepared.data.features.model_dump_json()
     rule = (facts.classes, facts.channels, facts.image_size, prepared.exact, prepared.form)
     digest = hashlib.sha256(repr((_VERSION, PIL.__version__, *rule, features)).encode())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _NESTED = ("state_dict", "model_state_dict", "model")
-"""Keys below which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
+"""Keys under which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
 torchvision's references."""
 _SHOWN = 6
 
@@ -27,7 +27,7 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
     number of classes, or if the file is in a run's folder and that run's classes have other names.
     Returns the names of the layer's tensors that keep their initial values.
 
-    Raises UserError for a file that cannot be read, or with all names that do not fit.
+    Raises UserError if the file cannot be read, or if tensors do not fit; it lists their names.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)

@@ -79,9 +79,9 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of modules that compute or hold parameters, in the order of a forward pass. An
-    operation between two modules, such as attention, counts for the second module; a shared weight
-    counts for the first module that has it.
+    """The costs of modules with FLOPs or parameters, in the order of a forward pass. An operation
+    between two modules, such as attention, counts for the second module; a shared weight counts for
+    the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """

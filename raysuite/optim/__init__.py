@@ -80,7 +80,7 @@ def parameter_groups(
     """Groups of the trainable parameters, split by `lr_factors`, by whether they have weight decay,
     and for Muon by whether Muon updates them (`matrices`).
 
-    Biases, and scales and shifts of normalisation layers (parameters of at most one dimension) have
+    Parameters of at most one dimension (biases, and scales and shifts of normalisation layers) have
     no weight decay, unless `decay_bias_and_norm`. LARS and LAMB also use no ratio of norms for
     them, like Google's implementations by default (`exclude_from_layer_adaptation`).
     """

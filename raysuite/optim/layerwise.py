@@ -1,4 +1,4 @@
-"""LARS and LAMB: each weight tensor moves by a step in proportion to its own norm.
+"""LARS and LAMB: the step of each weight tensor is proportional to the tensor's norm.
 
 LARS: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks",
 arXiv:1708.03888, algorithm 1. LAMB: You et al. 2020, "Large Batch Optimization for Deep Learning:

@@ -35,7 +35,7 @@ class Total:
     """Totals over a validation set."""
 
     loss: float
-    """Summed loss / weight."""
+    """The summed loss, divided by `weight`."""
     weight: float
     samples: int
 
@@ -45,13 +45,13 @@ class Metric:
     """A validation metric."""
 
     name: str
-    """Small letters, digits and underscores; Records call the metric `val_NAME`."""
+    """Lower-case letters, digits and underscores; Records call the metric `val_NAME`."""
     title: str
     """The name in tables and plots."""
     note: str
     """A description in a few words."""
     value: Callable[[Sequence[float], Total], float]
-    """(sums [k] over the validation set, its totals) -> the value."""
+    """(sums [k] of the validation set, its totals) -> the metric's value."""
     sums: Sums | None = None
     """Function of a batch; its results are summed over batches. None if the value follows from the
     mean loss."""

@@ -73,7 +73,7 @@ class MultiLabel(Task):
     )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The sum over the samples of each sample's mean over its labels."""
+        """The sum, over the samples, of the mean loss of a sample's labels."""
         each = functional.binary_cross_entropy_with_logits(
             output, targets.to(output.dtype), reduction="sum"
         )

@@ -132,7 +132,7 @@ class RecordListing(_Arrays):
 
     @staticmethod
     def of(shards: Sequence[str], indices: Sequence[NDArray[np.int64]]) -> RecordListing:
-        """A listing of `shards` and the index of each: [n, 2] offsets and sizes."""
+        """A listing of `shards`, from the index of each: [n, 2] offsets and sizes in bytes."""
         numbered = [np.insert(index, 0, shard, axis=1) for shard, index in enumerate(indices)]
         return RecordListing(_encoded(shards), np.concatenate(numbered))
 
@@ -187,7 +187,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as the network gets them; `draw` is given in training, for augmentation."""
+        """The samples as the network gets them: in training, `draw` selects the augmentation."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:

@@ -215,7 +215,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 class _Maker:
-    """Replaces a function of NumPy or Python in a pickle; it can only make values."""
+    """Replaces a function of NumPy or Python in a pickle; the replacement can only make values."""
 
     __slots__ = ("_make",)
 

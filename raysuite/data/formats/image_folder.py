@@ -50,14 +50,15 @@ latency."""
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a set, in order of class and file name; paths are relative to its folder."""
+    """The images of a set, in order of class and file name; paths are relative to the set's
+    folder."""
 
     root: Path
     classes: tuple[str, ...]
     splits: dict[str, dict[str, list[str]]]
     """Split -> class -> paths of the images."""
     unlabelled: list[str]
-    """Paths of validation images in one flat folder whose classes are unknown."""
+    """Paths of validation images without a known class, from one flat folder."""
     others: dict[str, list[str]]
     """Split -> paths of entries that are neither images of a class nor hidden."""
     wrong: list[Finding]
@@ -83,8 +84,8 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """The latest modification time of the set's folders, in seconds since 1970, and a digest that
-    changes if `find` could return something else: a folder's time changes with its entries.
+    """The latest modification time of the set's folders, in seconds since 1970, and a digest. It
+    changes if `find` could return something else, because a folder's time changes with its entries.
 
     Only the folders are queried; listing their entries would take a thousand times as long. Raises
     OSError if a folder is missing.
@@ -252,8 +253,8 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     """The synset of each image of a flat folder, from the first file of LABEL_FILES that exists.
 
     The files of the devkit and of TensorFlow have one line per image, in order of file name;
-    Kaggle's has the image names. Raises DataError without such a file, or if the number of images
-    or the classes differ.
+    Kaggle's has the image names. Raises DataError if there is no such file, or if its number of
+    images or its classes differ.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:

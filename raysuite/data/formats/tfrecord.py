@@ -3,10 +3,10 @@
 A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of the
 data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
-The index has a line `offset size` per record, in bytes, headers included, as written by NVIDIA's
-tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. The
-message class is built from the published description, so that neither TensorFlow nor a protobuf
-compiler is needed:
+The index has a line `offset size` per record, in bytes; the size includes the header. NVIDIA's
+tfrecord2idx writes the same format. An Example is the message in which TensorFlow and DALI store a
+labelled image. The message class is built from the published description, so that neither
+TensorFlow nor a protobuf compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -52,7 +52,7 @@ from raysuite.spec.datasets import (
 )
 
 HEAD = 12
-"""Bytes of a record before its data: the data's length, 8 bytes, and that length's CRC."""
+"""Bytes of a record before its data: 8 for the data's length, and 4 for the length's CRC."""
 FRAME = HEAD + 4
 """Bytes of a record in addition to its data."""
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
@@ -191,7 +191,7 @@ def first_label(data: DataOptions) -> int:
 
 
 def walk(path: Path) -> Iterator[tuple[int, int]]:
-    """Offset and size of each record, in bytes, headers included, found without an index.
+    """Find each record without an index: its offset and size in bytes, the header included.
 
     Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
     offset, if a record is cut short or its length is damaged: the records after it cannot be found.
@@ -332,8 +332,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and a label, under the given names, and with the features
-    `more`."""
+    """An Example with an encoded image, a label, and the features `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -348,7 +347,8 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks such a feature.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks one of these
+    features.
     """
     example = _Example()
     try:

@@ -41,7 +41,7 @@ KINDS = {
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """The names of the values of `cut` that this set needs."""
+    """The names of those results of `cut` that this data set needs."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]

@@ -33,12 +33,12 @@ _PIXELS = "pixels.bin"
 
 
 class Decoded:
-    """The images in a folder written by `Decoding`; `self[sample]`: one image [H, W, C]."""
+    """The images that `Decoding` wrote to a folder; `self[sample]` is one image [H, W, C]."""
 
     def __init__(self, folder: Path, channels: int) -> None:
         self.labels: NDArray[np.int64] = np.load(folder / "labels.npy", mmap_mode="r")
         self.offsets: NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
-        """[n] offset of each image's first pixel; -1 if the image could not be decoded."""
+        """[n] offset of each image's first pixel in bytes; -1 if the image could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
         # mode "c" (copy on write) only because torch warns of read-only arrays
@@ -140,7 +140,7 @@ class MemoryLoader:
 
     The first worker of a node decodes the split, on all its cores, while the other workers wait.
     Images keep their size, and views are cut from them as in the loader `native`. An image that
-    cannot be decoded is left out, and raises its error when a batch needs it.
+    cannot be decoded is left out; its error is raised when a batch needs the image.
     """
 
     def __init__(

@@ -135,7 +135,7 @@ class InProcesses:
 
 
 class _Images(Dataset[Loaded | DataError]):
-    """`self[Slice]`: a whole batch."""
+    """`self[slice_]` is a whole batch, or the DataError of a sample."""
 
     def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
         self._rendering, self._split, self._dtype = rendering, split, dtype

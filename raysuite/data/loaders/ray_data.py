@@ -33,7 +33,7 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Limit of object store memory for each block in progress or prefetched, in sizes of a block."""
+"""Limit of object store memory per block in progress or prefetched: this many blocks."""
 
 
 class RayDataLoader:

@@ -34,7 +34,7 @@ def _opened(prepared: Prepared, split: Split) -> TensorSource:
 
 
 class _Batches(Dataset[Any]):
-    """`self[Slice]`: a whole batch."""
+    """`self[slice_]` is a whole batch, or the DataError of a sample."""
 
     def __init__(self, open_: Callable[[], TensorSource]) -> None:
         self._open = open_

@@ -47,9 +47,9 @@ class Written:
     number: int
     images: int
     bytes: int
-    """The size of its files, indices included."""
+    """The size of the chunk's files, indices included."""
     sha256: str
-    """A digest over the bytes of its files, in the order of `paths`."""
+    """A digest of the bytes of the chunk's files, in the order of `paths`."""
 
 
 def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:

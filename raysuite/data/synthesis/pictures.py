@@ -195,7 +195,7 @@ def _scans() -> list[list[Image.Image]]:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # thin strokes on black, as in MNIST: the paler half of a stroke's edge becomes black
+    # makes strokes thin, as in MNIST: pale pixels at the edge of a stroke become black
     levels = np.clip((digits.images - 4) * (255 / 12), 0, 255).astype(np.uint8)
     return [
         [Image.fromarray(scan) for scan in levels[digits.target == label]] for label in range(10)

@@ -45,7 +45,7 @@ class Chunk:
     of: int
     """The number of chunks in the split."""
     first: int
-    """The chunk's first sample in the split."""
+    """The number of the chunk's first sample in the split."""
     images: int
 
 
@@ -53,7 +53,7 @@ class Chunk:
 class SyntheticSet:
     """All parameters that determine the files: equal SyntheticSets give files with equal bytes.
 
-    train, val: images; width, height: pixels.
+    train and val are numbers of images; width and height are in pixels.
     """
 
     name: str
