@@ -168,7 +168,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raise DataError, with the differences, if the plan `begun` in `target` differs from `now`."""
+    """Raise DataError, with the differences, if the plan `begun` differs from the plan `now`."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]

@@ -115,7 +115,7 @@ def _library() -> Any:
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
-    """The result of `decode(sample, channels, place)`, with memory and errors as in `cut_from`."""
+    """The result of `decode(sample, channels, place)`; for memory and errors, see `cut_from`."""
     return _rows(sample, channels, sys.maxsize, place)
 
 

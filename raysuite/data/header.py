@@ -103,9 +103,9 @@ def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
     with the reason, for anything else, and for an image of more than MOST_PIXELS.
 
-    Files that decoders handle differently are refused. Images without an end marker: Pillow refuses
-    a JPEG but reads a PNG, and decoders of a part of a JPEG may not notice. PNGs with a wrong
-    checksum: Pillow does not check the pixels' checksums.
+    Images without an end marker are refused, because decoders differ: Pillow refuses such a JPEG
+    but reads such a PNG, and a decoder of a part of a JPEG may not notice. A PNG with a wrong
+    checksum is refused, because Pillow does not verify the checksum of the pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)

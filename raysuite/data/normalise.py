@@ -55,9 +55,8 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`. If it is a GPU, images are normalised there. `channels_last`:
-    whether images on a GPU get this memory format. Only one thread may call `batch` and
-    `images`."""
+    """Makes Batches on `device`; a GPU normalises its images itself. `channels_last`: whether
+    images on a GPU get this memory format. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False

@@ -19,7 +19,7 @@ _SMALLEST = 2
 
 
 def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of `samples` in `epoch`: [samples] int64, the same on every machine.
+    """The random order of all samples in `epoch`: [samples] int64, the same on every machine.
 
     Sorts the raw output of Philox (Salmon et al., 2011): NumPy guarantees that the stream of a bit
     generator never changes, but does not guarantee this for `Generator.permutation` (NEP 19).

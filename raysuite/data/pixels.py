@@ -58,7 +58,7 @@ def size_of(sample: Sample, place: str) -> tuple[int, int]:
 
 
 def header_of(data: bytes, place: str) -> Header:
-    """The header of an encoded image. Raises DataError, which names `place`."""
+    """The header of an image file. Raises DataError, which names `place`, if it is damaged."""
     try:
         return read_header(data)
     except ValueError as error:

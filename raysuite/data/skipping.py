@@ -62,7 +62,7 @@ def look(
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
     """Descriptions of missing data other than single samples: all training images of a class, and
-    the records after a damage in a shard without an index."""
+    the records after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]

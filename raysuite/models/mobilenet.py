@@ -1,4 +1,4 @@
-"""torchvision's MobileNetV2, with a stem for the size of the image.
+"""torchvision's MobileNetV2, with a stem that depends on the image size.
 
 Large stem: torchvision's own. Small stem: the first convolution and the second stage have stride 1,
 as in DDLBench on MNIST and CIFAR-10. Unlike the paper (Sandler et al. 2018, arXiv:1801.04381),

@@ -1,4 +1,4 @@
-"""torchvision's VGGs, with a head for the size of the image.
+"""torchvision's VGGs, with a head that depends on the image size.
 
 Large head: torchvision's own, three layers on 7 x 7 pixels. Small head, as in DDLBench on MNIST and
 CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels, DDLBench leaves the fifth
@@ -46,7 +46,7 @@ def vgg(
 class SmallVGG(VGG):
     """torchvision's features, their mean, and one linear layer, initialised as in torchvision.
 
-    Names below `features` are torchvision's: an Identity replaces a pooling that is left out.
+    Layers in `features` keep torchvision's names: an Identity replaces a pooling left out.
     """
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int) -> None:

@@ -95,7 +95,7 @@ class Task(ABC):
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
         """Random inputs and targets of `count` samples on the generator's device, with padding and
-        ignored values if a data set can have them. None if samples of the data set must be used."""
+        ignored values if a data set can have them. Returns None to use the data set's samples."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:

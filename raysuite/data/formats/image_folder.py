@@ -62,7 +62,7 @@ class Images:
     others: dict[str, list[str]]
     """Split -> paths of entries that are neither images of a class nor hidden."""
     wrong: list[Finding]
-    """Errors in the folders."""
+    """Errors that were found in the folders."""
 
     @property
     def passed_over(self) -> int:

@@ -237,7 +237,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def read_index(path: Path) -> NDArray[np.int64]:
-    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if damaged."""
+    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if it is damaged."""
     try:
         numbers = np.array(path.read_bytes().split(), dtype=np.int64)
         return numbers.reshape(-1, 2)
@@ -311,8 +311,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read. The message's
-package is not "tensorflow", because TensorFlow registers that package itself."""
+"""A google.protobuf.FileDescriptorProto. It lacks lists of floats, which raysuite does not read.
+The message's package is not "tensorflow", because TensorFlow registers that package itself."""
 
 
 def _example_class() -> Any:
@@ -643,7 +643,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
-    """The manifest of a conversion; empty if there is no manifest. Raises DataError if damaged."""
+    """The manifest of a conversion; empty if it is missing. Raises DataError if it is damaged."""
     path = root / "manifest.json"
     try:
         found = json.loads(path.read_bytes())

@@ -47,7 +47,7 @@ class InThreads:
         self._pool = ThreadPoolExecutor(max(1, self._threads), thread_name_prefix="raysuite-native")
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Loaded]:
-        """The batches of `slices`, in order. Raises DataError."""
+        """The batches of `slices`, in order. Raises DataError if a sample is unreadable."""
         if not self._threads:
             for slice_ in slices:
                 images = self._room(len(slice_.ids))
@@ -109,7 +109,7 @@ class InProcesses:
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
         """The batches of `slices`, in order.
 
-        Raises DataError, and RunError if a process died.
+        Raises DataError if a sample is unreadable, and RunError if a process died.
         """
         self._order[:] = slices
         loaded = iter(self._loader)

@@ -61,7 +61,7 @@ class _Here:
             self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="raysuite-tensors")
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
-        """The batches of `slices`, in order. Raises DataError."""
+        """The batches of `slices`, in order. Raises DataError if a sample is unreadable."""
         for batch in self._loaded(slices):
             if isinstance(batch, DataError):
                 raise batch

@@ -241,7 +241,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
     if plan.is_file():
         try:
             begun = json.loads(plan.read_text("utf-8"))
-        except ValueError:  # the machine failed during writing
+        except ValueError:  # the machine failed while it was written
             begun = {}
         if begun != identity(synthetic):
             raise UserError(
@@ -315,7 +315,7 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it exists. A killed call can be repeated.
+    """Write the synthetic data set to `folder`, unless it exists. A killed call is resumed.
 
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.

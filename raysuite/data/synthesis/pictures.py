@@ -75,7 +75,7 @@ _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""The range of the strength with which a picture contains the pattern of its class."""
+"""Range of the factor by which the pattern of the class is multiplied in a picture."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25

@@ -122,7 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; None stands for the official value.
+    """The parameters of a synthetic version of a named set; arguments of None take official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more
