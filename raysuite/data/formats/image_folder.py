@@ -84,8 +84,8 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """The latest modification time of the set's folders, in seconds since 1970, and a digest. It
-    changes if `find` could return something else, because a folder's time changes with its entries.
+    """The latest modification time of the set's folders, in seconds since 1970, and a digest. The
+    digest changes if `find` could return something else: a folder's time changes with its entries.
 
     Only the folders are queried; listing their entries would take a thousand times as long. Raises
     OSError if a folder is missing.
