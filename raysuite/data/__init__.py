@@ -1,4 +1,4 @@
-"""Data sets on disk, and loaders that decode given samples in the given order."""
+"""Data sets on disk, and loaders that decode samples in a given order."""
 
 from raysuite.data.base import Batch, Loader, Slice
 from raysuite.data.formats import prepare

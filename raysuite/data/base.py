@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sample = bytes | NDArray[np.uint8]
-"""A sample before it is decoded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
+"""A sample before it is decoded: the bytes of an image file, or pixels [H, W, C]."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Slice:
     """The number of samples before the padding."""
     of_global: float
     """The divisor of the loss: the number of samples in the global batch, over all ranks and
-    micro-batches, without padding; or the sum of their weights, if samples are weighted (by their
-    classes, or by their number of tokens)."""
+    micro-batches, without padding. If samples are weighted (by class or by number of tokens), it is
+    the sum of their weights."""
     draw: tuple[int, int] | None = None
-    """Seed and epoch for each sample's augmentation; None: no augmentation, as in validation."""
+    """(seed, epoch) of the samples' augmentation; None in validation, which has no augmentation."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images [b, C, H, W] fp32, normalised, and labels [b] int64; or the inputs and targets of
-    another task, each a tensor, a tuple or a dictionary of tensors. All are on the worker's
-    device."""
+    """For classification: images [b, C, H, W], normalised fp32, and labels [b], int64. For other
+    tasks: inputs and targets, each a tensor, or a tuple or dictionary of tensors. All are on the
+    worker's device."""
 
     images: Any
     labels: Any
@@ -52,8 +52,8 @@ class Loader(Protocol):
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """One Batch per Slice, in order. A later call ends the iterator of an earlier call.
 
-        Raises DataError, which names an unreadable image's file, and RunError if a loading process
-        died.
+        Raises DataError, with the file's name, if an image is unreadable, and RunError if a loading
+        process died.
         """
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Loader(Protocol):
 
 
 class LatestCall:
-    """Lets only the latest call of a loader's `batches` continue."""
+    """Stops earlier calls of a loader's `batches`: only the latest call continues."""
 
     def __init__(self) -> None:
         self._call: object = None

@@ -16,20 +16,19 @@ from raysuite.errors import DataError
 from raysuite.spec.data_set import DataOptions, root_of
 
 SETTLED_S = 2.0
-"""Smallest age, in seconds, of a modification time that can be relied on. Some file systems (FAT)
-store times in units of two seconds, so a file that changed more recently can change again without a
-new time."""
+"""Smallest age of a reliable modification time, in seconds. Some file systems (FAT) store times in
+units of two seconds, so a file that has just changed can change again and keep its time."""
 _whole: dict[Path, tuple[int, int, int]] = {}
 """Files that this process has found intact -> their inode, size and modification time."""
 _MANIFEST = "manifest.json"
 
 
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
-    """Make `folder` with the content that `write(temporary_folder)` writes, unless it exists.
+    """Create `folder`, unless it exists, with the files that `write(temporary_folder)` writes.
 
     Any number of processes may call this at once: each writes its own temporary folder next to
-    `folder`, and the first to rename it wins. Unlike locks, renames are safe on network file
-    systems too.
+    `folder`, and the first rename succeeds. Unlike locks, renames are also safe on network file
+    systems.
 
     Raises DataError if the cache cannot be written.
     """
@@ -60,9 +59,9 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def converted(
     cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
 ) -> Path:
-    """The folder that `write(folder)` makes from `sources`, named by a digest of their content.
+    """Convert `sources` by `write(folder)`, once per digest of their content; return the folder.
 
-    Raises DataError as `publish` and `verify` do.
+    Raises the errors of `publish` and `verify`.
     """
     digest = hashlib.sha256()
     for path in sources:
@@ -79,10 +78,10 @@ def converted(
 
 
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:
-    """The folder below `cache`/data that `write` returns, with the listings of the set's splits.
+    """The folder below `cache`/data that `write` makes, with the listings of the set's splits.
 
-    One process of the node calls `write`, and all processes that wait use its result. A later call,
-    as in the next run, calls `write` again: the set may have changed.
+    One process of the node calls `write`, and the processes that wait for it use its result. A
+    later run calls `write` again, because the set may have changed.
     """
     asked = repr((str(root_of(data).absolute()), data.model_dump_json()))
     name = f"{data.form}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"

@@ -31,7 +31,7 @@ from raysuite.errors import DataError, how_to_write
 from raysuite.files import continued_lines, printable, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
 
-# The shard of each image depends only on the folder's listing and the options.
+# Which shard an image goes to depends only on the source folder's listing and the options.
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 3
@@ -45,14 +45,14 @@ _SYNSET = re.compile(r"n\d{8}")
 
 @dataclass(frozen=True)
 class Shard:
-    """One planned file: its images, in order."""
+    """A planned shard, with its images in order."""
 
     name: str
     split: Split
     paths: NDArray[np.bytes_]
-    """[n], relative to the source folder."""
+    """[n] paths of the images, relative to the source folder."""
     labels: NDArray[np.int64]
-    """[n], from 0."""
+    """[n] class numbers from 0."""
     stats: NDArray[np.int64]
     """[n, 2]: size in bytes, and modification time in ns."""
 
@@ -70,14 +70,14 @@ class Conversion:
     source: Path
     target: Path
     shorter_side: int | None
-    """Images with a longer shorter side are shrunk to this many pixels on that side; all other
-    images keep their bytes."""
+    """The largest shorter side in pixels: larger images are shrunk to it, and other JPEGs and PNGs
+    keep their bytes. None: no limit."""
     classes: tuple[str, ...]
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
-    """The number of source entries that are neither images nor hidden."""
+    """The number of ignored files and folders in the source, without hidden ones."""
 
     @property
     def synsets(self) -> bool:
@@ -86,7 +86,7 @@ class Conversion:
 
     @property
     def first_label(self) -> int:
-        """1 for synsets, as in TensorFlow's ImageNet, else 0."""
+        """The label of the first class: 1 for synsets, as in TensorFlow's ImageNet, else 0."""
         return int(self.synsets)
 
     def images(self, split: Split) -> int:
@@ -109,8 +109,8 @@ def plan_conversion(
 
     `shards` is the number of training shards; validation has shards of about the same size. If
     `target` holds a conversion, it is resumed, and its shards are kept. Raises DataError if
-    `source` is not an image folder, if `target` holds anything else, or if that conversion has
-    other options or images.
+    `source` is not an image folder, or if `target` holds other files, or a conversion with other
+    options or images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -146,7 +146,7 @@ def plan_conversion(
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
-    """The convert.json of `target`, or None."""
+    """The plan (convert.json) in `target`; None if `target` is missing or empty."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
     # only hidden files: left by a conversion that was killed at its very beginning
@@ -168,8 +168,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raise DataError with the differences unless the conversion that was begun in the target
-    matches this conversion."""
+    """Raise DataError, with the differences, if the plan `begun` differs from the plan `now`."""
     changed = [
         f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]
@@ -234,7 +233,7 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index. Both get their names only when both are
+    """Write `conversion`'s only shard and its index. Both get their final names only when both are
     complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
@@ -260,7 +259,7 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = temporary.stat().st_size
         if not bad or policy == "skip":
-            # the index first, so that a shard with its name always has an index
+            # the index first: a shard with its final name then always has an index
             index.rename(target.with_suffix(".idx"))
             temporary.rename(target)
     except OSError as error:
@@ -308,8 +307,8 @@ def _record(conversion: Conversion, row: int) -> bytes:
 def _shrunk(
     data: bytes, header: Header, shorter_side: int | None, place: str
 ) -> tuple[bytes, Header]:
-    """The image with at most `shorter_side` pixels on its shorter side; a JPEG or PNG of that size
-    or smaller is returned unchanged.
+    """Shrink an image to `shorter_side` pixels on its shorter side. A JPEG or PNG that is not
+    larger is returned unchanged.
 
     Images are shrunk by antialiased cubic interpolation. The result has 8 bits per channel, grey or
     RGB, as loaders decode it, and no metadata. JPEG stays JPEG; all other formats become PNG,
@@ -391,7 +390,7 @@ def convert(
 
 
 def _begin(conversion: Conversion) -> dict[str, Written]:
-    """Make the folder and its plan, unless they exist; return the shards written there, by name."""
+    """Create the target and its plan, unless they exist; return its complete shards by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
@@ -412,8 +411,8 @@ def _images(shard: Shard) -> int:
 
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
-    """Whether the shard and its index exist, the shard has its recorded size, and it was made from
-    the images in their present state, with no bad images unless `bad` is "skip"."""
+    """Whether the shard and its index exist, the shard has its recorded size, and its images have
+    not changed since. A shard with bad images is complete only if `bad` is "skip"."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None

@@ -1,9 +1,9 @@
-/* Decode the crop of a JPEG by libjpeg-turbo, and resize it on request. Columns left and right of
- * the crop and rows above it pass only the entropy decoder; rows below it are not decoded.
+/* Decode the crop of a JPEG with libjpeg-turbo, and resize it on request. Columns left and right of
+ * the crop and rows above it are only entropy-decoded; rows below it are not decoded at all.
  *
- * Each row is resized while it is in the CPU cache, to the same bits as by torch's antialiased
- * bilinear resize of uint8 (ATen/native/cpu/UpSampleKernel.cpp): first across, then down, rounded
- * to uint8 after each, with weights of 16 bits.
+ * Each row is resized while it is in the CPU cache. The bits are the same as those of torch's
+ * antialiased bilinear resize of uint8 (ATen/native/cpu/UpSampleKernel.cpp): first across, then
+ * down, with weights of 16 bits, and rounded to uint8 after each of the two.
  *
  * Compiled on first use by raysuite/data/decoders.py.
  */
@@ -46,8 +46,8 @@ static void *allocated(j_decompress_ptr image, size_t bytes)
 
 enum { STEP = 16 }; /* bytes that are computed or read together, some of them beyond a row's end */
 
-/* Resizing in one direction: output `i` is the sum, divided by 2^precision, of the 2 * pairs inputs
- * from first[i], times their weights. `weights`: [out, pairs], two of 16 bits in each. */
+/* Resizing in one direction: output `i` is the weighted sum of the 2 * pairs inputs from first[i]
+ * on, divided by 2^precision. `weights`: [out, pairs], with two 16-bit weights in each int. */
 struct resize {
     int *first, *weights, pairs, precision;
 };
@@ -89,7 +89,7 @@ static struct resize resize_of(j_decompress_ptr image, int in, int out)
     return to;
 }
 
-/* Resize two rows of RGB to `size` pixels each; a row's weights serve both. */
+/* Resize two rows of RGB to `size` pixels each, with the same weights. */
 static inline __attribute__((always_inline)) AVX2 void
 across(JSAMPARRAY in, size_t begin, const struct resize *by, int pairs, int size, int mirrored,
        JSAMPARRAY out)
@@ -120,7 +120,7 @@ across(JSAMPARRAY in, size_t begin, const struct resize *by, int pairs, int size
 static AVX2 void resize_across(JSAMPARRAY in, size_t begin, const struct resize *by, int size,
                                int mirrored, JSAMPARRAY out)
 {
-    if (by->pairs == 1) /* a constant number takes a third less time */
+    if (by->pairs == 1) /* a constant number of pairs takes a third less time */
         across(in, begin, by, 1, size, mirrored, out);
     else if (by->pairs == 2)
         across(in, begin, by, 2, size, mirrored, out);
@@ -170,8 +170,8 @@ static AVX2 void resize_down(struct ring ring, const struct resize *by, int y, s
         down(ring, by, by->pairs, y, width, out);
 }
 
-/* Resize the rows that follow, of which the crop's columns begin at `begin`, to `out`. `in`: room
- * for two rows. */
+/* Read the crop's rows, and resize them to `out`. In each row, the crop begins at byte `begin`.
+ * `in`: memory for two rows. */
 static void resize_rows(j_decompress_ptr image, JSAMPARRAY in, size_t begin, int width, int height,
                         int size, int mirrored, unsigned char *out)
 {
@@ -201,7 +201,7 @@ enum { MARGIN = 2 }; /* columns at the edge that lack a neighbour for interpolat
 
 /* Decode the columns [box[0], box[2]) and rows [box[1], box[3]) of an image to `out`, which has
  * `room` bytes. `channels`: bytes per pixel, 1 for grey, 3 for RGB. `size`: 0, or the side in
- * pixels to which RGB is resized; then it is also mirrored, if requested.
+ * pixels to which the RGB crop is resized; `mirrored` applies only to a resized crop.
  *
  * Return 0, or 1 if libjpeg-turbo warns or fails, or if this CPU cannot resize. */
 __attribute__((visibility("default"))) int

@@ -1,10 +1,10 @@
-"""Decode an image's crop by libjpeg-turbo, with the reference decoder's pixels, in less time.
+"""Decode an image's crop with libjpeg-turbo: the reference decoder's pixels, in less time.
 
 For a JPEG, `crop.c` decodes only the columns and rows of the crop, directly into reused memory, or
 resizes them while they are decoded. It is compiled on first use, into raysuite's cache. Without a C
-compiler or libjpeg-turbo's header, simplejpeg decodes all columns from the top to the last row of
-the crop. If libjpeg-turbo fails on an image, the reference decoder is used, because its messages
-name the error.
+compiler or libjpeg-turbo's header, simplejpeg decodes all columns, from the first row of the image
+to the last row of the crop. If libjpeg-turbo fails on an image, the reference decoder is used,
+because its messages name the error.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from raysuite.data.pixels import Part, cut_out, decode, header_of, touched
 from raysuite.spec.datasets import cache_dir
 
 _SEQUENTIAL = (0xC0, 0xC1)
-"""Frames whose rows are stored from top to bottom (ITU-T T.81, table B.1), unless they have several
-scans. The first row of a progressive frame depends on its last bytes."""
+"""Markers of frames (ITU-T T.81, table B.1) whose rows are stored from top to bottom if they have
+one scan. In progressive frames, even the first row depends on the last bytes."""
 _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
 LEAST_SHRINKING = 2
-"""The least factor by which images are shrunk while decoding. Smaller factors save no time, as
+"""The least factor by which images are shrunk while decoding. Smaller factors save no time, because
 libjpeg-turbo's DCTs of 5 to 7 rows are slow."""
 
 _scratch = threading.local()
@@ -45,8 +45,8 @@ def cut_from(
 ) -> tuple[NDArray[np.uint8], Part]:
     """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
 
-    The pixels may be in memory that this thread's next call overwrites. Raises DataError as
-    `decode` does.
+    The pixels may be in memory that this thread's next call overwrites. Raises the errors of
+    `decode`.
     """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
@@ -60,11 +60,12 @@ def cut_from(
 def resized_from(
     sample: Sample, box: NDArray[np.float64], mirrored: bool, out: NDArray[np.uint8], place: str
 ) -> bool:
-    """Write what `fit_into` makes of `box` to `out` [size, size, C], mirrored if requested, and
-    return True. Rows are resized as they are decoded, while they are in the CPU cache.
+    """Write the pixels of `rendering.fit_into` for `box` to `out` [size, size, C], mirrored on
+    request, and return True. Rows are resized right after decoding, while they are in the CPU
+    cache.
 
-    Return False, with any content in `out`, for other than whole pixels of a JPEG, for other than
-    RGB, and on a CPU without AVX2. Raises DataError as `decode` does.
+    Return False, with undefined content in `out`, unless the sample is a JPEG, the box has whole
+    pixels inside the image, `out` is RGB, and the CPU has AVX2. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, out.shape[2], place)
     left, top, width, height = box.tolist()
@@ -114,16 +115,16 @@ def _library() -> Any:
 
 
 def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
-    """`decode(sample, channels, place)`, with memory and errors as in `cut_from`."""
+    """The result of `decode(sample, channels, place)`; for memory and errors, see `cut_from`."""
     return _rows(sample, channels, sys.maxsize, place)
 
 
 def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
-    """Like `cut_from`, but at 1/2 to 1/8 of the resolution if `box` then still has `size` pixels on
-    each side, because decoding a JPEG's DCT blocks at a smaller size is faster. Pixels differ from
-    the reference's."""
+    """Like `cut_from`, but decode at 1/2 to 1/8 of the resolution if `box` then still has `size`
+    pixels on each side. Decoding a JPEG's DCT blocks at a smaller size is faster; pixels differ
+    from those of the reference decoder."""
     times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
     if times < LEAST_SHRINKING or turbo is None or header is None:
@@ -146,7 +147,7 @@ _COLOURS = {1: "GRAY", 3: "RGB"}
 
 
 def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.uint8]:
-    """The pixels of at least all rows above `bottom`."""
+    """Decode at least the rows above `bottom`: [rows, W, channels]."""
     turbo, header = _turbo(), _simple(sample, channels, place)
     if turbo is None or header is None:
         return decode(sample, channels, place)
@@ -158,7 +159,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
             _shortened(sample, header, height) if shortened else sample,
             _COLOURS[channels],
             buffer=_buffer(height * header.width * channels),
-            # in strict mode, the rows that are left out are refused as surplus data
+            # strict mode refuses the data of the rows that are left out
             strict=not shortened,
         )
     except ValueError:
@@ -169,7 +170,7 @@ def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.
 def _simple(sample: Sample, channels: int, place: str) -> Header | None:
     """The header of a JPEG whose pixels are the same with all decoders; None for anything else.
 
-    Pixels differ if colour is converted to grey: Pillow weighs RGB, libjpeg-turbo takes the luma.
+    Grey from a colour JPEG differs: Pillow computes it from RGB, libjpeg-turbo takes the luma.
     """
     if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
@@ -199,14 +200,14 @@ def _one_scan(data: bytes, header: Header) -> bool:
 
 
 def _shortened(data: bytes, header: Header, height: int) -> bytes:
-    """A copy of the file whose header states `height` rows, after which decoders stop."""
+    """A copy of the file with a header that states `height` rows, so that decoders stop there."""
     at = header.frame + 5
     return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
 
 
 def _buffer(size: int) -> NDArray[np.uint8]:
-    """This thread's buffer for pixels. It is reused, because a new buffer for each image would cost
-    a tenth of the time."""
+    """This thread's buffer for pixels. It is reused, because allocating one for each image takes a
+    tenth of the decoding time."""
     held: NDArray[np.uint8] | None = getattr(_scratch, "pixels", None)
     if held is None or held.size < size:
         _scratch.pixels = held = np.empty(size, np.uint8)

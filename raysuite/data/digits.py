@@ -31,7 +31,7 @@ file."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Write the digits at the wanted size below `cache`, or check existing files."""
+    """Write the digits at the requested size below `cache`, or check existing files."""
     root = cache / "data" / f"digits-{facts.image_size}-v{VERSION}"
     publish(root, partial(write_digits, size=facts.image_size))
     form = data.form or "folder"
@@ -59,12 +59,12 @@ def _records(folder: Path, cache: Path) -> Path:
 
 
 def write_digits(folder: Path, size: int) -> None:
-    """Write both splits below `folder`, with images of `size` x `size` pixels (8: as scanned).
+    """Write both splits below `folder`, with images of `size` x `size` pixels (8: not resized).
 
     folder/SPLIT/CLASS/NNNN.png are lossless; NNNN is the scan's index in scikit-learn.
     tfrecord/SPLIT-*.tfrecord and .idx have the same images, and arrays/SPLIT-{images,labels}.npy
-    are [n, size, size] uint8 and [n] int64. listing/ has the order of the files. Sample i is the
-    same scan in all formats.
+    are [n, size, size] uint8 and [n] int64. listing/ lists the PNGs in the order of the samples.
+    Sample i is the same scan in all formats.
     """
     from sklearn.datasets import load_digits
 

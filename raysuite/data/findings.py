@@ -23,7 +23,7 @@ class Finding:
     place: str
     """The file or folder."""
     offset: int
-    """The first byte concerned; -1 for the whole file."""
+    """The offset of the first byte concerned; -1 for the whole file."""
     kind: Kind
     message: str
     note: bool = False
@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass
 class Part:
-    """One process's findings in one part of a split."""
+    """The counts and findings of one part of a split."""
 
     split: str
     images: int = 0
@@ -46,7 +46,7 @@ class Part:
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Number of images of each width and height, in pixels."""
     names: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Number of images of each (class name, label) that occurs in the files."""
+    """Number of images with each (class name, label), if files contain class names."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
@@ -64,7 +64,7 @@ class Part:
     def label_bytes(
         self, path: Path, labels: Iterable[int], classes: int, head: int, step: int
     ) -> None:
-        """Count a file's labels, which are `step` bytes apart, from byte `head` on."""
+        """Count a file's labels: the first is at byte `head`, the others every `step` bytes."""
         for number, label in enumerate(labels):
             self.labels[label] += 1
             if label >= classes:
@@ -82,7 +82,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """A Part's counts, by class names, or by labels if names are unknown."""
+    """The counts of a split: images by class name (or label, if unnamed) and by (width, height)."""
 
     images: int
     unreadable: int
@@ -92,7 +92,7 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings: errors first, sorted by place."""
+    """The result of a check. Findings are sorted: errors before notes, then by place."""
 
     path: Path
     form: str
@@ -109,7 +109,7 @@ class Report:
 
 
 def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int = -1) -> None:
-    """Count one image in `part`, with its errors; `decoded`: decode all its pixels."""
+    """Count an image in `part`, and add its error, if any; `decoded`: decode all its pixels."""
     part.images += 1
     try:
         header = header_of(data, place)
@@ -132,7 +132,7 @@ class Listed:
     unit: Literal["images", "bytes"]
     """The unit of `total` and of the tasks' progress."""
     names: dict[int, str]
-    """Class names by label as in the files; empty if unknown."""
+    """Label in the files -> class name; empty if unknown."""
     findings: tuple[Finding, ...]
 
 
@@ -143,7 +143,7 @@ def reason(error: Exception, place: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A data set on disk, and its labels as far as known."""
+    """A data set on disk, with its class names and its first label if they are known."""
 
     data: DataOptions
     names: tuple[str, ...] = ()

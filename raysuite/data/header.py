@@ -20,7 +20,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
-"""Formats that all loaders decode by Pillow. If a file has several images, the first is used."""
+"""Formats that all loaders decode with Pillow. If a file has several images, the first is used."""
 MOST_PIXELS = 178_956_970
 """The largest number of pixels that Pillow accepts by default: 2 * PIL.Image.MAX_IMAGE_PIXELS. It
 is not read from Pillow, because a user's own data set may change Pillow's limit in some
@@ -56,14 +56,14 @@ class Header:
     height: int
     channels: int
     plain: bool = False
-    """Whether all decoders give the same pixels: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
-    transparency, and lossless and arithmetic-coded JPEGs are not plain."""
+    """Whether all decoders give the same pixels: True for 8-bit grey and RGB. CMYK, 16 bits,
+    palettes, transparency, and lossless and arithmetic-coded JPEGs are not plain."""
     frame: int = 0
     """The offset of a JPEG's frame header, in bytes."""
 
 
 class DepthError(ValueError):
-    """Pixels are neither unsigned integers of at most 8 bits nor of 16 bits."""
+    """Pixels are not unsigned integers of up to 8, or of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
@@ -85,8 +85,8 @@ def check_depth(kind: str, bits: int) -> None:
 
 
 def check_tags(tags: Any) -> None:
-    """`check_depth` for the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that Pillow
-    reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
+    """Apply `check_depth` to the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that
+    Pillow reads wrongly: TIFFs in which 0 is white, and uncompressed TIFFs that store each channel
     separately."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
@@ -100,12 +100,12 @@ def check_tags(tags: Any) -> None:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a whole JPEG or PNG, or of an image in OTHERS. Raises ValueError, with the
-    reason, for anything else, and for an image of more than MOST_PIXELS.
+    """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
+    with the reason, for anything else, and for an image of more than MOST_PIXELS.
 
-    Files that decoders handle differently are refused: an image without its end marker (Pillow
-    refuses such a JPEG but reads such a PNG, and a decoder that reads only a part of a JPEG may not
-    notice), and a PNG with a wrong checksum (Pillow does not check the pixels' checksums).
+    Images without an end marker are refused, because decoders differ: Pillow refuses such a JPEG
+    but reads such a PNG, and a decoder of a part of a JPEG may not notice. A PNG with a wrong
+    checksum is refused, because Pillow does not verify the checksum of the pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -223,7 +223,7 @@ def _jpeg(data: bytes) -> Header:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             if not width or not height or channels not in (1, 3, 4):
                 raise ValueError("a JPEG with a damaged frame header")
-            # after the frame header: an earlier thumbnail has an end marker too
+            # searched after the frame header, as a thumbnail before it also has an end marker
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
             check_depth("u", bits)

@@ -1,10 +1,9 @@
-"""Augmentation of samples that are an image and a mask: both are transformed together, pixel by
-pixel.
+"""Augmentation of samples that consist of an image and a mask: both get the same view.
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
 random part is resized to the size of the whole image. The image is resized bilinearly, and the mask
-by the nearest pixel, so that no new classes occur. Outside the image, pixels are 0 and the mask is
-ignored.
+by the nearest pixel, so that no other class numbers arise. Outside the image, pixels are 0 and the
+mask is ignored.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def _view(image: Tensor, mask: Tensor, box: list[int], flip: bool) -> Sample:
 
 
 def _part(pixels: Tensor, box: list[int], beyond: int) -> Tensor:
-    """The box (left, top, width, height) of pixels [..., H, W], with the value `beyond` outside."""
+    """The box (left, top, width, height) of pixels [..., H, W], with `beyond` outside the image."""
     left, top, width, height = box
     found = pixels.new_full((*pixels.shape[:-2], height, width), beyond)
     inner = pixels[..., max(top, 0) : top + height, max(left, 0) : left + width]

@@ -1,12 +1,12 @@
 """A folder in memory (/dev/shm) that a node's processes map: the first process makes the folder,
 and the last process removes it.
 
-Two locks per folder control making and removing it; the kernel frees them when a process ends:
+Two locks per folder control its creation and removal; the kernel frees those of dead processes:
 
-    KEY.making   exclusive, while the folder is searched, made or removed
+    KEY.making   exclusive, while a process looks for, makes or removes the folder
     KEY.users    shared by all processes that use it
 
-NAME.found holds the result and time of `found_once` in one process, for processes that waited.
+NAME.found holds the result of `found_once`, with its time, for the processes that waited for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST_SHARE = 0.8
 
 
 class NodeShare:
-    """One node's copy of the files that `write` writes; `path` is their folder until `close`.
+    """One node's copy of the files that `write` writes, in the folder `path` until `close`.
 
     `write(folder)` writes `size()` bytes. One process of the node at a time calls `write`, and only
     if the folder does not exist yet; all others wait.
@@ -59,7 +59,7 @@ class NodeShare:
                 raise
         finally:
             os.close(making)
-        # also when the interpreter ends, or the loader is garbage-collected
+        # called by `close`, when the interpreter ends, or when this object is garbage-collected
         self._leave = weakref.finalize(self, _leave, locks, key, users)
 
     def close(self) -> None:
@@ -68,11 +68,11 @@ class NodeShare:
 
 
 def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
-    """The result of `find`, which one process of the node calls; processes that wait meanwhile get
-    the same result.
+    """Call `find` in one process of the node, and return its result; processes that wait meanwhile
+    return the same result.
 
-    `folder`: where the result is kept, if not in the node's memory; other nodes may see it. If the
-    folder's file system has no locks, every process calls `find`.
+    `folder`: the folder for the file with the result (default: in the node's memory); other nodes
+    may share it. If its file system has no locks, every process calls `find`.
     """
     asked = time.monotonic()  # one clock for all processes of a node
     file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
@@ -133,7 +133,7 @@ def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
 
 
 def free_memory() -> int:
-    """Bytes available without swapping, on the machine and in its control groups."""
+    """Bytes available without swapping: the least value of the machine and its control groups."""
     free: int = psutil.virtual_memory().available
     return max(0, min([free, *memory_left()]))
 

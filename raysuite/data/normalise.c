@@ -1,6 +1,6 @@
 /* Convert the pixels of one image to the network's input: normalise them, and write one plane per
- * channel. Each value is rounded after the difference and after the product, for the same bits as
- * NumPy: raysuite/data/rendering.py compiles with -ffp-contract=off.
+ * channel. Each value is rounded after the subtraction and after the multiplication, as in NumPy:
+ * raysuite/data/rendering.py compiles with -ffp-contract=off.
  */
 #include <stddef.h>
 

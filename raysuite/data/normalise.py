@@ -17,7 +17,7 @@ from raysuite.data.rendering import Rendering
 Kind = TypeVar("Kind", np.uint8, np.float32)
 
 _KEPT = 8
-"""Largest number of arrays in a pool; after that, the oldest array leaves the pool."""
+"""Largest number of arrays in a pool; a full pool drops its oldest array."""
 
 
 def _references(arrays: list[NDArray[Kind]]) -> list[int]:
@@ -32,8 +32,8 @@ interpreter."""
 class Buffers(Generic[Kind]):
     """A pool of arrays of one dtype. An array is reused when no view of it is left.
 
-    Without a pool, the allocator returns the memory of a batch of 64 ImageNet images to the kernel,
-    and each batch gets fresh memory, whose page faults take longer than normalising. Not
+    Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
+    Each batch then gets fresh memory, and its page faults take longer than normalising. Not
     thread-safe.
     """
 
@@ -42,21 +42,21 @@ class Buffers(Generic[Kind]):
         self._arrays: list[NDArray[Kind]] = []
 
     def take(self, shape: tuple[int, ...]) -> NDArray[Kind]:
-        """An array of `shape` with any content."""
+        """An array of `shape` with undefined content."""
         size = math.prod(shape)
         for place, references in enumerate(_references(self._arrays)):
             if references == _UNUSED and self._arrays[place].size >= size:
                 return self._arrays[place][:size].reshape(shape)
         array = np.empty(size, self._dtype)
-        if len(self._arrays) == _KEPT:  # makes space, if arrays have other sizes or are in use
+        if len(self._arrays) == _KEPT:  # all arrays are in use or too small
             self._arrays.pop(0)
         self._arrays.append(array)
         return array.reshape(shape)
 
 
 class Normalise:
-    """Makes Batches on `device`; a GPU normalises images itself. `channels_last`: the memory format
-    of the images on a GPU. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`; a GPU normalises its images itself. `channels_last`: whether
+    images on a GPU get this memory format. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -70,7 +70,7 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """[count, size, size, C] uint8 to load into; for a GPU, pinned memory from torch's
+        """Memory for pixels [count, size, size, C], uint8; for a GPU, pinned memory from torch's
         cache."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
@@ -86,7 +86,8 @@ class Normalise:
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 
     def images(self, pixels: Tensor) -> Tensor:
-        """[b, size, size, C] uint8, on the CPU -> [b, C, size, size] fp32, on the device."""
+        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] fp32 on the
+        device."""
         return self._by_gpu(pixels) if self._on_gpu else self._by_cpu(pixels.numpy())
 
     def _by_cpu(self, pixels: NDArray[np.uint8]) -> Tensor:

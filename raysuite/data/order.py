@@ -19,7 +19,7 @@ _SMALLEST = 2
 
 
 def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The order of `samples` in `epoch`: [samples] int64, the same on every machine.
+    """The random order of all samples in `epoch`: [samples] int64, the same on every machine.
 
     Sorts the raw output of Philox (Salmon et al., 2011): NumPy guarantees that the stream of a bit
     generator never changes, but does not guarantee this for `Generator.permutation` (NEP 19).
@@ -63,7 +63,7 @@ def rank_slices(
     skipped: NDArray[np.bool_] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
-    """`rank`'s micro-batches of each optimiser step (a list of `accumulate` Slices).
+    """For each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
     padding has weight 0 in the loss and is not counted in any metric. `draw`: seed and epoch of the
@@ -109,5 +109,5 @@ def _slice(
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
     padded = np.concatenate([part, np.resize(spare, lacking)])
-    # a step with only bad samples has weight 0: dividing its empty sum by 1 gives 0
+    # a step with only bad samples has weight 0: its loss of 0 is divided by 1 instead
     return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

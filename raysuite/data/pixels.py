@@ -43,7 +43,7 @@ _BACK = {
 """Orientation -> the transform that undoes Pillow's rotation or mirroring of a TIFF on loading."""
 
 Part = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels."""
+"""The left, top, right and bottom edge of a part of an image, in pixels."""
 
 
 def size_of(sample: Sample, place: str) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def size_of(sample: Sample, place: str) -> tuple[int, int]:
 
 
 def header_of(data: bytes, place: str) -> Header:
-    """The header of an encoded image. Raises DataError, which names `place`."""
+    """The header of an image file. Raises DataError, which names `place`, if it is damaged."""
     try:
         return read_header(data)
     except ValueError as error:
@@ -83,8 +83,8 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
 
 
 def check_whole(sample: Sample, place: str) -> None:
-    """Decode a sample; also raises DataError for a PNG that only Pillow accepts, because rows or
-    the checksum of its pixels are missing."""
+    """Decode a sample. Raises the errors of `decode`, and DataError for a PNG that lacks rows or
+    the checksum of its pixels: only Pillow accepts such a file."""
     decode(sample, 3, place)
     if isinstance(sample, bytes) and sample.startswith(PNG):
         try:
@@ -111,12 +111,13 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
         image = image.convert(_VIA[image.mode])
     if turned in _BACK:
         image = image.transpose(_BACK[turned])
-    image.info.pop("transparency", None)  # else Pillow warns of a palette's
+    image.info.pop("transparency", None)  # else Pillow warns if a palette has it
     return _shaped(np.asarray(image.convert(_MODES[channels])))
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits, or the upper 8 of 16 bits. Raises DepthError for other pixels."""
+    """Pixels of 8 bits unchanged, or the upper 8 bits of 16-bit pixels. Raises DepthError for other
+    pixels."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
@@ -159,7 +160,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, zeros outside the image, and the box relative to them.
+    """The whole pixels that `box` touches (zeros outside the image), and the box as a Part of them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """
@@ -176,8 +177,8 @@ def cut_out(
 
 
 def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """`out[...] = pixels` by channel, which NumPy does several times as fast if [H, W, C] is
-    mirrored."""
+    """Copy `pixels` [H, W, C] to `out`, channel by channel. For mirrored pixels, this is several
+    times as fast as `out[...] = pixels`."""
     for channel in range(pixels.shape[2]):
         out[:, :, channel] = pixels[:, :, channel]
 

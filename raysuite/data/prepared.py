@@ -26,7 +26,7 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """The place of both splits, and the transforms of their pixels; small, and can be pickled."""
+    """Where both splits are, and how their pixels are transformed. Small, and can be pickled."""
 
     data: DataOptions
     facts: DatasetFacts
@@ -40,7 +40,7 @@ class Prepared:
     augment: Augment
     """The random augmentation of each training image."""
     fit: Fit
-    """How images of another size are made square if they are not augmented."""
+    """How an image that is not augmented gets the network's size, if it has another size."""
     exact: bool
     """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]
@@ -84,7 +84,7 @@ def prepared_of(
 ) -> Prepared:
     """The Prepared of a set on disk with `found` images in each split.
 
-    Raises DataError if the numbers differ from the plan's, made earlier or on another machine.
+    Raises DataError if the numbers differ from the plan, which may come from another machine.
     """
     check_as_planned(facts, found, classes, files)
     rule = treatment(data, facts.channels)
@@ -110,7 +110,7 @@ def _told(counts: dict[str, int], classes: int) -> str:
 
 
 def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
-    """The pixels' transforms: augment, fit, and mean and std per channel, as in Prepared.
+    """Prepared's fields for the transforms of pixels: augment, fit, mean and std.
 
     The user's own images are normalised with ImageNet's mean and std, averaged over channels for
     grey images, unless `data.mean` and `data.std` are given.

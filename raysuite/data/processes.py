@@ -1,4 +1,4 @@
-"""Running many tasks in several processes, which end with the calling process."""
+"""Run many tasks in several processes, which end with the calling process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def each(
     """Results of `task(count)` for all tasks, in up to `workers` processes, in order of completion.
 
     With one worker or one task, this process does the work. Tasks must be picklable. An exception
-    in a task is raised here and ends all processes. They also end if this process is killed.
+    in a task is raised here and ends all processes. All processes also end if this one is killed.
 
     Raises RunError if a process was killed.
     """

@@ -23,7 +23,7 @@ class Read:
 
     samples: list[Sample]
     labels: NDArray[np.int64]
-    """[b], from 0."""
+    """[b] class numbers from 0."""
     sizes: NDArray[np.int64]
     """[b, 2] width and height in pixels."""
     views: Views
@@ -75,9 +75,9 @@ def label_of(source: Source, sample: int, classes: int) -> int:
 
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
-    """The views of the samples in `got`, as the reference renders them: [b, size, size, C].
+    """The views of the samples in `got`, with the reference decoder's pixels: [b, size, size, C].
 
-    Raises DataError as `decode` does.
+    Raises the errors of `decode`.
     """
     facts = prepared.facts
     size = facts.image_size

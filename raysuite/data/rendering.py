@@ -25,7 +25,7 @@ from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
 """The operator behind `torch.nn.functional.interpolate(mode="bilinear", antialias=True)`, with an
-output argument. For uint8, it computes like Pillow, with weights of 15 bits instead of 22."""
+output argument. For uint8, it computes like Pillow, but with weights of 15 bits instead of 22."""
 
 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
@@ -65,7 +65,7 @@ def _channels_first(pixels: NDArray[np.uint8]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Rendering:
-    """How views are rendered; small, and can be pickled. Thread-safe."""
+    """Renders views into memory. Small, can be pickled, and is thread-safe."""
 
     prepared: Prepared
     decode: Decode
@@ -82,8 +82,8 @@ class Rendering:
     ) -> NDArray[np.int64]:
         """Write the views of `slice_` to `out`, and return their labels [b].
 
-        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised. Raises DataError as
-        `read` and `decode` do.
+        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised. Raises the errors of
+        `read` and `decode`.
         """
         got = read(source, self.prepared, slice_)
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
@@ -107,7 +107,7 @@ class Rendering:
         return got.labels
 
     def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-        """[b, H, W, C] -> `out` [b, C, H, W], `(x - 255 mean) * (1 / (255 std))`."""
+        """Write (x - 255 mean) * (1 / (255 std)) of [b, H, W, C] to `out` [b, C, H, W]."""
         for image, values in zip(pixels, out, strict=True):
             self._normalise(image, values)
 

@@ -1,4 +1,4 @@
-"""Checking a data set on disk: its content, its errors, and their places."""
+"""Check a data set on disk: count its images, and find its errors and their places."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The unreadable samples of a set, found before the first epoch.
 
-A set is checked in chunks. Each chunk's result is cached by the state of its files, so that the
+A set is checked in chunks. Each chunk's result is cached with the state of its files, so that the
 next run, or a resumed run, need not check it again.
 """
 
@@ -61,7 +61,7 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """Missing data of a set that are more than single samples: all training images of a class, and
+    """Descriptions of missing data other than single samples: all training images of a class, and
     the records after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
@@ -99,7 +99,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
 
 
 def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
-    """A digest of all that the faults depend on; None for samples without a file."""
+    """A digest of everything that the faults depend on; None for samples without a file."""
     facts, features = prepared.facts, prepared.data.features.model_dump_json()
     rule = (facts.classes, facts.channels, facts.image_size, prepared.exact, prepared.form)
     digest = hashlib.sha256(repr((_VERSION, PIL.__version__, *rule, features)).encode())

@@ -1,7 +1,7 @@
 """The user's own transform of each image, `data.transform`: after augmentation, before normalising.
 
 Its random generator depends only on seed, epoch and sample, like the augmentation: every loader
-that calls Python delivers the same image, whatever the number of ranks.
+that supports transforms delivers the same image, whatever the number of ranks.
 """
 
 from __future__ import annotations

@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from raysuite.data.prepared import Prepared
 
 SCALE = (0.08, 1.0)
-"""The range of the share of the image's area that a random part covers: Szegedy et al. 2015, "Going
+"""Range of the area of a random part, relative to the image's area: Szegedy et al. 2015, "Going
 deeper with convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
-"""The range of the ratio of a random part's width to its height, from the section named at
-SCALE."""
+"""Range of the width of a random part, relative to its height; same source as SCALE."""
 TRIES = 10
-"""Random parts that are tried before the centre is used, as in torchvision's RandomResizedCrop."""
+"""Number of random parts tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""Ratio of a resized validation image's shorter side to the side of its centre crop: He et al.
-2015."""
+"""In validation, the shorter side of the resized image, relative to the side of its centre crop: He
+et al. 2015."""
 SHIFT = 1 / 8
 """The largest shift of pad_crop_flip, relative to the side: 4 of CIFAR's 32 pixels (He et al. 2015,
 4.2)."""
@@ -62,8 +61,8 @@ def views(
 def uniforms(draw: tuple[int, int], ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """[b, count] numbers in [0, 1), determined by seed, epoch and sample.
 
-    SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"), because
-    it is a function of a counter and works on whole arrays.
+    The generator is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+    generators"), because it is a function of a counter and works on whole arrays.
     """
     seed, epoch = draw
     with np.errstate(over="ignore"):
@@ -87,14 +86,14 @@ def _whole(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The centre square in source pixels that has a side of `size` after the image's shorter side
-    is resized to 256 / 224 * `size`."""
+    """The centre square, in source pixels, whose side becomes `size` if the image's shorter side is
+    resized to 256 / 224 * `size`."""
     side = sizes.min(axis=1, keepdims=True) * (size / round(size * SHORT_SIDE))
     return np.concatenate([(sizes - side) / 2, side, side], axis=1)
 
 
 def _random_parts(sizes: NDArray[np.int64], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first random part that fits, else the largest centred part with a ratio within RATIO."""
+    """The first random part inside the image, or else the largest centred part within RATIO."""
     width, height = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
     area = width * height * (SCALE[0] + u[..., 0] * (SCALE[1] - SCALE[0]))
     low, high = np.log(RATIO)

@@ -28,8 +28,9 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
     Initial weights are drawn from torch's global generator, so seed it first. The user's own
-    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
-    its signature has, and with the spec's options, which take precedence. Initialises lazy layers.
+    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` (or
+    `sequence`) that its signature has, and with the spec's options, which take precedence.
+    Initialises lazy layers.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.
@@ -88,10 +89,10 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """Parameters, forward FLOPs and activation bytes of a spec's model; if possible, without memory
-    for its weights.
+    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. If possible, the
+    weights take no memory.
 
-    Raises UserError as `build` does, and if the model cannot process the data set's images.
+    Raises the errors of `build`, and UserError if the model cannot process the data set's images.
     """
     import torch
 
@@ -100,16 +101,16 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
     try:
         with torch.device("meta"):
             return cost(build(model, facts), facts)
-    except UserError:  # some constructors read their own tensors, which needs memory
+    except UserError:  # some constructors read values of tensors; meta tensors have none
         with torch.random.fork_rng(devices=[]):
             return cost(build(model, facts), facts)
 
 
 def layers_of(model: ModelOptions, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of the layers of the model that a spec names, in the order of a forward pass. Known
-    costs are returned without importing torch.
+    """The costs of the layers of the model that a spec names, in the order of a forward pass. If
+    the costs are in the cache, torch is not imported.
 
-    Raises UserError as `build` does, and if the model cannot process the data set's samples.
+    Raises the errors of `build`, and UserError if the model cannot process the data set's samples.
     """
 
     def count() -> list[LayerCost]:

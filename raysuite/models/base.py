@@ -39,7 +39,7 @@ def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any
 
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
-    """The torchvision model of that name, untrained unless the options set `weights`."""
+    """The torchvision model `name`, untrained unless the options set `weights`."""
     import torchvision
 
     return torchvision.models.get_model(
@@ -53,7 +53,7 @@ change its default."""
 
 
 def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """torchvision's constructor of a model that is not adapted, and its arguments for the data."""
+    """The constructor of a torchvision model that is not adapted, with arguments for the data."""
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}

@@ -35,7 +35,7 @@ class BasicBlock(nn.Module):
         return F.relu(y + self._shortcut(x))
 
     def _shortcut(self, x: Tensor) -> Tensor:
-        """Option A: the identity, subsampled, with zeros in the new channels; no parameters."""
+        """Option A, without parameters: the identity, subsampled, with zeros in new channels."""
         if self.stride == 1 and self.new_channels == 0:
             return x
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
@@ -71,7 +71,7 @@ class CifarResNet(nn.Module):
         return x
 
     def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
-        """The parts of each layer, called in this order; pipelines are cut between layers."""
+        """The parts of each layer, in order of calls. A pipeline can be cut between layers."""
         stages = (self.stage1, self.stage2, self.stage3)
         bodies: list[list[Callable[[Tensor], Tensor]]]
         bodies = [[block] for stage in stages for block in stage]

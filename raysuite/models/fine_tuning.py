@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _NESTED = ("state_dict", "model_state_dict", "model")
-"""Keys below which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
+"""Keys under which checkpoints hold weights: in Lightning and timm, in PyTorch's tutorials, and in
 torchvision's references."""
 _SHOWN = 6
 
 
 def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
-    """Load weights and buffers into `network` from a state_dict saved by torch.save or safetensors.
+    """Load weights and buffers into `network` from a state_dict of torch.save or safetensors.
 
     The layer with one output per class of `facts` keeps its initial values if the file has another
     number of classes, or if the file is in a run's folder and that run's classes have other names.
-    Returns the names of this layer's tensors.
+    Returns the names of the layer's tensors that keep their initial values.
 
-    Raises UserError for a file that cannot be read, and lists all names that do not fit.
+    Raises UserError if the file cannot be read, or if tensors do not fit; it lists their names.
     """
     own = network.state_dict()
     found = _unwrapped(_read(file), own)
@@ -108,8 +108,8 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights without the prefixes of wrappers, such as DistributedDataParallel's `module`, so
-    that names match the model's `own`; if no names match, the weights with their prefixes.
+    """The weights `found` without prefixes of wrappers, such as DistributedDataParallel's `module`,
+    so that names match those in `own`. If no names match, `found` is returned unchanged.
     torch.compile's `_orig_mod` is removed anywhere in a name."""
     bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
     while bare and not bare.keys() & own.keys():
@@ -138,5 +138,5 @@ def _of_other_classes(
 
 
 def _counters(state: dict[str, Tensor]) -> set[str]:
-    """The names of BatchNorm's batch counters, which files from before torch 0.4.1 lack."""
+    """The names of BatchNorm's batch counters, which files of torch before 0.4.1 lack."""
     return {name for name in state if name.endswith("num_batches_tracked")}

@@ -13,8 +13,8 @@ from torch.nn import functional
 from raysuite.errors import UserError
 
 _STD = 0.02
-"""The standard deviation of initial weights. For the last matrices of attention and MLP in each
-block, the deviation is divided by sqrt(2 * layers), as in GPT-2."""
+"""The standard deviation of initial weights. For the last matrix of attention and the last of the
+MLP in each block, it is divided by sqrt(2 * layers), as in GPT-2."""
 
 
 class Embedding(nn.Module):
@@ -103,7 +103,7 @@ class Gpt(nn.Module):
             self.head.weight = self.embedding.token.weight
 
     def layers(self) -> list[list[nn.Module]]:
-        """The layers between which a pipeline can be cut, each with its parts in order."""
+        """The parts of each layer, in order of calls. A pipeline can be cut between layers."""
         return [[self.embedding], *([block] for block in self.blocks), [self.norm, self.head]]
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ class LayerCost:
 def kept(
     model: ModelOptions, facts: DatasetFacts, count: Callable[[], list[LayerCost]]
 ) -> list[LayerCost]:
-    """The costs that an earlier process counted, or else the result of `count()`. The costs of a
-    user's own network, whose code may change, are counted by each process."""
+    """The costs that an earlier process counted, or else the result of `count()`. Each process
+    counts the costs of a user's own network, because its code may change."""
     file = _file(model, facts)
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [LayerCost(**each) for each in json.loads(file.read_text("utf-8"))]

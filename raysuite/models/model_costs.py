@@ -24,9 +24,9 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.strategies import SMALL
 
 _FEW, _MORE = 2, 4
-"""The numbers of images in two forward passes. The cost of an image is half the difference of their
-costs, in which costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One
-image is not enough: BatchNorm refuses to train on a single value per channel."""
+"""The batch sizes of two forward passes. The cost of an image is half the difference of their
+costs: costs that do not grow with the batch (weights, BatchNorm's statistics) cancel. One image is
+not enough: BatchNorm refuses to train on a single value per channel."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
 
 
 def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
-    """The costs of modules that compute or hold parameters, in the order of a forward pass. An
-    operation between two modules, such as attention, counts for the second module; a shared weight
-    counts for the first module that has it.
+    """The costs of modules with FLOPs or parameters, in the order of a forward pass. An operation
+    between two modules, such as attention, counts for the second module; a shared weight counts for
+    the first module that has it.
 
     Raises UserError if the model cannot run on the meta device with samples of this shape.
     """
@@ -124,7 +124,7 @@ def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy with weights and buffers on the meta device, which takes no memory."""
+    """A copy of the model on the meta device, where weights and buffers take no memory."""
     memo: dict[int, object] = {}
     for weight in model.parameters():
         empty = torch.empty_like(weight, device="meta")
@@ -159,5 +159,5 @@ def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         output = called(model, inputs)
-    del output  # deleted only now, as storage that is reused would be counted once
+    del output  # kept until now: storage freed earlier could be reused, and then counts once
     return int(flops.get_total_flops()), sum(saved.values())

@@ -1,4 +1,4 @@
-"""torchvision's ResNets, ResNeXts and wide ResNets, with a stem for the size of the image.
+"""torchvision's ResNets, ResNeXts and wide ResNets, with a stem that depends on the image size.
 
 Large stem: torchvision's own. Small stem, as in DDLBench on MNIST and CIFAR-10: a 3 x 3 convolution
 of stride 1 and no pooling before the first stage. Both stems have torchvision's names in the

@@ -30,7 +30,7 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
 
 
 def check(name: str) -> None:
-    """Raise MissingPartError or UserError if `timm:NAME` cannot be made."""
+    """Raise MissingPartError without timm, and UserError if timm has no such model."""
     _configuration(name.removeprefix(PREFIX))
 
 

@@ -23,11 +23,11 @@ class WeightAverage:
     other buffers, such as indices and counts, are copied. All operations are elementwise, so ranks
     with equal weights have equal averages.
 
-    torch's AveragedModel also averages integers, truncating them, and synchronises with the device.
+    torch's AveragedModel also averages integers (and truncates them), and waits for the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """`model` has all weights on this rank, and is not wrapped by a framework yet."""
+        """`model` has all its weights on this rank; no framework has wrapped it yet."""
         self._decay = decay
         self._steps = 0
         self.model = copy.deepcopy(model).requires_grad_(False).eval()

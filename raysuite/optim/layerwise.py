@@ -1,14 +1,14 @@
-"""LARS and LAMB: each weight tensor moves by a step in proportion to its own norm.
+"""LARS and LAMB: the step of each weight tensor is proportional to the tensor's norm.
 
 LARS: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks",
 arXiv:1708.03888, algorithm 1. LAMB: You et al. 2020, "Large Batch Optimization for Deep Learning:
 Training BERT in 76 minutes", arXiv:1904.00962, algorithm 2, with the identity for phi.
 
-Both need the norms of whole tensors: a strategy that shards or flattens tensors gives other
-results. All settings of a step are in the parameter groups, from which Horovod makes its own
-optimiser. torch has neither LARS nor LAMB. timm, which has both, is not used: it is optional, its
-LARS applies the rate outside the momentum, and its LAMB reads an option from the optimiser's
-defaults, which Horovod's optimiser lacks.
+Both need the norms of whole tensors: results differ if a strategy shards or flattens tensors. All
+settings of a step are in the parameter groups, from which Horovod makes its own optimiser. torch
+has neither LARS nor LAMB. timm, which has both, is not used: it is optional, its LARS applies the
+rate outside the momentum, and its LAMB reads an option from the optimiser's defaults, which
+Horovod's optimiser lacks.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _norms(tensors: _Tensors) -> Tensor:
 
 
 def _scale(tensors: _Tensors, above: Tensor, below: Tensor, defined: Tensor) -> None:
-    """Multiply each tensor by its ratio `above / below` where `defined` is True; all three are
-    [tensors]."""
+    """Multiply each tensor by its ratio `above / below` where `defined` is True; all three have the
+    shape [tensors]."""
     ratios = torch.where(defined, above / below, 1.0)
     torch._foreach_mul_(tensors, list(ratios.unbind()))

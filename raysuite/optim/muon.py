@@ -1,7 +1,7 @@
 """Muon for matrices, AdamW for all other parameters, as one optimiser.
 
-torch's Muon accepts only matrices. The item `matrices` of a parameter group selects Muon or AdamW.
-The item is in the group, because Horovod makes its own optimiser from the groups alone.
+torch's Muon accepts only matrices. The key `matrices` of a parameter group selects Muon or AdamW.
+It is in the group, because Horovod makes its own optimiser from the groups alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 
 class MuonWithAdamW(Optimizer):
-    """torch's Muon over groups with `matrices` True, and torch's AdamW over the others."""
+    """torch's Muon over groups with `matrices` True, and torch's AdamW over all other groups."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class MuonWithAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        """A setting in a group takes precedence over the argument."""
+        """A group's own settings take precedence over these arguments."""
         rules: dict[bool, Callable[..., Optimizer]] = {
             True: partial(Muon, momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr),
             False: partial(AdamW, betas=betas, eps=eps),

@@ -21,7 +21,7 @@ from raysuite.spec.optimizers import (
 
 
 def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_steps: int) -> float:
-    """The rate of an optimiser step relative to the full rate, in [0, 1].
+    """The learning rate of an optimiser step, relative to the full rate: in [0, 1].
 
     `step` counts from 0 over the whole run of `total_steps`. With s = step and E = steps_per_epoch,
     warm-up takes W = round(warmup_epochs * E) steps, and t = s - W:
@@ -34,8 +34,8 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
         exponential      gamma ^ floor(t / E)                 changes once an epoch
         polynomial       min + (1 - min) * (1 - t / (total_steps - W)) ^ power
 
-    Cosine and polynomial change every step, and reach `min_factor` at `total_steps`, one step after
-    the last. Later steps have the same value.
+    Cosine and polynomial change every step. They reach `min_factor` at step `total_steps`, one
+    after the last, and stay there.
     """
     step = min(step, total_steps)
     warmup = warmup_steps(options, steps_per_epoch)

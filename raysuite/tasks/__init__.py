@@ -22,8 +22,8 @@ def _class_of(options: TaskOptions) -> type[Task]:
 
 
 def facts_of(options: TaskOptions) -> TaskFacts:
-    """The declarations of a spec's task. Raises UserError if the task cannot be imported, is not a
-    Task class, or has no metrics."""
+    """The declarations of a spec's task, as data. Raises UserError if the task cannot be imported,
+    is not a Task class, or has no metrics."""
     if options.classifies:
         return CLASSIFICATION
     return _class_of(options).facts().model_copy(update={"name": options.name})

@@ -32,10 +32,10 @@ Sums = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Total:
-    """Totals over a whole validation set."""
+    """Totals over a validation set."""
 
     loss: float
-    """Summed loss / weight."""
+    """The summed loss, divided by `weight`."""
     weight: float
     samples: int
 
@@ -45,15 +45,15 @@ class Metric:
     """A validation metric."""
 
     name: str
-    """Small letters, digits and underscores; Records call the metric `val_NAME`."""
+    """Lower-case letters, digits and underscores; Records call the metric `val_NAME`."""
     title: str
     """The name in tables and plots."""
     note: str
     """A description in a few words."""
     value: Callable[[Sequence[float], Total], float]
-    """(sums [k] over the validation set, its totals) -> the value."""
+    """(sums [k] of the validation set, its totals) -> the metric's value."""
     sums: Sums | None = None
-    """Function of a batch whose results are summed over batches; None if the value follows from the
+    """Function of a batch; its results are summed over batches. None if the value follows from the
     mean loss."""
     unit: str = ""
     """`share` for values in [0, 1], which are shown in percent; otherwise empty."""
@@ -73,9 +73,9 @@ class Task(ABC):
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. `tokens` are counted by `weight`; the other units are samples."""
+    """The unit of the throughput. `weight` counts tokens; other units are names for samples."""
     metrics: tuple[Metric, ...] = ()
-    """At least one metric, declared by the class; an instance may have only some of them."""
+    """At least one metric, declared by the class; an instance may keep only some of these."""
     primary: ClassVar[str] = ""
     """The metric for the training target, early stopping and sweeps; by default the first
     metric."""
@@ -94,9 +94,8 @@ class Task(ABC):
         return samples_in(targets)
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
-        """Random inputs and targets of `count` samples on the generator's device, including padding
-        and ignored values if a data set can have these. None: samples of the data set are used
-        instead."""
+        """Random inputs and targets of `count` samples on the generator's device, with padding and
+        ignored values if a data set can have them. Returns None to use the data set's samples."""
         return None
 
     def tally(self, device: torch.device) -> Tensor | None:
@@ -138,7 +137,7 @@ def sums_of(task: Task, output: Any, targets: Any) -> list[Tensor]:
 
 
 def values_of(task: Task, sums: Sequence[Tensor], total: Total) -> dict[str, float]:
-    """The metrics of a whole set, by name. `sums`: the totals of `sums_of` over its batches."""
+    """The metrics of a set, by name. `sums`: the results of `sums_of`, added over its batches."""
     added = iter(sums)
     return {
         each.name: each.value(next(added).tolist() if each.sums else [], total)

@@ -35,7 +35,7 @@ _METRICS = tuple(
     Metric(**dict(each), value=_share, sums=_SUMS[each.name]) for each in CLASSIFICATION.metrics
 )
 MOST_CLASSES = 1000
-"""Largest number of classes with a confusion matrix, which takes 8 MB per device."""
+"""Largest number of classes with a confusion matrix, which then takes 8 MB per device."""
 
 
 class Classification(Task):

@@ -1,4 +1,4 @@
-"""Language models: the next token at each position of a sequence. The loss is the cross-entropy."""
+"""Language models: predict the next token at each position. The loss is the cross-entropy."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class LanguageModel(Task):
         return (targets != IGNORED_TOKEN).sum()
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
-        """Random tokens and targets. Up to half of each sequence's targets, at its end, are
-        ignored. None for a user's own data set, whose sequences may have any length."""
+        """Random tokens and targets. At the end of each sequence, up to half of the targets are
+        ignored. Returns None for a user's own data set, whose sequences may have any length."""
         facts, device = self.dataset, generator.device
         if not facts.sequence:
             return None

@@ -30,9 +30,9 @@ def _counts(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _average_precision(sums: Sequence[float], total: Total) -> float:
-    """Average precision, averaged over the labels that occur: sum over thresholds of (R_n -
-    R_{n-1}) P_n, as in scikit-learn's `average_precision_score` for probabilities rounded down to
-    the thresholds."""
+    """The mean average precision of the labels that occur. For one label, it is the sum over
+    thresholds of (R_n - R_{n-1}) P_n, with recall R and precision P, as in scikit-learn's
+    `average_precision_score` for probabilities rounded down to the thresholds."""
     values = np.array(sums)
     labels = len(values) // (2 * THRESHOLDS + 1)
     true, false = values[: 2 * THRESHOLDS * labels].reshape(2, THRESHOLDS, labels)[:, ::-1]
@@ -73,7 +73,7 @@ class MultiLabel(Task):
     )
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The sum over the samples of each sample's mean over its labels."""
+        """The sum, over the samples, of the mean loss of a sample's labels."""
         each = functional.binary_cross_entropy_with_logits(
             output, targets.to(output.dtype), reduction="sum"
         )

@@ -73,7 +73,7 @@ class Regression(Task):
         self._loss = _LOSSES[loss]
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The sum over the samples of each sample's mean over its numbers."""
+        """The sum, over the samples, of the mean loss of a sample's numbers."""
         each = self._loss(output, targets.to(output.dtype), reduction="sum")
         return each * (len(targets) / max(1, targets.numel()))
 

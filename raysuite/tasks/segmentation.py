@@ -15,8 +15,7 @@ from raysuite.tasks.base import Metric, Task, Total, within
 
 
 def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
-    """[3 * classes]: for each class, the numbers of pixels that are of the class, predicted as the
-    class, and both."""
+    """Numbers of pixels [3 * classes]: of each class, predicted as each class, and both at once."""
     classes, counted = output.shape[1], targets != IGNORED_PIXEL
     wanted, found = targets[counted], output.argmax(1)[counted]
     both = wanted[wanted == found]
@@ -25,7 +24,7 @@ def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def _mean_iou(sums: Sequence[float], total: Total) -> float:
-    """The mean of intersection / union over the classes that occur or were predicted."""
+    """The mean of intersection / union over the classes that occur or are predicted."""
     classes = len(sums) // 3
     wanted, found, both = sums[:classes], sums[classes : 2 * classes], sums[2 * classes :]
     unions = [w + f - b for w, f, b in zip(wanted, found, both, strict=True)]

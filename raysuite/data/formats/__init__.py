@@ -47,19 +47,19 @@ def count(data: DataOptions) -> Counts:
 
 
 def count_tensors(data: DataOptions) -> Counts:
-    """Count a user's own data set whose samples go to the network unchanged. Raises as `count`."""
+    """Like `count`, for a user's own data set whose samples go to the network unchanged."""
     counts: Counts = module_of("tensors").count(data)
     return counts
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
-    """Prepare the data set on this machine's disk, and return its place.
+    """Prepare the data set on this machine's disk for loading.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
     checksums; all other sets are read in place, and only their listing is kept in the cache. May be
     called by any number of processes at once.
 
-    Raises DataError if the data set is missing or damaged, or has other counts than `facts`.
+    Raises DataError if the data set is missing or damaged, or if its counts differ from `facts`.
     """
     if data.name == "digits":
         module: Any = import_module("raysuite.data.digits")

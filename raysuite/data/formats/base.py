@@ -1,4 +1,4 @@
-"""Code that all formats share: the place of a data set, its counts, the reading of a sample."""
+"""Code that all formats share: find a data set's files, count its samples, read a sample."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Counts:
-    """The number of images in both splits, and the class names in order of label."""
+    """The number of images in each split, and the class names in order of label."""
 
     train: int
     val: int
     classes: tuple[str, ...]
     passed_over: int = 0
-    """The number of entries of an image folder's splits that are neither images nor hidden."""
+    """The number of ignored entries in an image folder's splits, without hidden entries."""
     vocabulary: int = 0
     """The number of different tokens, or of classes without names."""
     inputs: str = ""
-    """The inputs' shapes of samples that are not images: see `DatasetFacts`."""
+    """The dtypes and shapes of a sample's inputs, if they are not images: see `DatasetFacts`."""
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
@@ -88,7 +88,7 @@ def files_of(
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays that are stored in one file each, SPLIT-NAME.npy."""
+    """Arrays that are each stored in a file, SPLIT-NAME.npy."""
 
     def write(self, folder: Path, split: str) -> None:
         """Write the arrays, one file per field."""
@@ -105,7 +105,7 @@ class _Arrays:
 
 @dataclass(frozen=True)
 class Listing(_Arrays):
-    """Samples that are single files.
+    """The samples of a split in which each sample is a file.
 
     paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0.
     """
@@ -121,7 +121,7 @@ class Listing(_Arrays):
 
 @dataclass(frozen=True)
 class RecordListing(_Arrays):
-    """Samples that are records of TFRecord shards.
+    """The samples of a split in which each sample is a record of a TFRecord shard.
 
     shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: index of the shard,
     offset and size in bytes.
@@ -132,7 +132,7 @@ class RecordListing(_Arrays):
 
     @staticmethod
     def of(shards: Sequence[str], indices: Sequence[NDArray[np.int64]]) -> RecordListing:
-        """A listing of `shards` and the index of each: [n, 2] offsets and sizes."""
+        """A listing of `shards`, from the index of each: [n, 2] offsets and sizes in bytes."""
         numbered = [np.insert(index, 0, shard, axis=1) for shard, index in enumerate(indices)]
         return RecordListing(_encoded(shards), np.concatenate(numbered))
 
@@ -142,8 +142,8 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """One split's images by sample number, from which all loaders read. Thread-safe, but must not
-    be shared by processes."""
+    """One split's samples by number. All loaders read from a Source. Thread-safe, but must not be
+    shared by processes."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
@@ -154,7 +154,7 @@ class Source(ABC):
         """The sample's place, for error messages."""
 
     def label(self, sample: int) -> int:
-        """Only the label, from 0; as fast as the format allows. Raises DataError."""
+        """Read only the label, from 0, as fast as the format allows. Raises DataError."""
         return self.read(sample)[1]
 
     def file(self, sample: int) -> str | None:
@@ -187,7 +187,7 @@ class TensorSource(Source):
     def shown(
         self, samples: list[Any], numbers: Sequence[int], draw: tuple[int, int] | None
     ) -> list[Any]:
-        """The samples as the network gets them: for training if `draw` is given."""
+        """The samples as the network gets them: in training, `draw` selects the augmentation."""
         return samples
 
     def stacked(self, samples: list[Any], first: int) -> Any:
@@ -202,7 +202,7 @@ class TensorSource(Source):
 
 
 class OpenFile:
-    """A file of which any part can be read, by several threads at once.
+    """A file whose parts can be read in any order, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
     copying some kilobytes, but would end the process with SIGBUS if the file is cut short or the
@@ -214,7 +214,7 @@ class OpenFile:
         self._file = path.open("rb", buffering=0)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes. Raises DataError if the file ends earlier."""
+        """Exactly `size` bytes from `offset` on. Raises DataError if the file ends earlier."""
         data = os.pread(self._file.fileno(), size, offset)
         if len(data) < size:
             raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
@@ -224,7 +224,7 @@ class OpenFile:
         self._file.close()
 
 
-# `raysuite data check` for formats with a few whole files per split.
+# Checks by `raysuite data check`, for formats with a few files per split.
 
 Files = tuple[Path, ...]
 
@@ -235,8 +235,8 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """Tasks that call `check(part, *paths)`, an importable function, for each (split, paths) that
-    `find` returns. A DataError of `find` becomes a finding.
+    """Make a task for each (split, paths) that `find` returns: it calls `check(part, *paths)`, an
+    importable function. A DataError of `find` becomes a finding.
     """
     found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()

@@ -46,7 +46,7 @@ def find(data: DataOptions) -> dict[str, list[Path]]:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in both splits. Raises DataError for an incomplete batch, by name."""
+    """The number of images in each split. Raises DataError, which names an incomplete batch."""
     one = records if data.form == "binary" else lambda path: len(read_batch(path).labels)
     counts = {split: sum(map(one, paths)) for split, paths in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
@@ -215,7 +215,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 class _Maker:
-    """Replaces a function of NumPy or Python in a pickle; it can only make values."""
+    """Replaces a function of NumPy or Python in a pickle; the replacement can only make values."""
 
     __slots__ = ("_make",)
 
@@ -236,8 +236,7 @@ class _Kind:
     code: str
 
     def __setstate__(self, state: object) -> None:
-        """Ignore the byte order, because single bytes have none, and fields, which are not
-        supported."""
+        """Ignore the state: single bytes have no byte order, and fields are not supported."""
 
 
 @dataclass
@@ -299,7 +298,7 @@ def load(data: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # for odd escapes in damaged text
-            # checked first: the standard unpickler allocates memory for damaged lengths and indices
+            # checked first: the standard unpickler would allocate as many bytes as a damaged length
             for operation, argument, position in pickletools.genops(io.BytesIO(data)):
                 if operation.name.endswith("PUT") and (argument or 0) > len(data):
                     raise ValueError(f"a damaged memo at byte {position}")

@@ -39,13 +39,13 @@ def find(data: DataOptions) -> Files:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in both splits, from the headers. Raises DataError if files disagree."""
+    """The number of images in each split, from the headers. Raises DataError if files disagree."""
     counts = {split: shape_of(*files)[0] for split, files in find(data).items()}
     return Counts(counts["train"], counts["val"], CLASSES)
 
 
 def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
-    """Images, rows and columns of a split. Raises DataError if its two files disagree."""
+    """Numbers of images, rows and columns of a split. Raises DataError if its files disagree."""
     many, rows, columns = shape(images, 3)
     (labelled,) = shape(labels, 1)
     if many != labelled:
@@ -60,8 +60,8 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     """The sizes in the header of an IDX file of unsigned bytes.
 
-    Raises DataError if the header is wrong, or if the file's length does not match it (for a .gz
-    file, the length in its last four bytes, RFC 1952, without unpacking).
+    Raises DataError if the header is wrong, or if the file's length does not match it. The unpacked
+    length of a .gz file is read from its last four bytes (RFC 1952).
     """
     head = _head(path, head_size(dimensions))
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
@@ -192,7 +192,7 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
             try:
                 shapes[path] = shape(path, dimensions)
                 if path.suffix == ".gz" or path is labels:
-                    unpack(path, dimensions, unpacked)  # all of it, as a check
+                    unpack(path, dimensions, unpacked)  # unpacks all of it, as a check
             except DataError as error:
                 part.broken(path, error)
         if len(shapes) < 2:

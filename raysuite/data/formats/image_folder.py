@@ -1,7 +1,7 @@
 """Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
 
-ImageNet's archives unpack its validation images into one flat folder. Their classes are then in a
-file of the devkit, of Kaggle or of TensorFlow (`LABEL_FILES`). Kaggle's archive has both splits
+ImageNet's archives hold all validation images in one flat folder. The classes of these images are
+in a file from the devkit, Kaggle or TensorFlow (`LABEL_FILES`). Kaggle's archive has both splits
 below ILSVRC/Data/CLS-LOC.
 """
 
@@ -42,7 +42,7 @@ LABEL_FILES = (
 )
 """Files with the classes of validation images that lie in one flat folder."""
 _META = "meta.mat"
-"""The devkit's synset of each number, next to its file of numbers."""
+"""The devkit's file with the synset of each class number, next to its file of class numbers."""
 _THREADS = 8
 """Number of folders that are listed in parallel, because network file systems have a high
 latency."""
@@ -50,18 +50,19 @@ latency."""
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a set, in order of class and file name; paths are relative to its folder."""
+    """The images of a set, in order of class and file name; paths are relative to the set's
+    folder."""
 
     root: Path
     classes: tuple[str, ...]
     splits: dict[str, dict[str, list[str]]]
     """Split -> class -> paths of the images."""
     unlabelled: list[str]
-    """Paths of validation images in one flat folder whose classes are unknown."""
+    """Paths of validation images without a known class, from one flat folder."""
     others: dict[str, list[str]]
     """Split -> paths of entries that are neither images of a class nor hidden."""
     wrong: list[Finding]
-    """Errors in the folders."""
+    """Errors that were found in the folders."""
 
     @property
     def passed_over(self) -> int:
@@ -83,11 +84,11 @@ def find(data: DataOptions) -> Images:
 
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
-    """The last modification time of the set's folders, in s since 1970, and a digest of what `find`
-    depends on: adding or removing an entry changes the time of its folder.
+    """The latest modification time of the set's folders, in seconds since 1970, and a digest. The
+    digest changes if `find` could return something else: a folder's time changes with its entries.
 
-    Only the folders themselves are queried, which takes a thousandth of the time that listing them
-    takes. Raises OSError if a folder is missing.
+    Only the folders are queried; listing their entries would take a thousand times as long. Raises
+    OSError if a folder is missing.
     """
     root = root_of(data).resolve()
     top = _top(root)
@@ -105,14 +106,14 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of images in both splits. Raises DataError as `find`."""
+    """The number of images in each split. Raises the errors of `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
     return Counts(train, val, tuple(map(printable, images.classes)), images.passed_over)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """The images below `root`. Raises DataError for any error in its folders: see `look`."""
+    """The images below `root`. Raises DataError for any error that `look` finds."""
     if not root.is_dir():
         raise DataError(f"no folder {root}; {LAYOUT}")
     images = look(root, val_may_lack, skip)
@@ -128,8 +129,8 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
 def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
     """The images below `root`; the field `wrong` of the result has the errors in its folders.
 
-    Both splits need all classes; with `val_may_lack`, only the training split does. With `skip`,
-    neither split needs all classes, and a class needs no training image.
+    Each class needs a training folder with an image; with `skip`, the folder may be empty. Each
+    class needs a validation folder too, unless `val_may_lack` or `skip`.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
@@ -177,7 +178,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
 def _class_mistakes(
     found: Images, split: str, val_may_lack: bool, train_may_lack: bool
 ) -> Iterator[tuple[str, str]]:
-    """(name, message) for each class that a split lacks, and each training class without images."""
+    """(class, message) for each class that `split` lacks or that has no training images."""
     other = "val" if split == "train" else "train"
     for name in found.classes:
         images = found.splits[split].get(name)
@@ -188,8 +189,8 @@ def _class_mistakes(
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the images in a folder, and of the entries that are neither images nor hidden.
-    Broken links count as images, so that they are reported as bad samples."""
+    """The names of the images in a folder, and of the other entries that are not hidden. Broken
+    links count as images, so that they are reported as bad samples."""
     images: list[str] = []
     others: list[str] = []
     with os.scandir(folder) as entries:
@@ -249,11 +250,11 @@ def _pairs(images: Images, split: str) -> list[tuple[str, int]]:
 
 
 def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[str]) -> list[str]:
-    """The synset of each image of a flat folder, by the first existing file of LABEL_FILES.
+    """The synset of each image of a flat folder, from the first file of LABEL_FILES that exists.
 
     The files of the devkit and of TensorFlow have one line per image, in order of file name;
-    Kaggle's has the image names. Raises DataError without such a file, or if the number of images
-    or the classes differ.
+    Kaggle's has the image names. Raises DataError if there is no such file, or if its number of
+    images or its classes differ.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:
@@ -295,8 +296,8 @@ def _kaggle(images: Sequence[str], file: Path) -> list[str]:
 
 
 def _devkit_names(meta: Path) -> dict[int, str]:
-    """ILSVRC2012_ID -> synset. The devkit has its own order, and also contains inner nodes of the
-    hierarchy, which are left out as in torchvision.datasets.imagenet."""
+    """ILSVRC2012_ID -> synset. The devkit numbers classes in an order of its own. It also contains
+    inner nodes of the hierarchy, which are left out, as in torchvision.datasets.imagenet."""
     import scipy.io
 
     try:
@@ -393,7 +394,7 @@ _Images = list[tuple[bytes, int]]
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The images of both splits; also works with an incomplete folder."""
+    """Tasks that check the images of both splits, even if some folders are missing."""
     root = target.root
     images = look(root, val_may_lack=target.data.name in NAMED)
     findings = list(images.wrong)
@@ -420,7 +421,7 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def _told(entry: str) -> tuple[int, str]:
-    """The number of images in and below an ignored folder, and the entry's description."""
+    """For an ignored entry: the number of images in and below it, and its description."""
     inside = sum(
         name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in os.walk(entry) for name in names
     )

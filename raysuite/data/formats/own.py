@@ -1,4 +1,4 @@
-"""The user's own data set, `module:attribute`: called once for each split."""
+"""The user's own data set, `module:attribute`. The attribute is called once for each split."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_split(data: DataOptions, split: str) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of samples in both splits and the class names, as reported by the data set."""
+    """The number of samples in each split and the class names, as reported by the data set."""
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = {split: length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -97,7 +97,7 @@ def declared_classes(data: DataOptions, made: Any) -> tuple[str, ...]:
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
-    """The names in the data set's `classes`, or else numbers below `data.classes`.
+    """The class names: the data set's attribute `classes`, or else numbers below `data.classes`.
 
     Raises DataError if both are missing, or if they disagree.
     """
@@ -123,7 +123,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 class Source(base.Source):
-    """Samples by `data_set[i]`, converted to pixels."""
+    """Reads samples by `data_set[i]`, and converts them to pixels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         self._name = f"{prepared.data.name}(split={split!r})"
@@ -187,14 +187,14 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
     return image, number
 
 
-# `raysuite data check`: each sample is read as by loaders, and read again.
+# `raysuite data check`: each sample is read twice, in the same way as loaders read it.
 
 _CHUNK = 500
 """Samples per task; each task makes two instances of the data set."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The samples of both splits, as counted by the data set."""
+    """Tasks that check the samples of both splits."""
     data = target.data
     try:
         counts = count(data)
@@ -216,8 +216,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
-    """Read each sample, then read all samples again, backwards, from a second instance: two workers
-    also have separate instances, and read samples in different orders."""
+    """Read each sample, then read all again in reverse order from a second instance of the data
+    set. Workers also have separate instances, and read samples in different orders."""
     part = Part(split)
     classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -29,7 +29,7 @@ from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of samples in both splits, the number of classes if any, and the inputs' shapes.
+    """The number of samples in each split, the number of classes if any, and the inputs' shapes.
 
     Raises DataError if a split is empty, or if its first sample is not (inputs, targets).
     """
@@ -121,7 +121,7 @@ class _Samples:
 
 
 class Source(_Samples, TensorSource):
-    """Samples by `data_set[i]`."""
+    """Reads samples by `data_set[i]`."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
         name = f"{prepared.data.name}(split={split!r})"

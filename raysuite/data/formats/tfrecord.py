@@ -3,10 +3,10 @@
 A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of the
 data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
 
-The index has a line `offset size` per record, in bytes, headers included, as written by NVIDIA's
-tfrecord2idx. An Example is the message in which TensorFlow and DALI store a labelled image. The
-message class is built from the published description, so that neither TensorFlow nor a protobuf
-compiler is needed:
+The index has a line `offset size` per record, in bytes; the size includes the header. NVIDIA's
+tfrecord2idx writes the same format. An Example is the message in which TensorFlow and DALI store a
+labelled image. The message class is built from the published description, so that neither
+TensorFlow nor a protobuf compiler is needed:
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
@@ -52,7 +52,7 @@ from raysuite.spec.datasets import (
 )
 
 HEAD = 12
-"""Bytes of a record before its data: the data's length, 8 bytes, and that length's CRC."""
+"""Bytes of a record before its data: 8 for the data's length, and 4 for the length's CRC."""
 FRAME = HEAD + 4
 """Bytes of a record in addition to its data."""
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
@@ -60,7 +60,7 @@ _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""The most shards that a name can state; a larger number has another meaning."""
+"""A larger number in a file name is not taken for the number of shards."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
 
 
 def matching(root: Path, pattern: str) -> list[Path]:
-    """The sorted files that match a pattern, without indices, in the folder or one level below."""
+    """The sorted files (no indices) that match a pattern in `root`, or else one level below."""
     for where in (pattern, f"*/{pattern}"):
         found = sorted(
             path
@@ -112,7 +112,7 @@ def matching(root: Path, pattern: str) -> list[Path]:
 
 
 def _compressed(path: Path) -> bool:
-    """Whether TensorFlow wrote the file with a compression type."""
+    """Whether the whole file is compressed by GZIP or ZLIB."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         head = file.read(HEAD)
         return head.startswith(_PACKED) and head[8:] != _crc(head[:8])
@@ -120,7 +120,7 @@ def _compressed(path: Path) -> bool:
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
-    """Missing shards, whose numbers follow from the names of other shards."""
+    """The names of missing shards: each shard's name states the number of shards."""
     there = {path.name for path in paths}
     wanted: set[str] = set()
     for path in paths:
@@ -140,10 +140,10 @@ def index_of(path: Path) -> Path | None:
 
 
 def count(data: DataOptions) -> Counts:
-    """The number of records in both splits, from the indices.
+    """The number of records in each split, from the indices.
 
-    Raises DataError, which names shards without an index; with `bad_samples: skip`, their records
-    are counted up to the first damaged one.
+    Raises DataError, which names shards without an index; but with `bad_samples: skip`, their
+    records are counted up to the first damaged one.
     """
     counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -153,8 +153,8 @@ def count(data: DataOptions) -> Counts:
 
 
 def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
-    """The shards of each split. Raises DataError like `find`, and for shards without an index
-    unless bad samples are skipped."""
+    """The shards of each split. Raises the errors of `find`, and DataError for shards without an
+    index unless bad samples are skipped."""
     found = find(data)
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
@@ -191,10 +191,10 @@ def first_label(data: DataOptions) -> int:
 
 
 def walk(path: Path) -> Iterator[tuple[int, int]]:
-    """Offset and size of each record, in bytes, headers included, found without an index.
+    """Find each record without an index: its offset and size in bytes, the header included.
 
     Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
-    offset, if a record is cut short or its length is damaged: later records cannot be found.
+    offset, if a record is cut short or its length is damaged: the records after it cannot be found.
     """
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
@@ -237,7 +237,7 @@ def write_records(path: Path, records: Iterable[bytes]) -> None:
 
 
 def read_index(path: Path) -> NDArray[np.int64]:
-    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if damaged."""
+    """[n, 2] int64: offset and size of each record in bytes. Raises DataError if it is damaged."""
     try:
         numbers = np.array(path.read_bytes().split(), dtype=np.int64)
         return numbers.reshape(-1, 2)
@@ -274,7 +274,7 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
 
 IMAGE = "image/encoded"
 LABEL = "image/class/label"
-"""Labels count from 0 here, but from 1 in TensorFlow's ImageNet files."""
+"""In TensorFlow's ImageNet files, labels count from 1: see `first_label`."""
 
 _PROTO = """
 syntax: "proto3"
@@ -311,8 +311,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read. The message's
-package is not "tensorflow", because TensorFlow registers that package itself."""
+"""A google.protobuf.FileDescriptorProto. It lacks lists of floats, which raysuite does not read.
+The message's package is not "tensorflow", because TensorFlow registers that package itself."""
 
 
 def _example_class() -> Any:
@@ -332,8 +332,7 @@ def encode_example(
     label_name: str = LABEL,
     more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and a label, under the given names, and with the features
-    `more`."""
+    """An Example with an encoded image, a label, and the features `more`."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
@@ -348,7 +347,8 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks such a feature.
+    Raises DataError, which names `place`, if `data` is not an Example or lacks one of these
+    features.
     """
     example = _Example()
     try:
@@ -367,8 +367,8 @@ def decode_example(
 
 
 def _class_name(data: bytes) -> list[str]:
-    """The class's name in an Example; empty without a name. ImageNet's `text` is not unique (two
-    synsets are called crane), but its `synset` is."""
+    """The class name in an Example, in a list; an empty list if there is none. `synset` is
+    preferred, because ImageNet's `text` is not unique (two synsets are called crane)."""
     feature = _Example.FromString(data).features.feature
     names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
     return [found[0].decode("utf-8", "backslashreplace") for found in names if found][:1]
@@ -486,7 +486,7 @@ Place = tuple[int, int]
 
 
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
-    """The shards of every split, even if some shards are missing."""
+    """Tasks that check the shards of every split, even if some shards are missing."""
     findings: list[Finding] = []
     root, features = target.root, target.data.features
     try:
@@ -527,7 +527,7 @@ def check_shard(
     write_index: bool,
     count: Count,
 ) -> Part:
-    """Check every record of a shard; `count` is called with bytes.
+    """Check every record of a shard; `count` is called with each record's bytes.
 
     labels: the valid labels, or None if unknown; sha256: the file's entry in the manifest, or None.
     """
@@ -593,7 +593,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if not rest:
         message += f"; no record in the last {path.stat().st_size - end} bytes can be read"
     part.wrong("record", str(path), message, end)
-    # without a later record in the index, the damaged record is counted here
+    # if the index has no later record, the damaged record is counted here
     if not indexed or indexed[-1][0] >= end:
         part.images += 1
         part.unreadable += 1
@@ -631,7 +631,7 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Findings for names that have several labels, in the records and in classes.txt (`names`)."""
+    """Findings for class names with several labels in the records and classes.txt (`names`)."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)
@@ -653,7 +653,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 def manifest_of(root: Path) -> dict[str, Any]:
-    """The manifest of a conversion; empty if there is no manifest. Raises DataError if damaged."""
+    """The manifest of a conversion; empty if it is missing. Raises DataError if it is damaged."""
     path = root / "manifest.json"
     try:
         found = json.loads(path.read_bytes())

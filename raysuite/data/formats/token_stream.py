@@ -3,11 +3,11 @@
 In text, a token is a byte. Files of tokens hold 16-bit whole numbers, little-endian, or 32-bit
 numbers if the vocabulary has more than 65,536 tokens. X.bin may have an X.idx, the index of
 Megatron-LM's `preprocess_data.py` (megatron/core/datasets/indexed_dataset.py), which gives the
-dtype and the position of each sequence. The stream consists of these sequences in order; as in
-Megatron-LM, samples cross the borders of documents.
+dtype and the position of each sequence. The stream consists of these sequences in order. As in
+Megatron-LM, a sample may contain tokens of several documents.
 
-With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. Its targets are the
-tokens that follow each input, so that an epoch predicts every token once, except the first. The
+With T tokens in a sequence, sample i has the inputs tokens[i T : (i + 1) T]. The target of each
+input is the next token. In an epoch, every token but the first is therefore predicted once. The
 last sample can have fewer tokens: the rest of its targets are IGNORED_TOKEN.
 """
 
@@ -36,7 +36,7 @@ _SHORT = 2**16
 
 
 class _Stream:
-    """The tokens of several parts of arrays, one after the other."""
+    """The tokens of several stretches, one stretch after the other."""
 
     def __init__(self, stretches: Sequence[_Stretch]) -> None:
         self._stretches = stretches
@@ -62,7 +62,7 @@ class _Stream:
         return self._stretches[self._number(token)].place
 
     def place(self, token: int) -> str:
-        """A token's file, and its index there."""
+        """A token's file, and the token's index in this file."""
         number = self._number(token)
         each = self._stretches[number]
         begin = int(self._ends[number]) - each.length
@@ -84,8 +84,8 @@ class _Stretch:
 
 
 def _files(data: DataOptions, split: str) -> list[Path]:
-    """SPLIT.txt or SPLIT.bin, or else all such files in and below the folder SPLIT, by path: also
-    those behind links and in upper case, but none that is hidden or in a hidden folder."""
+    """SPLIT.txt or SPLIT.bin, or else the sorted .txt or .bin files below the folder SPLIT. Links
+    are followed, the suffix may be in upper case, and what is hidden is left out."""
     root, suffix = root_of(data), _SUFFIX[data.form or ""]
     one = root / f"{split}{suffix}"
     found = [one] if one.is_file() else sorted(_below(root / split, suffix, ()))
@@ -154,7 +154,7 @@ _KINDS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 def _indexed(file: Path, index: Path) -> Iterator[_Stretch]:
     """The sequences of a token file with an index; adjacent sequences form one stretch.
 
-    Raises DataError if the index is damaged, of another kind, or does not match the file.
+    Raises DataError if the index is damaged, is not Megatron-LM's, or does not match the file.
     """
     content = index.read_bytes()
     remedy = "write both files again, or take the index away if the tokens are plain numbers"
@@ -190,7 +190,7 @@ def _samples(tokens: int, sequence: int) -> int:
 
 
 def count(data: DataOptions) -> Counts:
-    """Count sequences in both splits. Raises DataError if files are missing or too short."""
+    """Count the sequences in each split. Raises DataError if files are missing or too short."""
     assert data.sequence is not None
     tokens = {split: len(_stream(data, split)) for split in SPLITS}
     short = [f"{split} has {n}" for split, n in tokens.items() if n < 2]

@@ -1,4 +1,4 @@
-"""Load by NVIDIA DALI, in raysuite's order of samples."""
+"""Load with NVIDIA DALI, in raysuite's order of samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The bytes for DALI. Images that decoders read differently are first converted by Pillow."""
+    """The encoded image for DALI. Pillow first converts an image that decoders read differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """The names of the values of `cut` that this set needs."""
+    """The names of those results of `cut` that this data set needs."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]
@@ -49,8 +49,8 @@ def inputs_of(prepared: Prepared) -> list[str]:
 
 
 def cut(got: Read) -> dict[str, NDArray[Any]]:
-    """For each view: corner and extent of the whole pixels that it touches, its box relative to
-    that corner (all in the order height, width), and whether the view is mirrored."""
+    """For each view: `corner` and `extent` of the whole pixels that it touches, and its box from
+    `low` to `high`, relative to `corner` (all as height, width); `flip`: whether it is mirrored."""
     low = got.views.boxes[:, [1, 0]]
     high = low + got.views.boxes[:, [3, 2]]
     corner = np.floor(low)
@@ -70,9 +70,9 @@ _Fed = tuple[list[Any], NDArray[np.int64]]
 class DaliLoader:
     """Decodes, resizes and normalises in a DALI pipeline, on the CPU or on the GPU.
 
-    DALI's own readers choose the order, the shards and the padding. Therefore an external source is
-    used, for which raysuite chooses them. One thread reads ahead, so that slow disks do not block
-    the training thread.
+    DALI's own readers would choose the order, the shards and the padding. Here raysuite chooses
+    them, and feeds the pipeline through an external source. One thread reads ahead, so that slow
+    disks do not block the training thread.
     """
 
     def __init__(
@@ -194,8 +194,8 @@ class DaliLoader:
             inputs = self._inputs()
             images = self._decoded(inputs)
             if grey and prepared.encoded:
-                # The decoder is not used for this, as its grey differs: it takes a JPEG's stored
-                # luma, and applies a PNG's gamma.
+                # DALI's decoder would give another grey: it takes a JPEG's stored luma, and applies
+                # a PNG's gamma.
                 images = fn.color_space_conversion(
                     images, image_type=types.DALIImageType.RGB, output_type=types.DALIImageType.GRAY
                 )

@@ -1,5 +1,4 @@
-"""Load only labels, for workers that need no images, which are those of the later stages of a
-pipeline."""
+"""Load only labels, for workers that need no images: those of a pipeline's later stages."""
 
 from __future__ import annotations
 

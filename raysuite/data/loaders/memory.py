@@ -33,12 +33,12 @@ _PIXELS = "pixels.bin"
 
 
 class Decoded:
-    """The images in a folder written by `Decoding`; `self[sample]`: one image [H, W, C]."""
+    """The images that `Decoding` wrote to a folder; `self[sample]` is one image [H, W, C]."""
 
     def __init__(self, folder: Path, channels: int) -> None:
         self.labels: NDArray[np.int64] = np.load(folder / "labels.npy", mmap_mode="r")
         self.offsets: NDArray[np.int64] = np.load(folder / "offsets.npy", mmap_mode="r")
-        """[n] offset of each image's first pixel; -1 if the image could not be decoded."""
+        """[n] offset of each image's first pixel in bytes; -1 if the image could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
         # mode "c" (copy on write) only because torch warns of read-only arrays
@@ -59,7 +59,7 @@ class Decoded:
 
 
 class Decoding:
-    """Decodes a split into a folder by the reference decoder, with one thread per core.
+    """Decodes a split into files in a folder, with the reference decoder and one thread per core.
 
     Unreadable images are marked and left out. The sizes of all images are read first, so that
     memory can be reserved before decoding.
@@ -113,7 +113,7 @@ class Decoding:
         return self._sizes[:, 0] * self._sizes[:, 1] * self._prepared.facts.channels
 
     def _each(self, work: Callable[[int, Sample, int], None]) -> NDArray[np.bool_]:
-        """[n] whether each sample was read and `work` succeeded."""
+        """Call `work` for each sample; return [n] whether reading and `work` succeeded."""
         whole = np.zeros(self._samples, np.bool_)
 
         def do(samples: NDArray[np.int64]) -> None:
@@ -136,11 +136,11 @@ _Cut = tuple[Tensor, Tensor]
 
 
 class MemoryLoader:
-    """Crops decoded images into batches, in threads that prefetch.
+    """Cuts batches out of decoded images, in threads that prefetch.
 
     The first worker of a node decodes the split, on all its cores, while the other workers wait.
     Images keep their size, and views are cut from them as in the loader `native`. An image that
-    cannot be decoded is left out, and raises its error when a batch needs it.
+    cannot be decoded is left out; its error is raised when a batch needs the image.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Views of the same size as the images [b, H, W, C], shifted by whole pixels and mirrored, with
-    zeros outside the image. The result is that of `cut_out`, but for all images at once."""
+    """`cut_out` for all images [b, H, W, C] at once, for views of the images' size. Images are
+    shifted by whole pixels, with zeros outside, and mirrored where `seen.flips` is True."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -228,7 +228,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def key_of(source: Source, prepared: Prepared, split: Split) -> str:
-    """A key for one split's samples: its files, their sizes and their times.
+    """A key that changes if the options or the split's files (names, sizes, times) change.
 
     One process of the node reads the files' sizes and times, and waiting processes use its result.
     """
@@ -246,7 +246,7 @@ def key_of(source: Source, prepared: Prepared, split: Split) -> str:
 def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object]:
     files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
     for file in files:
-        if file is None:  # a user's own set: use its module's file
+        if file is None:  # a user's own set: take its module's file
             file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
         try:
             found = os.stat(file) if file else None

@@ -47,7 +47,7 @@ class InThreads:
         self._pool = ThreadPoolExecutor(max(1, self._threads), thread_name_prefix="raysuite-native")
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Loaded]:
-        """The batches of `slices`, in order. Raises DataError."""
+        """The batches of `slices`, in order. Raises DataError if a sample is unreadable."""
         if not self._threads:
             for slice_ in slices:
                 images = self._room(len(slice_.ids))
@@ -59,7 +59,7 @@ class InThreads:
         try:
             for slice_ in slices:
                 parts = math.ceil(len(slice_.ids) / _PART)
-                # in addition to `prefetch` batches, enough that no thread waits
+                # besides `prefetch` batches, as many as keep all threads busy
                 ahead = self._prefetch + math.ceil(self._threads / parts)
                 for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
                     begun.append(self._begin(next_))
@@ -90,7 +90,7 @@ class InProcesses:
     """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
     def __init__(self, batches: Dataset[Any], options: NativeOptions, pinned: bool) -> None:
-        """`batches[Slice]`: a whole batch, or a DataError that is returned and not raised."""
+        """`batches[Slice]` returns a whole batch, or a DataError (which it does not raise)."""
         self._order: list[Slice] = []
         self._loader: DataLoader[Any] = DataLoader(
             batches,
@@ -109,7 +109,7 @@ class InProcesses:
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
         """The batches of `slices`, in order.
 
-        Raises DataError, and RunError if a process died.
+        Raises DataError if a sample is unreadable, and RunError if a process died.
         """
         self._order[:] = slices
         loaded = iter(self._loader)
@@ -126,8 +126,8 @@ class InProcesses:
             yield batch
 
     def close(self) -> None:
-        # DataLoader has no close: its processes end when its iterator is collected, which an
-        # exception's traceback can delay. That would cost seconds.
+        # DataLoader has no close: its processes end when its iterator is garbage-collected, which
+        # an exception's traceback can delay by seconds.
         iterator: Any = self._loader._iterator
         if iterator is not None:
             iterator._shutdown_workers()
@@ -135,7 +135,7 @@ class InProcesses:
 
 
 class _Images(Dataset[Loaded | DataError]):
-    """`self[Slice]`: a whole batch."""
+    """`self[slice_]` is a whole batch, or the DataError of a sample."""
 
     def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
         self._rendering, self._split, self._dtype = rendering, split, dtype
@@ -146,7 +146,7 @@ class _Images(Dataset[Loaded | DataError]):
 
     def __getitem__(self, slice_: Slice) -> Loaded | DataError:
         shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # In shared memory, as torch's own collate does: DataLoader copies anything else.
+        # In shared memory, like the results of torch's collate: DataLoader copies anything else.
         storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
         try:
@@ -167,8 +167,8 @@ def process_context() -> multiprocessing.context.ForkServerContext:
 
 
 class NativeLoader:
-    """Decodes with libjpeg-turbo or Pillow, resizes as torch does, and normalises where that is
-    cheapest."""
+    """Decodes with libjpeg-turbo or Pillow, resizes like torch, and normalises while loading or on
+    the device (`transport`)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Load by Ray Data, in raysuite's order of samples."""
+"""Load with Ray Data, in raysuite's order of samples."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Object store memory that each block in progress, and each finished block, may take, in blocks."""
+"""Limit of object store memory per block in progress or prefetched: this many blocks."""
 
 
 class RayDataLoader:
     """Decodes in Ray Data tasks on this worker's node, and streams their batches.
 
-    Ray Data's own splits give rows to whichever worker is free. Here each worker streams a dataset
-    of its own slices, whose blocks are returned in the order of the slices.
+    Ray Data's own splits give rows to whichever worker is free. Here, each worker streams a dataset
+    of its own slices, and gets the blocks in the order of these slices.
 
     Raises UserError if Ray is not running.
     """
@@ -73,7 +73,7 @@ class RayDataLoader:
             else Normalise(Rendering(prepared, "exact"), device, channels_last)
         )
         self._rows: _Rows | None = None
-        # avoids a line or two per epoch and worker, which are also in Ray Data's log file
+        # avoids one or two lines per epoch and worker; Ray Data's log file has them too
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
@@ -164,8 +164,8 @@ class RayDataLoader:
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.TaskPoolStrategy(size=options.tasks),
-            # The workers hold their CPUs while they wait for these tasks. A task that requires a
-            # CPU would wait for the workers, on a full cluster for ever.
+            # The workers hold their CPUs while they wait for these tasks. On a full cluster, a task
+            # that requires a CPU would wait for the workers for ever.
             num_cpus=0,
             # run on this node, which has the files
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
@@ -185,7 +185,7 @@ are not images, `images` holds the pickled inputs and targets."""
 
 _MOST_OPEN = 8
 _open: dict[str, Source] = {}
-"""Sources by loader. One Ray process serves many loaders, one after the other or alternately."""
+"""Name of a loader -> its source. A Ray process serves many loaders, in turn or alternately."""
 
 
 def _decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:

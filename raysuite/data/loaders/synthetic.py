@@ -20,7 +20,7 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Delivers the beginning of one random batch repeatedly; reads no files.
+    """Draws one random batch, and delivers its first samples as every batch; reads no files.
 
     Batches have the requested sizes, and share memory, so they must not be changed. Images are
     standard normal, similar to normalised images, and labels and tokens are uniform. Validation and
@@ -41,7 +41,7 @@ class SyntheticLoader:
         self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._seed = SPLITS.index(split)
         self._drawn: tuple[int, Any] = 0, None
-        """The number of samples, and their images and labels, or inputs and targets."""
+        """The drawn batch: its number of samples, and (images, labels) or (inputs, targets)."""
         self._call = LatestCall()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:

@@ -34,7 +34,7 @@ def _opened(prepared: Prepared, split: Split) -> TensorSource:
 
 
 class _Batches(Dataset[Any]):
-    """`self[Slice]`: a whole batch."""
+    """`self[slice_]` is a whole batch, or the DataError of a sample."""
 
     def __init__(self, open_: Callable[[], TensorSource]) -> None:
         self._open = open_
@@ -52,7 +52,7 @@ class _Batches(Dataset[Any]):
 
 
 class _Here:
-    """Loads batches on demand or, if there are threads, ahead in these threads."""
+    """Loads batches ahead in threads; without threads, on demand."""
 
     def __init__(self, batches: _Batches, options: NativeOptions | MemoryOptions) -> None:
         self._batches, self._options = batches, options
@@ -61,7 +61,7 @@ class _Here:
             self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="raysuite-tensors")
 
     def load(self, slices: Sequence[Slice]) -> Iterator[Any]:
-        """The batches of `slices`, in order. Raises DataError."""
+        """The batches of `slices`, in order. Raises DataError if a sample is unreadable."""
         for batch in self._loaded(slices):
             if isinstance(batch, DataError):
                 raise batch
@@ -133,7 +133,7 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor, an array or a number as a contiguous tensor; its dtype is that of a stacked
+    """Convert a tensor, an array or a number to a contiguous tensor, with the dtype of a stacked
     batch."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
@@ -188,8 +188,8 @@ class _Held(TensorSource):
                     file.write(each.reshape(-1).view(torch.uint8).numpy().tobytes())
 
     def _mapped(self, number: int) -> tuple[Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """For the tensor `number` of a sample: its values in all samples, [samples, dimensions]
-        shapes, and the index of each sample's first value."""
+        """For tensor `number` of the samples: the values of all samples in one tensor, the shapes
+        [samples, dimensions], and the index of each sample's first value [samples + 1]."""
         file, dtype = self._share.path / f"{number}.bin", self._first[number].dtype
         # mode "c" (copy on write) only because torch warns of read-only arrays
         size = file.stat().st_size

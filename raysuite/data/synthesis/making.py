@@ -1,4 +1,4 @@
-"""Writing a SyntheticSet to its folder, which exists only once the set is complete.
+"""Write a SyntheticSet to its folder, which exists only once the set is complete.
 
 All files are written chunk by chunk into a hidden folder next to that folder. A line in the hidden
 folder's journal records each complete chunk. When all chunks are complete, the hidden folder is
@@ -47,15 +47,15 @@ class Written:
     number: int
     images: int
     bytes: int
-    """The size of its files, indices included."""
+    """The size of the chunk's files, indices included."""
     sha256: str
-    """A digest over the bytes of its files, in the order of `paths`."""
+    """A digest of the bytes of the chunk's files, in the order of `paths`."""
 
 
 def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:
     """Write the files of one chunk, replacing existing files; `count` is called for each image.
 
-    Raises OSError if they cannot be written.
+    Raises OSError if the files cannot be written.
     """
     writers: dict[str, Callable[..., None]] = {
         "folder": _files,
@@ -133,7 +133,7 @@ def _records(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> No
 
 
 def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """MNIST's files: http://yann.lecun.com/exdb/mnist, "file formats"; `count` images."""
+    """Write `count` images in MNIST's format: http://yann.lecun.com/exdb/mnist, "file formats"."""
     shape = (count, synthetic.height, synthetic.width)
     images, labels = files
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
@@ -145,19 +145,19 @@ def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Sample
 
 
 def _planes(pixels: Pixels) -> bytes:
-    """All red values, then all green, then all blue."""
+    """The pixels as bytes: all red values, then all green, then all blue."""
     return pixels.transpose(2, 0, 1).tobytes()
 
 
 def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
+    """Write a batch in the "binary version" of https://www.cs.toronto.edu/~kriz/cifar.html."""
     with files[0].open("wb") as file:
         for _, pixels, label in samples:
             file.write(bytes([label]) + _planes(pixels))
 
 
 def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with keys of type bytes."""
+    """Write a batch in the "python version" of https://www.cs.toronto.edu/~kriz/cifar.html."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())
@@ -179,7 +179,7 @@ chunk."""
 
 
 def check_place(folder: Path) -> None:
-    """Raise UserError if `folder` cannot become a synthetic set; writes nothing."""
+    """Raise UserError if a synthetic set cannot be written to `folder`. Nothing is written."""
     if os.path.ismount(folder):
         raise UserError(f"{folder} is a mount point; give a folder below it as --out")
     if folder.exists() and not folder.is_dir():
@@ -234,14 +234,14 @@ def identity(synthetic: SyntheticSet) -> dict[str, Any]:
 
 
 def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
-    """Make the folder for the chunks, unless it exists; return the chunks that it already has."""
+    """Make the hidden folder `work`, unless it exists; return the chunks that it already has."""
     plan = work / PLAN
     if force:
         shutil.rmtree(work, ignore_errors=True)
     if plan.is_file():
         try:
             begun = json.loads(plan.read_text("utf-8"))
-        except ValueError:  # the machine failed during writing
+        except ValueError:  # the machine failed while it was written
             begun = {}
         if begun != identity(synthetic):
             raise UserError(
@@ -274,7 +274,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
     ends.
 
-    `waiting` is called once if another process holds it.
+    `waiting` is called once if another process holds the lock.
     """
     path = folder.with_name(f".{folder.name}.lock")
     with ExitStack() as held:
@@ -315,7 +315,7 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it exists. A killed call can be repeated.
+    """Write the synthetic data set to `folder`, unless it exists. A killed call is resumed.
 
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.

@@ -69,13 +69,13 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""First numbers of the seeds of each purpose, so that purposes use different random numbers."""
+"""The first number of a seed names its purpose, so that purposes use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
 _BRIGHTNESS = (95.0, 150.0)
 _PATTERN = (0.1, 0.6)
-"""The range of the strength with which a picture contains the pattern of its class."""
+"""Range of the factor by which the pattern of the class is multiplied in a picture."""
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25
@@ -107,7 +107,7 @@ class Painter:
         return self._natural(generator, label, height, width), label
 
     def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
-        """Two cuts from 1/f fields, plus the pattern of the class."""
+        """The sum of two cuts from 1/f fields and the pattern of the class."""
         side = field_side(max(self._of.width, self._of.height))
         contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # share of the variance
         weights = contrast * np.sqrt([share, 1 - share], dtype=np.float32)
@@ -195,7 +195,7 @@ def _scans() -> list[list[Image.Image]]:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # thin strokes on black, as in MNIST: the paler half of a stroke's edge becomes black
+    # makes strokes thin, as in MNIST: pale pixels at the edge of a stroke become black
     levels = np.clip((digits.images - 4) * (255 / 12), 0, 255).astype(np.uint8)
     return [
         [Image.fromarray(scan) for scan in levels[digits.target == label]] for label in range(10)

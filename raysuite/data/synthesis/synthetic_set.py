@@ -38,22 +38,22 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes at a time. A killed process loses one chunk."""
+    """The part of a set that a process writes as a unit, and loses if it is killed."""
 
     split: Split
     number: int
     of: int
     """The number of chunks in the split."""
     first: int
-    """The chunk's first sample in the split."""
+    """The number of the chunk's first sample in the split."""
     images: int
 
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """All parameters that determine the files: equal SyntheticSets have equal bytes.
+    """All parameters that determine the files: equal SyntheticSets give files with equal bytes.
 
-    train, val: images; width, height: pixels.
+    train and val are numbers of images; width and height are in pixels.
     """
 
     name: str
@@ -93,7 +93,7 @@ class SyntheticSet:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names by label, in sorted order; ImageNet's look like names of synsets."""
+        """Names by label, in sorted order; ImageNet's look like WordNet's synsets."""
         if self.name == "cifar10":
             return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
@@ -104,7 +104,7 @@ class SyntheticSet:
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
-        """A description: `20,000 training and 1,000 validation images of 1,000 classes`."""
+        """A description: `20 training and 10 validation images of 10 classes, 28 x 28 grey`."""
         return (
             f"{self.train:,} training and {self.val:,} validation images of {self.classes:,} "
             f"classes, {self.width} x {self.height} {'RGB' if self.channels == 3 else 'grey'}"
@@ -122,7 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set. Arguments of None give official values.
+    """The parameters of a synthetic version of a named set; arguments of None take official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more
