@@ -69,7 +69,8 @@ class FailureRecorder:
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Call after the workers have ended, with each failed rank's exception.
+        """Record the failure of the current run, from each failed rank's exception, after the
+        workers have ended.
 
         Raises StorageError if a rank could not write; its run then has no end in the journal.
         """
@@ -118,14 +119,14 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
-    """One line and the whole text of the lowest rank's error."""
+    """The lowest rank's error: in one line, and its whole text."""
     rank = min(errors)
     error = errors[rank]
     if isinstance(error, BrokenRunError):
         return f"rank {rank}: {error.message}", error.detail
     if full := ray_out_of_memory(str(error)):
         return f"rank {rank}: {full}", str(error)
-    # the reason is in the first sentence of Ray's last line; a hint on what to read follows
+    # the first sentence of Ray's last line has the reason; the others only name what to read
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 

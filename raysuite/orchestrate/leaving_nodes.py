@@ -62,8 +62,8 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
     """Report nodes that leave or join a cluster that had `nodes` nodes at the beginning.
 
-    Ray is queried in a thread, because a query without a head does not return. With one node, Ray
-    is not queried.
+    Ray is queried in a thread, because a query does not return if the head has died. With one node,
+    Ray is not queried.
     """
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Time loaders, decoding alone and reading alone, one after the other, each in a new process."""
+"""Time loaders, decoding without loading, and reading without decoding, each in a new process."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def _loader(trial: Trial, stack: ExitStack) -> Timing:
     images, watch = 0, _Watch(device)
     for batch in batches:
         images += batch.real
-        # the host's clock: waiting for the device at each batch would prevent overlapping copies
+        # the host's clock, because waiting for the device at each batch would prevent overlapping
+        # copies
         if _enough(plan, images, time.perf_counter() - watch.began):
             break
     return watch.timing(trial, images, first - began)
@@ -334,15 +335,16 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""Share of the free memory above which a set is not expected to stay in the page cache."""
+"""Largest share of the free memory that a set may take if it is expected to stay in the page
+cache."""
 _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
     """Measure some images; then read the whole split once, if it fits in the page cache.
 
-    Otherwise the first timings would read from the disk and later ones from memory. Raises
-    DataError if an image cannot be read.
+    Without this pass, the first timings would read from the disk, and later timings from memory.
+    Raises DataError if an image cannot be read.
     """
     samples, channels = prepared.samples(split), prepared.facts.channels
     ids = permutation(samples, 0, 0)
@@ -421,7 +423,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate. If it cannot or should not be timed, the result has the reason."""
+    """The candidate, with the reason in `excuse` if it cannot or should not be timed."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

@@ -66,12 +66,13 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether the part is broken, or required and not shown to work."""
+        """Whether the part is broken, or is required and did not work in time."""
         return self.state is State.BROKEN or (self.required and self.state is not State.WORKS)
 
 
 _BUSY = 3.0
-"""Load per processor above which a late answer proves nothing; doctor itself causes at most 3."""
+"""Load per processor above which a late answer does not show a fault; doctor itself causes at most
+3."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 

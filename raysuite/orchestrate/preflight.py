@@ -36,8 +36,8 @@ _FP32_BYTES = 4
 def dry_batch(
     plans: Sequence[RunPlan], document: Document | None, batches: bool = True
 ) -> Iterator[Callable[[], None]]:
-    """Start a process that passes one batch through the network of each plan; without `batches`, it
-    only imports each network.
+    """Start a process that passes one batch through the network of each plan; without `batches`,
+    the process only imports each network.
 
     The process imports torch and the user's modules, which takes seconds. Yields a function that
     waits for the process and raises SpecError with all mistakes, each with file and line if the
@@ -89,8 +89,8 @@ def _raise_what_was_found(
 
 
 def plans_here(document: Document, gpus: int | None, elsewhere: bool = False) -> list[RunPlan]:
-    """The plans of a document. If some are infeasible, the SpecError also has what its runs lack on
-    this machine, unless they are `elsewhere`."""
+    """The plans of a document. If some are invalid, the SpecError also names what the runs lack on
+    this machine, unless the runs are `elsewhere`."""
     try:
         return make_plans(document, gpus, elsewhere=elsewhere)
     except SpecError as error:
@@ -113,7 +113,7 @@ def lacking(plan: RunPlan) -> list[Mistake]:
 
 
 def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
-    """What a spec's runs lack on this machine, on whatever device."""
+    """What a spec's runs lack on this machine, apart from GPUs."""
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (

@@ -1,5 +1,5 @@
-"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
-script's run, whatever launched it.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of
+such a run, also if `script_ranks` launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
 the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
@@ -98,7 +98,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run ended by `ending` has no end in its journal: it is resumed from its beginning.
+    A run that `ending` ends gets no end in its journal: a resumed suite starts it again from its
+    beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -280,15 +281,15 @@ def _wait(
 
 
 class Stall:
-    """Detects that the ranks of a run take no more steps: a size that grows at each step, such as
-    that of the ranks' files, has stopped growing."""
+    """Detects that the ranks of a run take no more steps: the size of their files, which grows at
+    each step, has stopped growing."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._size, self._moved = -1, time.monotonic()
 
     def seen(self, size: int) -> bool:
-        """Whether `size` has not changed for longer than the limit."""
+        """Whether the size has been `size` for longer than the limit."""
         if size != self._size:
             self._size, self._moved = size, time.monotonic()
         return time.monotonic() - self._moved > self._most_s
@@ -296,7 +297,7 @@ class Stall:
 
 def _failure(ended: Ended) -> tuple[int, str]:
     """The rank that failed first, and its error (empty if no rank failed). Ranks that failed
-    because they lost another rank count only if there is no other."""
+    because they lost another rank count only if no other rank failed."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}

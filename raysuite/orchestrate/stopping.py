@@ -31,14 +31,14 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds from a signal until the head's agent, which may have received it too, has recorded it.
-`ray job stop` leaves a driver 3 s."""
+"""Seconds to wait, after a signal, until the head's agent has recorded it if the agent received it
+too. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
 
 class StopWatch:
-    """Whether this process's suite has to stop.
+    """Tells whether this process's suite has to stop.
 
     `cluster` is the folder of the cluster in which it runs, if any; `within_s` are the seconds that
     workers have after a signal, since a signal has no deadline. Signals are handled inside the
@@ -64,7 +64,8 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; the cluster's has priority over a simultaneous signal."""
+        """The first request to stop. A request of the cluster has priority over a simultaneous
+        signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
@@ -92,7 +93,7 @@ class StopWatch:
             raise
         if self.request() is None or self.is_final():
             withdraw()
-        else:  # the suite was unregistered if the cluster's end was seen only after the signal
+        else:  # the suite was unregistered if the end of the cluster was detected only after the signal
             register(cluster, suite)
 
     def is_final(self) -> bool:

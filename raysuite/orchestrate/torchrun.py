@@ -1,7 +1,7 @@
 """The gate under torchrun, on one machine and without Ray.
 
-One launch of torchrun checks several strategies, one after the other. If a strategy crashes or
-hangs, it has failed, and another launch continues with the next one.
+One launch of torchrun checks several strategies, one after the other. A strategy that crashes or
+hangs has failed; another launch then continues with the next strategy.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
 
 
 def launcher(workers: int, port: int) -> list[str]:
-    """The words of torchrun on this host, without the program that it starts."""
+    """The command line of torchrun on this host, without the program that it starts."""
     words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port)]
 

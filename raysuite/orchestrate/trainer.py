@@ -34,7 +34,8 @@ _HALTS_S = 3.0
 """Seconds to wait for `fit` in `halt`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of failed starts: workers died, or waited for resources for more than a minute."""
+"""Maximum number of failed starts, in which workers died or waited for resources for over a
+minute."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors when workers cannot be started."""
 

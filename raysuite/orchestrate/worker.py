@@ -52,8 +52,8 @@ from raysuite.train.world import is_peer_loss, torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    The function is called again on new workers after some ran out of memory; it then skips tried
-    sizes.
+    The function is called again on new workers after some ran out of memory; it then skips the
+    sizes that were tried.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -82,8 +82,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Decide on rank 0 whether to search: no search is made after an error that would occur
-    again."""
+    """Decide on rank 0 whether to search; False after an error that would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -92,7 +91,7 @@ def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
 
 
 _SHARED_S = 10.0
-"""Seconds that a network file system may take to show the driver's folder."""
+"""Seconds that a network file system may take until this host sees the driver's folder."""
 
 
 Report = Callable[[EpochFinished], None]
@@ -210,8 +209,8 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Whether to run the plan, and from which checkpoint; rank 0, which writes the journals,
-    decides."""
+    """On rank 0, which writes the journals: the checkpoint from which to run the plan; None if the
+    plan is not to run."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
@@ -244,7 +243,8 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
-        # other ranks may wait for this one: Ray Train ends them, and the remaining runs continue
+        # other ranks may wait for this one: after the exception, Ray Train ends them, and the
+        # remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
 
 

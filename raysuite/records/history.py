@@ -33,8 +33,8 @@ class Point:
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Ratio of the throughput from this folder on to the throughput in earlier folders; None if
-    there is no change at this folder."""
+    """Throughput after a change at this folder / throughput before it; None if there is no
+    change."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were searched between single runs, because the folders are too few to
-    estimate the spread between folders. Any drift between two folders then counts as a change."""
+    """Whether changes were looked for between single runs, not between folders, because there are
+    too few folders to estimate the spread between them. Any drift between two folders then counts
+    as a change."""
 
 
 PLACES = 0.8
@@ -94,8 +95,8 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """A key of the variant without the experiment's name. Newer options get today's defaults in
-    specs of earlier versions, so that versions can be compared."""
+    """A key of the variant without the experiment's name. Options that a spec of an earlier version
+    lacks get today's defaults, so that versions can be compared."""
     from raysuite.spec import ExperimentSpec  # imported here, as it imports records
 
     plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}
@@ -141,10 +142,9 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch that differs most from all other points, those before and after
-    it taken together. Such a stretch is, for example, a regression that was repaired. Empty if no
-    stretch is significant when all stretches are tested (circular binary segmentation: Olshen et
-    al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the stretch of points that differs most from all points outside it, as after
+    a regression that was repaired. Empty if no stretch is significant when all stretches are tested
+    (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

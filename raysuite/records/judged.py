@@ -10,7 +10,7 @@ from raysuite.records.ends import RunStopped
 
 
 class RunJudged(RecordBase):
-    """At a PBT step a sweep's scheduler compared the run with the others of its population.
+    """At a PBT step, a sweep's scheduler compared the run with the other runs of its population.
 
     The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. Its
     epochs before the step were trained with its previous weights.
@@ -42,8 +42,7 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Number of completed epochs of a run that waits for a PBT step; None if the run does not
-    wait."""
+    """Number of completed epochs of a run that waits for a PBT step; None for any other run."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
 

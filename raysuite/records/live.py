@@ -56,8 +56,7 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Number of the epoch, and for each number of steps, from 0 on, the images that are then
-        done."""
+        """Number of the epoch, and [steps + 1] images done after 0, 1, 2, ... steps."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None

@@ -19,7 +19,7 @@ class _Fact(BaseModel):
 
 
 class Candidate(_Fact):
-    """A loader with its options, or a limit, that is to be timed."""
+    """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
     """`native · 2 threads`; unique among the candidates."""
@@ -42,7 +42,7 @@ class Timing(_Fact):
     repeat: int
     images: int
     seconds: float
-    """Wall clock for these images."""
+    """Seconds of wall clock for these images."""
     cpu_seconds: float
     """Processor time of the candidate's processes meanwhile."""
     machine_seconds: float
@@ -85,7 +85,7 @@ class LoadingBench(_Fact):
     name: str
     """The data set, with its format on disk if there are several."""
     time: float
-    """When the measurement began, in s since 1970."""
+    """When the measurement began, in seconds since 1970."""
     plan: dict[str, Any]
     """The plain data of a `raysuite.plan.LoadingPlan`."""
     candidates: tuple[Candidate, ...]

@@ -106,9 +106,9 @@ def variant_key(plan: Plan) -> str:
 def series_key(plan: Plan, found: str | None = None) -> str:
     """A key that is equal for variants that differ only in their number of workers.
 
-    The device is left out if the spec leaves it open (`auto`). If a batch search found the value of
-    a key `found`, such as `training.accumulate`, that value is also left out, as it depends on the
-    workers.
+    The key has the spec's device, which may be `auto`, not the device that was used. `found` is the
+    spec's key whose value a batch search found, such as `training.accumulate`: it is left out,
+    because the value depends on the workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
@@ -120,8 +120,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 
 def work_key(plan: Plan) -> str:
-    """A key that is equal for runs whose images per second are comparable: the same model on the
-    same images.
+    """A key that is equal for runs whose throughputs are comparable: the same model on the same
+    data.
 
     The path and the format of a named data set are left out, so that formats can be compared. The
     number of images is part of the key, because data sets with different images may have the same
@@ -153,11 +153,12 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, {key: its value} of the keys in the blocks of _WORK that differ between the
-    plans and are in no plan's matrix. Such keys differ when the plans come from different specs.
+    """For each plan, {key: value} of the keys in the blocks of _WORK whose values differ between
+    the plans, but that are in no plan's matrix. There are such keys if the plans come from
+    different specs.
 
-    `found`: keys whose values were found by a batch search. The format of a data set on disk is
-    left out, and so is the path of a data set known by name.
+    `found`: keys whose values a batch search found; they are left out. The format of a data set on
+    disk is also left out, and so is the path of a data set known by name.
     """
     named = {key for plan in plans for key in plan["label"]} | {*found, "data.format", "data.root"}
     if all(plan["spec"]["data"]["name"] not in _BY_PATH for plan in plans):
@@ -174,7 +175,7 @@ def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> l
 
 
 def epoch_units(plan: Plan) -> int:
-    """Number of the throughput's units in an epoch."""
+    """Number of images, samples or tokens in an epoch: the units that the throughput counts."""
     facts = plan["dataset"]
     return task_of(plan).units(int(facts["train_samples"]), int(facts.get("sequence") or 0))
 

@@ -1,5 +1,4 @@
-"""Predictions for a run, which are never part of a journal, so that they are not taken for
-measurements."""
+"""Predictions for a run. They are not written into journals, which hold only measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ class RunPredicted(RecordBase):
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch in joules, of those of devices and hosts that the calibration covers."""
+    """Energy of an epoch in joules, of the devices or hosts or both: those that the calibration
+    covers."""
     memory_bytes: Interval | None = None
     """Largest peak memory of a worker."""
     speed_up: Interval | None = None
@@ -54,7 +54,7 @@ class RunPredicted(RecordBase):
     """Quantities in which the run is outside of the calibrated range. If there are any, the
     intervals do not hold."""
     validated: str = ""
-    """As text: how far predictions of this kind were from measurements, or that no such prediction
-    has been compared."""
+    """As text: the errors of earlier predictions of this kind, or a note that none has been
+    compared with measurements."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -70,7 +70,7 @@ class Row:
     unnamed: Mapping[str, Any] = field(default_factory=dict)
     """Key -> this row's value, for keys in which several specs of one folder differ."""
     baseline: str | None = None
-    """Name of the row that speed-up and efficiency are relative to."""
+    """Name of the row with which speed-up and efficiency compare this row."""
     is_baseline: bool = False
     """Whether the row is its own baseline."""
     speed_up: Ratio | None = None
@@ -80,7 +80,7 @@ class Row:
     row."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None without other such rows."""
+    workers; None if there is no other row with them."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
@@ -138,7 +138,8 @@ class Row:
 
     @cached_property
     def key(self) -> str:
-        """Key of the variant. A variant on a CPU and one on a GPU may have the same name."""
+        """Key of the variant. Names are not unique: variants on a CPU and on a GPU may have the
+        same name."""
         return variant_key(self.runs[0].plan)
 
     @cached_property
@@ -152,7 +153,8 @@ class Row:
         """A key that is equal for rows that differ only in workers and in values that depend on
         them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if one repeat's spec gives the batch size, the row is grouped with rows whose specs do
+        # if one repeat's spec gives the batch size, the row is in a series with rows whose specs
+        # give it
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
@@ -200,10 +202,10 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
-    other `baseline` is a row's name, or a part of a name such as `single`. A row's baseline is
-    then, among the rows with this name and with the row's work, the one that is most like the row
-    (first in options, then loader, then strategy).
+    else. With `workers=4`, it is the row of its series with the number of workers nearest to 4. Any
+    other `baseline` is a row's name, or a part of a name such as `single`. Of the rows with this
+    name and with the row's work, the baseline is then the row with the most equal options; if
+    several have as many, a row with the same loader, then with the same strategy.
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -288,7 +290,8 @@ class Ratios:
 
 
 def _each_of(families: int) -> float:
-    """The level of each of `families` statements that all hold together at 95 % (Bonferroni)."""
+    """The confidence level that each of `families` statements needs, so that all together hold at
+    95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, families)
 
 
@@ -299,7 +302,7 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """Add the keys in which rows differ to their names, if the rows were planned from different
+    """Add to the rows' names the keys in which they differ, if the rows were planned from different
     specs, as in a folder that several commands wrote."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
@@ -458,7 +461,8 @@ def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
 
 
 def _break_even(row: Row, plain: Row) -> Ratio | None:
-    """Compile seconds / seconds saved in each step, over the rounds that have both."""
+    """Compile seconds / seconds saved in each step, over the rounds in which both rows were
+    measured."""
     seconds, saved = [], []
     others = {(run.plan["repeat"], run.plan["seed"]): run.throughput for run in plain.timed}
     for run in row.timed:

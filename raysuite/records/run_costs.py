@@ -54,12 +54,12 @@ class Costs:
 def step_traffic(
     plan: Plan, parameters: int, gradient_bytes: int, small: int | None = None
 ) -> Traffic | None:
-    """The collectives in an optimiser step of a plan, computed from what each framework does.
+    """The collectives in an optimiser step of a plan, computed from the strategy's algorithm.
 
     `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
     gradients, `small` the number of parameters in small tensors. None if the strategy declares no
-    traffic. A test compares the result with counts of each framework's collectives. Flags, norms
-    and loss scales are left out, because each takes only some bytes.
+    traffic. A test compares the result with counts of each framework's collectives. Collectives of
+    flags, norms and loss scales are left out, because each has only some bytes.
     """
     if int(plan["workers"]) == 1:
         return Traffic()

@@ -43,8 +43,8 @@ class RunStarted(RecordBase):
     unread: str = ""
     """Why a newer checkpoint was not resumed, such as a damaged file."""
     not_loaded: list[str] = Field(default_factory=list)
-    """Names of the tensors of the layer of classes, which began with random values because the file
-    in `model.weights` has other classes."""
+    """Names of the tensors of the classification layer that began with random values, because the
+    file in `model.weights` has other classes."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, if it could not be read, and in old journals."""
@@ -64,7 +64,8 @@ class RunStarted(RecordBase):
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. NCCL, if in use, carries the gradients."""
+        """Whether gradients pass between hosts by TCP. If NCCL is in use, only its transport
+        counts."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
@@ -124,7 +125,7 @@ class SamplesSkipped(RecordBase):
     skipped: int
     """Samples that cannot be read, and are left out on all ranks alike."""
     places: list[str]
-    """The first few of these samples, and why they cannot be read."""
+    """The first few skipped samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
     """Data that is not counted: classes without an image, and records after damaged bytes if
     no index states their number."""
@@ -242,21 +243,20 @@ class RunCosts(RecordBase):
     peak_flops: float | None = None
     """Peak operations per second of one such device; a multiply-add counts as two."""
     peak_format: str = ""
-    """The dtype of that peak."""
+    """The dtype to which `peak_flops` applies."""
     peak_source: str = ""
-    """The vendor's document that states it."""
+    """The vendor's document that states `peak_flops`."""
 
 
 class ScriptMeasured(RecordBase):
-    """Measurements of a training script other than its steps' figures. Lists hold a value per
-    worker."""
+    """Further measurements of a training script. Lists hold a value per worker."""
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
     """Optimiser steps that every rank took."""
     left_out: int
-    """Steps after the warm-up that follow an evaluation or a pause, such as a checkpoint: they
-    count in no figure."""
+    """Steps after the warm-up that follow an evaluation or a pause, such as for a checkpoint; no
+    figure includes them."""
     samples_per_step: float | None
     """Samples over all workers, mean of the timed steps; None if unknown."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
@@ -269,7 +269,8 @@ class ScriptMeasured(RecordBase):
     optimizer: str = ""
     hosts: list[str]
     start_seconds: dict[str, list[float]]
-    """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
+    """Phase of the start -> its seconds, in order from the launcher to the end of the first
+    step."""
     first_samples: list[int] = Field(default_factory=list)
     """With `--check`: a hash of all ranks' samples in each of the first steps, independent of their
     order; 0 if none were read from a DataLoader."""
@@ -296,7 +297,7 @@ class ScriptMeasured(RecordBase):
 
 
 class TimeShares(RecordBase):
-    """Shares of the time of some steps, by a profiler, after the timed training.
+    """Shares of the time of some steps, measured by a profiler after the timed training.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
     overlap: the rest of the window is other time.
@@ -323,7 +324,7 @@ class TimeShares(RecordBase):
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
     """On a GPU: class of kernels -> time in which one of them runs."""
     sources: list[str] = Field(default_factory=list)
-    """The sources of rank 0's communication time."""
+    """What rank 0's communication time was read from, such as `kernels` or `timeline`."""
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
@@ -354,7 +355,7 @@ class TimeShares(RecordBase):
 
 
 class Slot(NamedTuple):
-    """An operation of a worker of a pipeline, in seconds since the window began."""
+    """One operation of a pipeline's worker; times are in seconds since the window began."""
 
     kind: Literal["forward", "backward", "update"]
     micro_batch: int

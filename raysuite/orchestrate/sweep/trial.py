@@ -25,7 +25,8 @@ from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
 
-# A trial whose batch size is not known: it is searched on the trial's own workers, before its run.
+# If a trial's batch size is not known, it is searched for on the trial's own workers, before its
+# run.
 
 FOLDER = "batches"
 """Folder in the results folder, during a batch search."""
@@ -156,7 +157,7 @@ _ENDING_S = 30.0
 
 
 class Request(BaseModel):
-    """The task of a trial's process: a run, or a segment of it."""
+    """What a trial's process has to do: a run, or a segment of it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -187,7 +188,8 @@ class Setting:
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
     """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
 
-    The run's end is recorded when this returns; no exception is raised for a failed run.
+    When this function returns, the end of the run or segment is recorded. A failed run raises no
+    exception.
     """
     import ray.tune
 
