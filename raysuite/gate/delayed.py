@@ -78,8 +78,7 @@ class DelayedEngine(SingleEngine):
         return [[each.detach().clone() for each in stage] for stage in self._stages]
 
     def _take(self, micro_batch: int) -> None:
-        """Load into each stage the version of its weights that the schedule uses for a
-        micro-batch."""
+        """Load into each stage the version of its weights that a micro-batch needs."""
         versions = [self.schedule.version(stage, micro_batch) for stage in range(len(self._stages))]
         self._put([self._versions[version][stage] for stage, version in enumerate(versions)])
 

@@ -1,5 +1,4 @@
-"""Compare a lossy strategy's mean gradients with exact ones, up to bounds that follow from its
-options."""
+"""Compare a lossy strategy's mean gradients with exact ones; its options give the error bounds."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest ratio, over all parameters, of the gradient's error to the mean of the ranks'
-    absolute gradients."""
+    """Largest error of a parameter's gradient, relative to the mean of the ranks' absolute
+    gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -125,8 +124,7 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
 passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts into which the ranks are divided; each part in turn has all samples of a
-step."""
+"""Largest number of parts of the ranks. Each part in turn has all samples of one step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Tolerance for fp32: errors are about 1e-7 if only the order of sums differs, and about 1 if a
-gradient is not averaged."""
+"""For fp32: the error is about 1e-7 for another order of sums, and 1 for a gradient not
+averaged."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ class _Ranks:
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:
-        """The values of all ranks in order. They are sent as JSON, because unpickling could run
-        code."""
+        """The ranks' values, in rank order. They are sent as JSON: unpickling could run code."""
         if self._dist is None:
             return [own]
         import torch
@@ -192,8 +191,7 @@ def _compare_reference(
     step: int,
     tolerance: float,
 ) -> float:
-    """The largest relative error on any rank. Raises GateError if the error is above the
-    tolerance."""
+    """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
     errors: dict[str, float] = {}
     for name, wanted in reference.named_parameters():
         if name not in tensors:

@@ -64,11 +64,10 @@ _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
-"""Largest number of samples in a micro-batch; with only two, BatchNorm after a global pooling
-enlarges rounding errors."""
+"""Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
+errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step, enough to check accumulation. Pipelines keep their own
-number of micro-batches."""
+"""Largest number of micro-batches in a step; a pipeline keeps the plan's number."""
 BUDGET_S = 60.0
 """Seconds; if the check is expected to take longer, it is left out."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
@@ -216,8 +215,7 @@ def _kept_draws(device: torch.device) -> Iterator[None]:
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
-    """The plan's network, with equal weights on all ranks; `draws` seeds the random generators
-    before each of its modules."""
+    """The plan's network, with equal weights on all ranks; `draws` seeds each call of a module."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
@@ -240,8 +238,8 @@ def _prepared(
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` of a step, counted over all ranks. The last one of the last step contains
-    one sample of padding."""
+    """Micro-batch `index` of a step, counted over all ranks. The last step's last one has a sample
+    of padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
     count = settings.accumulate * plan.replicas
 

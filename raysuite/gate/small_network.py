@@ -89,8 +89,7 @@ class SmallNet(nn.Module):
         return x
 
     def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
-        """The modules and functions of each layer, in the order of their calls; pipelines are cut
-        between layers."""
+        """The modules and functions of each layer, in order; pipelines are cut between layers."""
         more: list[list[Callable[[Tensor], Tensor]]] = [[each, torch.relu] for each in self.more]
         return [
             [self.first, self.norm, torch.relu],
@@ -196,8 +195,7 @@ def compare(
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
-        # without BatchNorm, the whole global batch is one pass; with BatchNorm, each slice is a
-        # pass
+        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is one
         passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
@@ -275,8 +273,7 @@ def small_net(
 
 
 def _pace(optimizer: OptimizerOptions) -> float:
-    """Factor for the learning rates, chosen so that all optimisers move the weights about equally
-    far."""
+    """Factor for the learning rates: with it, all optimisers move the weights about equally far."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
     return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)

@@ -141,8 +141,8 @@ def examine_network(
     comm: Comm,
     precisions: Sequence[str] = ("fp32",),
 ) -> GateVerdict:
-    """Add the result of a second comparison to `verdict`, which has passed: two training steps of
-    the plan's own network. All ranks must call this function.
+    """Compare two training steps of the plan's own network, and add the result to `verdict`, which
+    has passed. All ranks must call this function.
 
     The comparison in fp32 without the strategy's lossy options decides; the error in 16 bits is
     only reported.
@@ -333,9 +333,8 @@ def _layers(options: StrategyOptions) -> int:
 def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
-    """(strategy, pause): a strategy that reduces the gradients of a step in several parts, and the
-    pause between the network's layers, in seconds, that keeps the parts separate. None if this is
-    not possible."""
+    """A strategy that reduces the gradients of a step in several parts, and the pause between the
+    network's layers, in seconds, that keeps the parts separate; None if this is not possible."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -356,8 +355,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser with standard learning rates; None if the gate's standard checks already
-    use an equal optimiser."""
+    """A run's optimiser without its learning rates; None if the gate's standard checks use an equal
+    one."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -385,8 +384,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
 
 
 def _differing_16_bits(compared: list[Comparison]) -> list[str]:
-    """A message if errors in `compared` exceed the bounds of 16 bits; else empty. All values must
-    be finite."""
+    """A message if the (finite) errors in `compared` exceed the bounds of 16 bits; else empty."""
     whole = max((each.loose_error for each in compared), default=0.0)
     tensor = max((each.worst_update for each in compared), default=0.0)
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:

@@ -28,10 +28,9 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 3]: hashes of each rank's host, environment and transport. All ranks must call it.
+    """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
 
-    The transport's hash is of the environment variables that make libraries choose other
-    algorithms.
+    The transport's hash is of environment variables by which libraries choose their algorithms.
     """
     transport = {
         name: value

@@ -44,9 +44,9 @@ def decide(
 ) -> Decision:
     """Find the batch size of every undecided plan; plans with equal `same_search` share one search.
 
-    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. Its trials
-    are in a folder below `root`, where workers can write, and which is removed at its end.
-    `deadline`: time at which the search must end, in seconds since 1970.
+    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It writes
+    its trials below `root`, where workers can write, and removes them at its end. `deadline`: time
+    at which the search must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """

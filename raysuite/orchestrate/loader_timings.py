@@ -83,10 +83,10 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
+    """An upper limit for loaders: libjpeg-turbo decodes `images` images, and nothing else is done.
 
-    Files are read in advance; pixels are not cropped, resized or kept. Pillow decodes other
-    formats.
+    Files are read in advance. Pixels are not cropped, resized or kept. Pillow decodes formats other
+    than JPEG.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
@@ -116,8 +116,7 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader; for small sets, one request covers several
-epochs."""
+"""Minimum number of batches per request to a loader; of a small set, several epochs."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Seed of the order of the images. Each trial has another seed, so that its images are not in
-    memory from an earlier trial."""
+    """Seed of the order of the images; different in each trial, so that images are not in
+    memory."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -161,8 +160,7 @@ def _loader(trial: Trial, stack: ExitStack) -> Timing:
     images, watch = 0, _Watch(device)
     for batch in batches:
         images += batch.real
-        # the host's clock, because waiting for the device at each batch would prevent overlapping
-        # copies
+        # the host's clock: waiting for the device at each batch would prevent overlapping copies
         if _enough(plan, images, time.perf_counter() - watch.began):
             break
     return watch.timing(trial, images, first - began)
@@ -335,8 +333,7 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""Largest share of the free memory that a set may take if it is expected to stay in the page
-cache."""
+"""Largest share of the free memory of a set that is expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 

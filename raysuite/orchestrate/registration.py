@@ -61,8 +61,7 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The best run by the primary metric; of equally good runs, the first. None if values are not
-    comparable."""
+    """The first of the best runs by the primary metric; None if values are not comparable."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }

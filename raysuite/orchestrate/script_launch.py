@@ -124,13 +124,11 @@ class Ended:
 
     logs: Sequence[RankLog]
     outputs: Sequence[bytes | bytearray]
-    """The tail of each rank's output, followed by the tail of the launcher's output if there is a
-    launcher."""
+    """The tail of each rank's output, and then of the launcher's output, if there is a launcher."""
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
-    themselves."""
+    """Rank -> (exit code, not 0; seconds from launch to end), if the rank ended by itself."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
@@ -161,8 +159,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of an ended run into its journal, and the tails of its outputs into
-    files."""
+    """Write an ended run's Records into its journal, and the tails of its outputs into files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):

@@ -42,8 +42,8 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, with the user's network to check; empty: only the small network is
-    checked."""
+    """One plan per strategy, with the user's network to check; empty: check the small network
+    only."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:

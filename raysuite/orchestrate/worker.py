@@ -174,8 +174,8 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's place in a plan, which is also set as torchrun's variables; None if the plan
-    does not use this worker.
+    """This worker's ranks and device, also set as torchrun's variables; None if the plan does not
+    use it.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -192,8 +192,7 @@ def place_of(plan: RunPlan) -> World | None:
 
 
 def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
-    """This worker's place in a plan, as torchrun's variables; None if the plan does not use this
-    worker."""
+    """This worker's ranks as torchrun's variables; None if the plan does not use this worker."""
     context = ray.train.get_context()
     rank = context.get_world_rank()
     if rank >= plan.workers:
@@ -209,8 +208,7 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """On rank 0, which writes the journals: the checkpoint from which to run the plan; None if the
-    plan is not to run."""
+    """Decide on rank 0 whether to run the plan (else None), and which checkpoint to resume."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
@@ -243,8 +241,7 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
-        # other ranks may wait for this one: after the exception, Ray Train ends them, and the
-        # remaining runs continue
+        # other ranks may wait for this one; Ray Train ends them, and the remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
 
 

@@ -87,17 +87,15 @@ class Shares:
 
     computation: list[float]
     communication: list[float]
-    """Share of the time in which a collective is in progress, whether or not the worker computes
-    meanwhile."""
+    """Share of the time in which a collective is in progress; the worker may compute meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """Share of the time in which the training loop waits for its loader, whether or not the device
-    computes meanwhile."""
+    """Share of the time in which the loop waits for its loader; the device may compute
+    meanwhile."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication: the other ranks' communication includes
-    waiting for it."""
+    """The rank with the least exposed communication: the other ranks also wait for it."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:

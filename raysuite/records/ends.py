@@ -65,8 +65,8 @@ class RunFinished(RecordBase):
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; workers that earlier runs used still hold
-    the libraries of those runs."""
+    """Per worker: resident memory when this run began, including libraries that earlier runs
+    loaded."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
@@ -76,8 +76,7 @@ class RunFinished(RecordBase):
     classes: ClassFigures | None = None
     """Figures by class of the last validation; None for more than 1,000 classes."""
     seconds: float
-    """Seconds of wall clock of the whole run, without a profile, whose duration is recorded
-    separately."""
+    """Seconds of wall clock of the whole run, without its profile, which has its own Record."""
     first_step_seconds: float
     """Seconds from the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
@@ -120,8 +119,8 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, because other trials are better. This is no failure:
-    the run's results count."""
+    """A sweep's scheduler ended the run early, because other trials are better. Its results
+    count."""
 
     kind: Literal["run_pruned"] = "run_pruned"
     by: str

@@ -33,8 +33,7 @@ class Point:
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Throughput after a change at this folder / throughput before it; None if there is no
-    change."""
+    """Throughput after a change at this folder / throughput before it; None without a change."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability that is used for changes at one place; the rest is used for
-stretches between two places."""
+"""Share of the error probability for changes at one place; the rest is for stretches between
+two."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:

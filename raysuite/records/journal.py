@@ -128,8 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """The names of a run's classes, by label, from its last Record with names; empty without
-    one."""
+    """A run's class names, by label, from its last Record that has them; empty if none has."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -316,8 +315,7 @@ class Results:
         return [line.decode(errors="replace") for line in read_lines(self.folder / COMMANDS)]
 
     def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
-        """Write the wall time of each command: `began` in seconds since 1970, and `seconds` by
-        phase."""
+        """Write each command's wall time: `began` in seconds since 1970, and `seconds` by phase."""
         self._write(TIMINGS, list(timings))
 
     def timings(self) -> list[dict[str, Any]]:

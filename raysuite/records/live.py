@@ -68,8 +68,8 @@ class LiveProgress:
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """Note that `done` steps of the epoch are taken. The thread calls `loss`, which must not
-        make the device wait."""
+        """Note that `done` steps are taken. The thread calls `loss`, which must not block the
+        device."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:

@@ -74,8 +74,7 @@ class Material(_Fact):
     augment: str
     """The random augmentation of each training image."""
     read_before: bool
-    """Whether all images were read once before the first timing, because they fit in the page
-    cache."""
+    """Whether all images were read before the first timing, because they fit in the page cache."""
 
 
 class LoadingBench(_Fact):

@@ -52,7 +52,7 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; None: the value is the attribute `name` of the run or of its
+    """Computes a run's value; if None, the value is the attribute `name` of the run or its
     costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
@@ -119,8 +119,8 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """A function that returns a percentile of the timed steps of all epochs, in seconds; None if
-    there are too few steps: p99 needs 100."""
+    """A function that returns a percentile of all timed steps, in seconds; None if there are too
+    few steps: p99 needs 100."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
@@ -174,8 +174,7 @@ def _best(task: TaskFacts) -> Metric:
 
 
 def _validated(task: TaskFacts) -> Reduction:
-    """How to reduce validation metrics: only classification's are shares of the validation
-    samples."""
+    """Only classification has metrics that are shares of the validation samples."""
     return "accuracy" if task == CLASSIFICATION else "learnt"
 
 

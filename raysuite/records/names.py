@@ -55,16 +55,15 @@ def script_name(plan: Plan) -> str:
 
 
 def strategy_name(plan: Plan) -> str:
-    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`; for a
-    script, the script's name."""
+    """The strategy as in the matrix, such as `deepspeed(zero_stage=2)`; for a script, its name."""
     if script := script_name(plan):
         return script
     return block_name(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
 
 
 def loader_name(plan: Plan) -> str:
-    """The loader as the matrix names it, such as `native` or `dali(threads=2)`; empty for a script,
-    which reads its data itself."""
+    """The loader as in the matrix, such as `dali(threads=2)`; empty for a script, which has its
+    own."""
     if script_name(plan):
         return ""
     return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
@@ -139,8 +138,7 @@ def work_key(plan: Plan) -> str:
 
 
 def work_name(plan: Plan) -> str:
-    """`resnet20 on digits`: model and data set, which are equal for all variants of a
-    comparison."""
+    """`resnet20 on digits`: model and data set, equal for all variants of a comparison."""
     if script := script_name(plan):
         return script
     data = plan["spec"]["data"]

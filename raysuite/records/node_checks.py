@@ -49,8 +49,7 @@ class NodeFigures(BaseModel):
     transports: list[str]
     """The transport of the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
-    """Standard deviation of each figure's logarithm over the tries of the check, if there were
-    several."""
+    """Standard deviation of each figure's logarithm over several tries of the check."""
     networks: list[str] = []
     """Devices that NCCL can use in place of sockets; absent in earlier versions."""
 
@@ -149,8 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """A node's figures: the best value of each figure over the tries, and the spread over the
-    tries."""
+    """The best value of each of a node's figures over the tries, and its spread over the tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

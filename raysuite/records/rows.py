@@ -76,8 +76,7 @@ class Row:
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None if the baseline has as many workers as the
-    row."""
+    """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
     workers; None if there is no other row with them."""
@@ -90,8 +89,7 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline; if so, there is no
-    speed-up."""
+    """Whether a script and its baseline train different numbers of parameters: no speed-up then."""
     break_even: Ratio | None = None
     """Number of steps after which the time that torch.compile has saved equals the time that it
     took; None if steps are not shorter."""
@@ -138,8 +136,7 @@ class Row:
 
     @cached_property
     def key(self) -> str:
-        """Key of the variant. Names are not unique: variants on a CPU and on a GPU may have the
-        same name."""
+        """Key of the variant. The name is not unique: variants on CPUs and on GPUs may share it."""
         return variant_key(self.runs[0].plan)
 
     @cached_property
@@ -150,11 +147,10 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in workers and in values that depend on
+        """A key that is equal for rows that differ only in workers, and in values that follow from
         them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if one repeat's spec gives the batch size, the row is in a series with rows whose specs
-        # give it
+        # if one repeat's spec gives the batch size, the row is with rows whose specs give it
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
@@ -437,7 +433,7 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row` with its ratios to the row that is equal except for torch.compile or the strategy's
+    """`row`, with ratios to the row that differs only in torch.compile or the strategy's
     wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
@@ -461,8 +457,7 @@ def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
 
 
 def _break_even(row: Row, plain: Row) -> Ratio | None:
-    """Compile seconds / seconds saved in each step, over the rounds in which both rows were
-    measured."""
+    """Compile seconds / seconds saved in each step, over the rounds that both rows have."""
     seconds, saved = [], []
     others = {(run.plan["repeat"], run.plan["seed"]): run.throughput for run in plain.timed}
     for run in row.timed:

@@ -15,8 +15,7 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""Number of epochs of a training run on ImageNet; run times are projected to this number (Aach et
-al. 2023)."""
+"""Epochs of a training run on ImageNet, to which run times are projected (Aach et al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
@@ -27,8 +26,7 @@ weights and one for the gradient of the inputs (Kaplan et al. 2020, arXiv:2001.0
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one run. A figure is None if it was not measured, is unknown, or may not be
-    reported."""
+    """Costs of one run. A figure is None if it is unknown, not measured, or may not be reported."""
 
     projected_seconds: float | None
     """Training time of PROJECTED_EPOCHS epochs of mean length."""

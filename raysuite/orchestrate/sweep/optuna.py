@@ -34,8 +34,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 _TAIL = 1e-6
 """Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
-"""Significant digits of a drawn number: the number is readable, and exact when written to a
-file."""
+"""Significant digits of a drawn number, so that it is readable, and exact in a file."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:

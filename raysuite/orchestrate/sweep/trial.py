@@ -25,8 +25,7 @@ from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
 
-# If a trial's batch size is not known, it is searched for on the trial's own workers, before its
-# run.
+# A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
 """Folder in the results folder, during a batch search."""
@@ -66,8 +65,7 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""Seconds for which idle workers keep their resources. After that, the resources are free for a
-waiting trial."""
+"""Seconds for which idle workers keep their resources; then a waiting trial can have them."""
 _POLL_S = 0.1
 """Seconds between two queries of the Mailbox, which is in this process."""
 
@@ -188,7 +186,7 @@ class Setting:
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
     """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
 
-    When this function returns, the end of the run or segment is recorded. A failed run raises no
+    If the run has ended, its end is recorded before this function returns. A failed run raises no
     exception.
     """
     import ray.tune
@@ -222,8 +220,7 @@ def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
 def _epochs(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> Iterator[str]:
-    """Execute the run, or a segment of it; yield the line of each epoch as soon as it is
-    written."""
+    """Execute the run, or a segment of it; yield each epoch's line as soon as it is written."""
     workers = _start(plan, results, deadline, segment)
     for line in workers.epochs():
         if line is not None:
@@ -259,8 +256,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run that has no recorded end, unless the run was stopped or waits for
-    other trials."""
+    """Record the end of a run without one, unless it was stopped or waits for other trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

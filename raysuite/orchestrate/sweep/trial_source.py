@@ -78,8 +78,8 @@ class TuneShutdown(Callback):
 
 _READ_EACH_S = 2.0
 _MOST_LEFT_OUT = 100
-"""Number of consecutive draws without a valid spec after which a sweep that replaces such draws
-ends."""
+"""Number of consecutive draws without a valid spec after which a sweep ends, unless it is a
+grid."""
 
 
 class TrialSource(Searcher):
@@ -101,8 +101,7 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; infeasible points of a grid are tried
-        # again
+        # infeasible draws count as draws, so they are read; those of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -172,8 +171,7 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called when a trial's process ends; if it died, its run is repeated, or recorded as
-        lost."""
+        """Called when a trial's process ends; if it died, repeat its run, or record it as lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
@@ -217,8 +215,7 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether no further trial can start now. The next one is chosen later, when more results
-        are known."""
+        """Whether no further trial can start now; it is chosen later, from more results."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
