@@ -124,7 +124,8 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
 passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts of the ranks. Each part in turn has all samples of one step."""
+"""Largest number of parts into which ranks are divided. Each part in turn has all samples of a
+step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:

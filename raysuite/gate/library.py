@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""For fp32: the error is about 1e-7 for another order of sums, and 1 for a gradient not
-averaged."""
+"""Tolerance for fp32. A different order of sums causes an error of about 1e-7; a gradient that is
+not averaged causes an error of about 1."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Checked:
 
     steps: int
     parameters: int
-    """Number of the model's tensors, including buffers."""
+    """Number of the model's parameters and buffers, without the ignored ones."""
     ranks: int
     ranks_compared: bool
     """Whether all tensors were compared between ranks; False if a tensor is sharded, because no two

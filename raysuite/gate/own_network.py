@@ -238,8 +238,8 @@ def _prepared(
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` of a step, counted over all ranks. The last step's last one has a sample
-    of padding."""
+    """Micro-batch `index` of a step, counted over all ranks. The last micro-batch of the last step
+    has one sample of padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
     count = settings.accumulate * plan.replicas
 
@@ -383,7 +383,7 @@ def key(plan: RunPlan) -> Any:
     """Key of a verdict on the plan's network, which must be imported already; None if the code of
     the network is unknown.
 
-    For the user's own network, its code is all imported modules in the same root folder.
+    The code of a user's own network is all imported modules in the root folder of its module.
     """
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:

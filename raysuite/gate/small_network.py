@@ -50,8 +50,8 @@ SEED = 2023
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
 DRAWS = 3
-"""Number of draws of samples in each of which an error must exceed its bound before it counts, if
-rounding can change the sign of a value before a ReLU."""
+"""Number of draws of samples. If rounding can change the sign of a value before a ReLU, an error
+counts only if it exceeds its bound with each draw."""
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
@@ -127,7 +127,7 @@ _LOOKED_AT = 10
 _OVERFLOW_BEFORE = 2
 """In fp16, the additional step that overflows is taken before the step with this index."""
 _TOO_LARGE = 1e30
-"""A pixel that fp16 cannot hold."""
+"""A pixel's value that is too large for fp16."""
 
 
 @dataclass(frozen=True)

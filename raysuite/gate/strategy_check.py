@@ -25,8 +25,8 @@ from raysuite.spec.strategies import Lossy, StrategyOptions
 from raysuite.train.building import build_model, step_settings
 
 TOLERANCE_COMPILED = 1e-4
-"""Largest relative error of networks that torch.compile compiled. It fuses and reorders sums, which
-changes the rounding, and the difference grows with each step."""
+"""Largest relative error of compiled networks. torch.compile fuses and reorders sums, which changes
+the rounding, and the difference grows with each step."""
 
 TOLERANCE_BF16_UPDATES = 1e-3
 """Largest relative error with an optimiser that computes updates in bf16. There, a difference in

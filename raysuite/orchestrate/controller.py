@@ -65,7 +65,7 @@ class FailureRecorder:
         self._kernel_kills = kernel_kills()
 
     def follow(self, plans: Sequence[RunPlan]) -> None:
-        """Record failures of other runs from now on."""
+        """From now on, record failures of these runs."""
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
@@ -126,7 +126,7 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
         return f"rank {rank}: {error.message}", error.detail
     if full := ray_out_of_memory(str(error)):
         return f"rank {rank}: {full}", str(error)
-    # the first sentence of Ray's last line has the reason; the others only name what to read
+    # the first sentence of Ray's last line has the reason; the rest only names logs to read
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 
@@ -179,7 +179,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, keep nodes for these runs, with this deadline."""
+        """From now on, wait for these runs' nodes, and end their workers at this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 

@@ -42,7 +42,8 @@ def decide(
     listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
-    """Find the batch size of every undecided plan; plans with equal `same_search` share one search.
+    """Find the batch size of every undecided plan; plans with an equal key `same_search` share one
+    search.
 
     The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It writes
     its trials below `root`, where workers can write, and removes them at its end. `deadline`: time

@@ -104,7 +104,7 @@ def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
 
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of the candidates in a round."""
+    """The order of the candidates in round `repeat`."""
     first = repeat // 2 % max(1, len(names))
     order = [*names[first:], *names[:first]]
     return order[::-1] if repeat % 2 else order
@@ -116,7 +116,7 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader; of a small set, several epochs."""
+"""Minimum number of batches per request to a loader: for small sets, several epochs."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Seed of the order of the images; different in each trial, so that images are not in
-    memory."""
+    """Seed of the order of the images. It differs between trials, so that a trial's images are not
+    in memory from an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -236,8 +236,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU seconds of the fork server's descendants. They are this process and its loading
-    processes, because the fork server runs one candidate at a time."""
+    """CPU seconds of the fork server's descendants: of this process and its loading processes,
+    because the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
@@ -308,7 +308,7 @@ def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with messages.open("a") as file:  # for output of Ray and DALI; the terminal may show a bar
+    with messages.open("a") as file:  # for output of Ray and DALI: the terminal has a progress bar
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
@@ -333,7 +333,7 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""Largest share of the free memory of a set that is expected to stay in the page cache."""
+"""A set up to this share of the free memory is expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 

@@ -75,7 +75,8 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Yield the findings in the order of the table, each once it and all before it are known."""
+    """Yield the findings in the order of the table, each as soon as it and those before it are
+    known."""
     yield find_compiler()
     yield find_binding()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -177,7 +178,7 @@ class PartMissingError(Exception):
 
 
 def expect(found: object, expected: object) -> None:
-    """Raise AssertionError if a part computed a wrong result, also under `python -O`."""
+    """Raise AssertionError, even under `python -O`, if a part computed a wrong result."""
     if found != expected:
         raise AssertionError(f"got {found}, expected {expected}")
 

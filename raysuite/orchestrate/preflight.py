@@ -148,7 +148,7 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
 
 
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
-    """Raise one SpecError with everything that prevents the plans.
+    """Raise one SpecError with everything that prevents the plans from running.
 
     Without a document, mistakes have no file and line. The dry batch checks the import of models.
     """
@@ -167,8 +167,8 @@ def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -
 def check_here(
     plans: Sequence[RunPlan], document: Document, deep: bool = False, elsewhere: bool = False
 ) -> None:
-    """Raise one SpecError with everything that prevents the plans on this machine, without Ray; if
-    `deep`, with a dry batch.
+    """Raise one SpecError with everything that prevents the plans from running on this machine,
+    without starting Ray; if `deep`, make a dry batch too.
 
     The number of workers is not checked if the runs are `elsewhere`, or if RAY_ADDRESS names a
     cluster.
@@ -210,7 +210,7 @@ def _raise_all(found: Sequence[Mistake]) -> None:
 
 
 def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
-    """The cluster's resources that the plan exceeds."""
+    """A Mistake for each resource of the cluster that the plan exceeds."""
     each = plan.spec.resources.cpus_per_worker
     have = (
         f"{capacity.place} has {capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on "

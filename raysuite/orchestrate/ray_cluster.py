@@ -32,8 +32,8 @@ from raysuite.orchestrate.capacity import Capacity
 
 # A Ray that `raysuite run` starts itself is only for the processes of that command. It has a new
 # token. By default, Ray would use one token for all of the user's clusters, from ~/.ray/auth_token,
-# a file that every user can read whom the umask allows. The TCPStore, Gloo and Horovod's rendezvous
-# of its workers use loopback, because they have no authentication.
+# a file that is readable for all users whom the umask allows. The TCPStore, Gloo and Horovod's
+# rendezvous of its workers use loopback, because they have no authentication.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
@@ -67,7 +67,8 @@ def own_folder() -> Iterator[Path]:
 
 @contextmanager
 def _worker_server(folder: Path) -> Iterator[None]:
-    """Run a server that forks workers, with files in `folder`. Both end with the context."""
+    """Run a server that forks workers, with files in `folder`. The server and its workers end with
+    the context."""
     if not ray_shortcuts.enabled():
         yield
         return
@@ -112,8 +113,9 @@ def own_token(folder: Path) -> Iterator[Path]:
 def own_loopback(folder: Path) -> Iterator[None]:
     """Make processes of a Ray that starts within the context listen on loopback only.
 
-    Without a C compiler, for example, torch's TCPStore and Horovod's rendezvous listen on every
-    interface. An interface that the user names for Gloo or NCCL is kept.
+    If the library for this cannot be built, for example without a C compiler, torch's TCPStore and
+    Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
+    NCCL is kept.
     """
     ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
     try:
@@ -168,7 +170,7 @@ def search_path() -> Iterator[dict[str, Any] | None]:
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
-# otherwise a thread that calls Ray after its end would join any cluster, or start a new one
+# otherwise a thread that calls Ray after Ray's end would join any cluster, or start a new one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
@@ -302,7 +304,7 @@ def _initialize(**options: Any) -> None:
             )
     finally:
         if is_main:
-            # Ray's Python handler exits at once, with 15; its C++ handler aborts after 3 s
+            # Ray's Python handler exits at once with code 15; its C++ handler aborts after 3 s
             signal.signal(signal.SIGTERM, ours)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # Ray Train's controller runs in this process, but the journals already record how runs ended

@@ -59,7 +59,7 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Only this many bytes of a rank's output are kept: the last ones."""
+"""Number of bytes at the end of each rank's output that are kept."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"
@@ -76,7 +76,7 @@ class ScriptRuns:
         self._halted, self._over = threading.Event(), threading.Event()
 
     def halt(self) -> None:
-        """End the current run, start no other, and wait until that is done."""
+        """End the current run and start no other; wait until the run has ended."""
         self._halted.set()
         self._over.wait(2 * guard.GRACE_S)
 
@@ -217,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements so far of runs of this script with one worker."""
+    """The measurements of this script's runs with one worker that have ended so far."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -239,7 +239,7 @@ def variables(
     """The environment of ranks that are launched now and write into the folder `scratch`.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
-    set it only for several ranks.
+    set this number only if there are several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
@@ -312,7 +312,7 @@ def _failure(ended: Ended) -> tuple[int, str]:
 
 
 def _exit(code: int) -> str:
-    """An exit code as text, with the name of a signal that ended the process."""
+    """An exit code as text, with the signal's name if a signal ended the process."""
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"{signal.Signals(-code).name} ({code})"

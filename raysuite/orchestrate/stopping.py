@@ -103,8 +103,8 @@ class StopWatch:
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:
-        """Whether the head's agent was asked to end, or Ray's head has died. In both cases the
-        agent sends SIGTERM to its processes."""
+        """Whether the head's agent was asked to end, or Ray's head has died. If so, the agent sends
+        SIGTERM to its processes."""
         if self._cluster is None:
             return False
         while not self._cluster.ending.exists():

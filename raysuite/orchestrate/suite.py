@@ -154,7 +154,7 @@ def run(
                 continue
             if stop := listener.requested_stop():
                 return stop
-            # do not wait if no node returned during the last wait, or since
+            # do not wait if no node returned during the last wait, or since then
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             work: Any = (
                 make_trainer(group, results.folder, patience)

@@ -82,7 +82,7 @@ class Tracking:
         return summary.shown
 
     def follow(self, results: Results) -> None:
-        """Send the journals' new records in a thread during the runs, with pauses.
+        """Send the journals' new Records in a thread during the runs, with pauses.
 
         Call it repeatedly; it returns at once.
         """

@@ -125,7 +125,7 @@ class Workers:
                 raise error
 
     def halt(self) -> None:
-        """Let the thread in `fit` not call Ray: while Ray shuts down, a call would end the
+        """Keep the thread in `fit` from calling Ray: during Ray's shutdown, a call ends the
         process."""
         self._halted.set()
         self._rests.wait(_HALTS_S)

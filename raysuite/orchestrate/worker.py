@@ -46,7 +46,7 @@ from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
 
-# Runs on every worker before a suite: the search for batch sizes.
+# The search for batch sizes, which runs on every worker before a suite.
 
 
 def search_group(config: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text; `memory` adds figures if memory ran out."""
+    """This rank's error as text; `memory` returns figures, which are added if memory ran out."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:
@@ -208,7 +208,7 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Decide on rank 0 whether to run the plan (else None), and which checkpoint to resume."""
+    """Rank 0's decision: None if the plan is not to run, else the checkpoint to resume, if any."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):

@@ -20,7 +20,7 @@ NEAR = 0.95
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
-"""alone: forward and backward on each rank by itself. together: full steps on all ranks."""
+"""alone: passes on each rank without the other ranks. together: full steps on all ranks."""
 
 
 class BatchTried(BaseModel):
@@ -80,7 +80,7 @@ class TriedFile:
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """(trials that have ended, trial that has begun but not ended or None)."""
+        """(trials that have ended, the trial that has begun but not ended, if any)."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):

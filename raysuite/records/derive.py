@@ -52,7 +52,7 @@ _OF_AN_ATTEMPT = (
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records of a run without those that a resumed attempt replaced, in order.
+    """The Records of a run, in order, without those that a resumed attempt replaced.
 
     A RunStarted at epoch k replaces the previous attempt's epochs from k on, its end, profile and
     skipped samples. If an epoch was recorded twice, the later Record counts.
@@ -95,7 +95,8 @@ class Shares:
     data_exposed: list[float]
     other: list[float]
     slowest: int
-    """The rank with the least exposed communication: the other ranks also wait for it."""
+    """The rank with the least exposed communication. The exposed communication of other ranks
+    includes waiting for this rank."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -143,7 +144,7 @@ class RunFigures:
     """The figures of one run. A figure is None if it was not measured, or may not be reported.
 
     `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None if
-    the gate was not passed, although it was needed and requested.
+    `gate` is "failed" or "not checked".
     """
 
     plan: Plan

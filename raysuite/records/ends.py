@@ -119,7 +119,7 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, because other trials are better. Its results
+    """A sweep's scheduler ended the run early, because other trials are better. The run's results
     count."""
 
     kind: Literal["run_pruned"] = "run_pruned"

@@ -50,8 +50,8 @@ class History:
 
 
 PLACES = 0.8
-"""Share of the error probability for changes at one place; the rest is for stretches between
-two."""
+"""Share of the error probability that is used for changes at one place; the rest is used for
+stretches between two places."""
 
 
 def histories(folders: Iterable[Results]) -> list[History]:
@@ -86,7 +86,7 @@ def histories(folders: Iterable[Results]) -> list[History]:
 
 
 def hardware_of(environment: dict[str, Any]) -> str:
-    """The processors and GPUs, as far as throughput depends on them."""
+    """The numbers and models of the processors and GPUs, as text."""
     cpu = environment.get("cpu") or {}
     gpus = [gpu.get("name", "GPU") for gpu in environment.get("gpus") or []]
     cores = f"{cpu.get('logical_cores')} x {cpu.get('model')}"
@@ -141,9 +141,10 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch of points that differs most from all points outside it, as after
-    a regression that was repaired. Empty if no stretch is significant when all stretches are tested
-    (circular binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the stretch of points that differs most from all points outside it. A
+    regression that was later repaired is such a stretch. Empty if no stretch is significant when
+    all stretches are tested (circular binary segmentation: Olshen et al. 2004, Biostatistics
+    5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

@@ -22,7 +22,7 @@ from raysuite.files import write_whole
 PERIOD_S = 1.0
 """The shortest time between two writes."""
 _WRITES = 6
-"""Number of the last writes over which images/s are computed."""
+"""Number of the latest writes from which images/s are computed."""
 
 _log = logging.getLogger(__name__)
 

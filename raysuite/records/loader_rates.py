@@ -22,7 +22,7 @@ class Candidate(_Fact):
     """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
-    """`native · 2 threads`; unique among the candidates."""
+    """Such as `native · 2 threads`; unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
     """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
     series: str
@@ -93,7 +93,7 @@ class LoadingBench(_Fact):
     timings: tuple[Timing, ...] = ()
     failures: tuple[Failure, ...] = ()
     complete: bool = False
-    """False during the measurement, and if it was interrupted."""
+    """Whether the measurement was completed; False while it runs, and if it was interrupted."""
 
     def grown(self, fact: Timing | Failure) -> LoadingBench:
         name = "timings" if isinstance(fact, Timing) else "failures"

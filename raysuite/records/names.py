@@ -62,15 +62,14 @@ def strategy_name(plan: Plan) -> str:
 
 
 def loader_name(plan: Plan) -> str:
-    """The loader as in the matrix, such as `dali(threads=2)`; empty for a script, which has its
-    own."""
+    """The loader as in the matrix, such as `dali(threads=2)`; empty for a script."""
     if script_name(plan):
         return ""
     return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
 
 
 def workers_name(workers: int) -> str:
-    """`1 worker`, `2 workers`."""
+    """The number of workers as text, such as `2 workers`."""
     return f"{workers} worker" + ("s" if workers > 1 else "")
 
 

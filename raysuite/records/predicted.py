@@ -52,6 +52,6 @@ class RunPredicted(RecordBase):
     outside: tuple[str, ...] = ()
     """Quantities by which the run is outside of the calibrated range; if any, no interval holds."""
     validated: str = ""
-    """The errors of earlier predictions of this kind, as text, or that none has been measured."""
+    """The errors of earlier predictions of this kind, as text, or a note that there are none."""
     message: str = ""
     """Why nothing can be predicted."""

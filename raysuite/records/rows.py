@@ -70,7 +70,7 @@ class Row:
     unnamed: Mapping[str, Any] = field(default_factory=dict)
     """Key -> this row's value, for keys in which several specs of one folder differ."""
     baseline: str | None = None
-    """Name of the row with which speed-up and efficiency compare this row."""
+    """Name of the row to which speed-up and efficiency are relative."""
     is_baseline: bool = False
     """Whether the row is its own baseline."""
     speed_up: Ratio | None = None
@@ -79,7 +79,7 @@ class Row:
     """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None if there is no other row with them."""
+    workers; None if there is no other such row."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
@@ -89,12 +89,13 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script and its baseline train different numbers of parameters: no speed-up then."""
+    """Whether a script's baseline trains another number of parameters; if so, no speed-up is
+    given."""
     break_even: Ratio | None = None
     """Number of steps after which the time that torch.compile has saved equals the time that it
     took; None if steps are not shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
-    """Computes all ratios of throughputs above."""
+    """Computes the ratios of throughputs in the fields above."""
 
     def __getattr__(self, name: str) -> Stat | None:
         """The value of a metric, by name."""
@@ -150,13 +151,13 @@ class Row:
         """A key that is equal for rows that differ only in workers, and in values that follow from
         them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if one repeat's spec gives the batch size, the row is with rows whose specs give it
+        # if a repeat's spec gives the batch size, the row is grouped with rows whose specs do
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
-        """`strong` if the global batch is fixed, `weak` if the batch per worker is. A script's
-        scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
+        """`strong` if the global batch is fixed, `weak` if the batch per worker is fixed. A
+        script's scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -350,7 +351,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
 
 
 def _global_batch(runs: Sequence[RunFigures]) -> int:
-    """Samples of a step; for a script as measured, or 0 if unknown."""
+    """Samples of a step; for a script, the measured number, or 0 if it is unknown."""
     if not script_name(runs[0].plan):
         return int(runs[0].plan["global_batch"])
     measured = [run.script.samples_per_step for run in runs if run.script]

@@ -176,7 +176,7 @@ class EpochFinished(RecordBase):
     steady_images: int
     """Images of the steps after the warm-up, over all workers."""
     steady_seconds: float
-    """Device-synchronised time of those steps on the slowest worker."""
+    """Device-synchronised time of the steps after the warm-up, on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
     """Duration of each step after the warm-up, from the end of the step before, with its wait for
     data, on the slowest worker of that step. On a GPU, the durations are measured by events in the
@@ -219,7 +219,8 @@ class EpochFinished(RecordBase):
 
     @property
     def mean_figures(self) -> dict[str, float]:
-        """The mean of each of `figures` over the steps at which it is finite, if there are any."""
+        """Name in `figures` -> mean of its finite values; without names that have no finite
+        value."""
         finite = {name: [*filter(math.isfinite, each)] for name, each in self.figures.items()}
         return {name: fmean(values) for name, values in finite.items() if values}
 
@@ -312,13 +313,15 @@ class TimeShares(RecordBase):
     """Seconds from the start of the window's first step to the end of its last step, at which the
     device is synchronised."""
     computation_seconds: list[float]
-    """Time in which the device computes; on a CPU, the training thread in torch's operators."""
+    """Time in which the device computes; on a CPU, time of the training thread in torch's
+    operators."""
     communication_seconds: list[float]
     """Time in which a collective is under way, or is waited for."""
     communication_exposed_seconds: list[float]
     """The part of the communication time in which nothing is computed."""
     data_seconds: list[float]
-    """Time in which the loop waits for its loader; on a GPU also copies and DALI's kernels."""
+    """Time in which the loop waits for its loader; on a GPU, also time of copies and DALI's
+    kernels."""
     data_exposed_seconds: list[float]
     """The part of the data time in which nothing is computed or communicated."""
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
@@ -331,7 +334,7 @@ class TimeShares(RecordBase):
     """Duration of the profile on the slowest worker, with warm-up and writing; not included in any
     other time."""
     message: str = ""
-    """Why there are no shares, if the lists are empty, or why the trace could not be written."""
+    """Why the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
@@ -368,8 +371,8 @@ class Slot(NamedTuple):
 class StagesMeasured(RecordBase):
     """Measurements of a pipeline's stages in some steps, after the timed training.
 
-    Lists hold a value per worker of all copies, unless noted otherwise. Devices are synchronised in
-    every operation, unlike in training.
+    Lists hold one value for each worker of each copy of the pipeline, unless noted otherwise.
+    Devices are synchronised in every operation, unlike in training.
     """
 
     kind: Literal["stages_measured"] = "stages_measured"

@@ -46,7 +46,7 @@ class Stat:
     """Lower end of the 95 % confidence interval that is reported; None without an interval."""
     high: float | None = None
     rounds: tuple[tuple[Any, float], ...] = ()
-    """For each value, its round and when its run began; empty if unknown."""
+    """(round, time at which the run began) for each value; empty if unknown."""
 
     @property
     def n(self) -> int:

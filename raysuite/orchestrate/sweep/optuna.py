@@ -115,7 +115,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 
 
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
-    """A trial's objective for a goal; None if the trial has no result for it.
+    """A trial's objective for a goal; None if it cannot be computed.
 
     `longest` is `longest_s` of all trials.
 

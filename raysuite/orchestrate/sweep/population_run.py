@@ -140,7 +140,7 @@ def _behind(records: Sequence[Record]) -> int:
 
 
 def _stands(records: Sequence[Record], epochs: int) -> bool:
-    """Whether a run stands at the end of exactly `epochs` epochs."""
+    """Whether a run has trained exactly `epochs` epochs."""
     last = records[-1] if records else None
     judged = isinstance(last, RunJudged) and last.epoch + 1 == epochs
     return judged or held_after(records) == epochs

@@ -38,7 +38,7 @@ class Drawn:
         more.
 
         `trials` are all trials so far, including running ones; `left_out` are infeasible values,
-        which become no trial.
+        for which there are no trials.
         """
         search = self._search
         if search.trials and draws_replacements(search):

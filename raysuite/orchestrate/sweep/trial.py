@@ -256,7 +256,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run without one, unless it was stopped or waits for other trials."""
+    """Record the end of a run whose journal has none, unless it was stopped or waits for other
+    trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

@@ -215,7 +215,8 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether no further trial can start now; it is chosen later, from more results."""
+        """Whether no further trial can start now. The next one is chosen later, when more results
+        are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
