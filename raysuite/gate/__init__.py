@@ -7,10 +7,10 @@ label smoothing, in fp32 and without clipping. Afterwards
 2. weights, logits and losses must equal those of one process that trained on the same global
    batches, up to a relative error of 1e-5.
 
-These checks use SGD. They are repeated with the run's own optimiser, unless that is SGD with weight
-decay of all parameters; with a clip norm that every step exceeds, if the run clips; and with
-several reductions per step, because the small network's gradients otherwise fill only a part of one
-bucket.
+These checks use SGD. They are repeated with the run's own optimiser (unless that is SGD with weight
+decay of all parameters), with a clip norm that every step exceeds (if the run clips), and with
+several reductions per step (because the small network's gradients otherwise fill only a part of one
+bucket).
 
 If the run uses bf16 or fp16, the checks are repeated in this format, with and without the clip
 norm, and compared with one process in fp32. The bound is loose: a wrong loss scale changes values

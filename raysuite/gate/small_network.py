@@ -143,8 +143,8 @@ class Comparison:
     logits: float = math.inf
     losses: float = math.inf
     updates: float = math.inf
-    """|w - r| / |r - w0| over the whole network, with the strategy's weights w, those of one
-    process r, and those before the training w0."""
+    """|w - r| / |r - w0| over the whole network, where w are the strategy's weights, r those of one
+    process, and w0 those before the training."""
     worst_update: float = math.inf
     """Largest |w - r| / |r - w0| of a single tensor."""
     fault: str = ""

@@ -30,7 +30,7 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
 
-    The transport's hash is of environment variables by which libraries choose their algorithms.
+    The transport's hash covers the environment variables by which libraries choose algorithms.
     """
     transport = {
         name: value

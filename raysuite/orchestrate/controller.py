@@ -1,7 +1,7 @@
 """The driver's part of running a worker group: causes of failures, nodes and deadlines.
 
-A rank that catches an exception cannot tell whether it failed itself or because another rank died
-during a collective. Ray Train reports both: the exception of each rank, and which processes died.
+An exception in a rank does not show whether this rank failed or another rank died during a
+collective. Ray Train reports both: the exception of each rank, and which processes died.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BrokenRunError(Exception):
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
-        """Whether a collective failed. This alone does not mean that this rank failed."""
+        """Whether a collective failed; the cause may then be another rank."""
         self.out_of_memory = out_of_memory
         self.disk_full = disk_full
 

@@ -53,7 +53,8 @@ _CHUNK = 16
 
 
 class Limit:
-    """Process samples in order with `threads` threads, starting again after the last."""
+    """Process samples in order with `threads` threads, from the beginning again after the last
+    sample."""
 
     def __init__(
         self,

@@ -333,7 +333,7 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for pipe in pipes:
             os.mkfifo(pipe, 0o600)
-            # also open for writing: the pipe then does not end when ranks close it
+            # opened for writing too, so that the pipe does not end when ranks close it
             descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
             kept[descriptor] = bytearray()

@@ -84,7 +84,7 @@ class Tracking:
     def follow(self, results: Results) -> None:
         """Send the journals' new Records in a thread during the runs, with pauses.
 
-        Call it repeatedly; it returns at once.
+        Call this method repeatedly; it returns at once.
         """
         if self._beside is not None:
             if self._beside.is_alive():

@@ -40,7 +40,7 @@ _START_FAILED = "WorkerGroupStartup"
 
 
 class _Backend(Backend):
-    """Connects all workers to a store in rank 0's process, for their runs' process groups."""
+    """Connects all workers to a store in rank 0's process, which their runs' process groups use."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True

@@ -91,7 +91,7 @@ def _damage(found: Sequence[Record | None]) -> str:
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
-            # earlier versions kept an incomplete line when an attempt, or the driver, appended
+            # earlier versions kept an incomplete line when they appended a new attempt or failure
             case None if not isinstance(after, RunStarted | RunFailed):
                 wrong = "is damaged"
             case RunStarted(first_epoch=first):

@@ -22,7 +22,7 @@ class RunJudged(RecordBase):
     epoch: int
     """The last epoch that the run had finished, counted from 0."""
     value: float | None
-    """The primary metric after that epoch, by which runs are compared; None if the run diverged."""
+    """The primary metric after `epoch`, by which runs are compared; None if the run diverged."""
     place: int
     """Place of the run in the population; 1 is the best."""
     population: int
@@ -30,7 +30,7 @@ class RunJudged(RecordBase):
     source: str | None = None
     """Id of the run whose weights after this epoch were taken; None if the run kept its own."""
     source_trial: int | None = None
-    """Trial number of that run."""
+    """Trial number of the run `source`."""
     values: dict[str, Any]
     """Dotted key -> value after this step, for all searched keys."""
 

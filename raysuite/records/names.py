@@ -95,8 +95,8 @@ def key_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def variant_key(plan: Plan) -> str:
-    """A key that is equal for the repeats of one variant: the resolved spec without `seed` and
-    `track`, and the device."""
+    """A key that is equal for the repeats of one variant: the device, and the resolved spec without
+    `seed` and `track`."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 

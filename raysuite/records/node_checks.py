@@ -148,7 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """The best value of each of a node's figures over the tries, and its spread over the tries."""
+    """A node's figures: of each figure the best value over the tries, and the spread over them."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

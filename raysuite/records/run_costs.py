@@ -63,7 +63,7 @@ def step_traffic(
         return Traffic()
     try:
         options = _OPTIONS.validate_python(plan["spec"]["strategy"])
-    except ValidationError:  # the plan is of a version with other options
+    except ValidationError:  # the plan was made by a version with other options
         return None
     return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes, small)
 

@@ -39,7 +39,7 @@ class RunStarted(RecordBase):
     first_epoch: int = 0
     """0 for a fresh run, else the epoch in which a checkpoint is resumed."""
     first_step: int = 0
-    """Optimiser steps before that checkpoint, which may be inside an epoch."""
+    """Optimiser steps before the resumed checkpoint, which may be inside an epoch."""
     unread: str = ""
     """Why a newer checkpoint was not resumed, such as a damaged file."""
     not_loaded: list[str] = Field(default_factory=list)
@@ -101,7 +101,8 @@ class GateVerdict(RecordBase):
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """Duration of that comparison; for a cached result, the duration of the original comparison."""
+    """Seconds of the comparison on the run's own network; for a cached result, of the original
+    one."""
     tolerance: float | None
     """Largest `error` that passes. None if the strategy has no exact form: there are then bounds
     for single gradients (see `rule`), but none for trained weights."""
@@ -133,7 +134,7 @@ class SamplesSkipped(RecordBase):
     """Number of samples that were not checked again: an earlier run had checked them, and they have
     not changed since."""
     seconds: float
-    """Duration of the check; not included in any epoch's time."""
+    """Seconds that the check of the samples took; not included in any epoch's time."""
 
     @property
     def words(self) -> str:
@@ -242,7 +243,7 @@ class RunCosts(RecordBase):
     device: str = ""
     """The driver's name of the workers' device; empty for CPUs, and if the devices differ."""
     peak_flops: float | None = None
-    """Peak operations per second of one such device; a multiply-add counts as two."""
+    """Peak operations per second of one `device`; a multiply-add counts as two."""
     peak_format: str = ""
     """The dtype to which `peak_flops` applies."""
     peak_source: str = ""
@@ -325,7 +326,7 @@ class TimeShares(RecordBase):
     data_exposed_seconds: list[float]
     """The part of the data time in which nothing is computed or communicated."""
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
-    """On a GPU: class of kernels -> time in which one of them runs."""
+    """On a GPU: class of kernels -> time in which a kernel of this class runs."""
     sources: list[str] = Field(default_factory=list)
     """What rank 0's communication time was read from, such as `kernels` or `timeline`."""
     trace: str = ""
