@@ -23,8 +23,8 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """The engine of one process. A step trains on the micro-batches of all copies of the pipeline,
-    one copy after the other."""
+    """The engine of the one process. A step trains on the micro-batches of all copies of the
+    pipeline, one copy after the other."""
 
     def __init__(
         self,

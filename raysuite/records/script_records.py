@@ -34,7 +34,7 @@ from raysuite.records.schema import (
 _SAMPLES, _TOKENS = 3, 4
 """Columns of `RankLog.rows`."""
 _PAUSE = 2.0
-"""Shortest pause, in median steps, after which a step is left out."""
+"""Shortest pause, relative to the median duration of a step, after which a step is left out."""
 
 
 @dataclass
@@ -484,8 +484,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """Yield an error with the first step in which a rank's parameters differ from those of rank 0,
-    with the rank and the parameters."""
+    """Yield an error that names the first step in which a rank's parameters differ from those of
+    rank 0, the rank, and the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")

@@ -32,7 +32,8 @@ FOLDER = "batches"
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with its batch size, and with the search in its journal; None if no size was found.
+    """The plan with its batch size, after writing the search into its journal; None if none was
+    found.
 
     If no size was found, the reason is recorded, unless the sweep was asked to stop. `deadline`:
     time at which the search is ended, in seconds since 1970.
@@ -206,7 +207,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if decided is None:
             return
         plan = decided
-        # when `report` returns, the driver has replaced its plan by this one
+        # when `report` returns, the driver has replaced its plan by `plan`
         ray.tune.report({"plan": as_text(plan)})
     for line in _epochs(plan, results, deadline, request.segment):
         ray.tune.report({"epoch": line})
@@ -256,7 +257,7 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run whose journal has none, unless it was stopped or waits for other
+    """Record the end of a run whose journal has none, unless the run was stopped or waits for other
     trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return

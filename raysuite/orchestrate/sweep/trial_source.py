@@ -175,7 +175,7 @@ class TrialSource(Searcher):
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
-        self._scheduler.replay([plan])  # for epochs whose report was lost with the process
+        self._scheduler.replay([plan])  # epochs whose report was lost with the process
         if not stopped:
             self._scheduler.settle(plan)  # a trial that the scheduler ended is not repeated
         if self._results.end_of(plan.run_id) is not None:
