@@ -278,8 +278,8 @@ def _wait(
 
 
 class Stall:
-    """Detects that the ranks of a run take no more steps: the size of their files, which grows at
-    each step, has stopped growing."""
+    """Detects that the ranks of a run take no more steps: a number that grows at each step, such as
+    the size of their files, has stopped growing."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
