@@ -7,14 +7,16 @@ label smoothing, in fp32 and without clipping. Afterwards
 2. weights, logits and losses must equal those of one process that trained on the same global
    batches, up to a relative error of 1e-5.
 
-This is done with SGD. It is repeated with the run's own optimiser, if that is not SGD or does not
-decay all parameters; with a norm that clips every step, if the run clips; and with several
-reductions per step, as the small network otherwise fills only a part of one bucket.
+These checks use SGD. They are repeated with the run's own optimiser (unless that is SGD with weight
+decay of all parameters), with a clip norm that every step exceeds (if the run clips), and with
+several reductions per step (because the small network's gradients otherwise fill only a part of one
+bucket).
 
-If the run uses 16 bits, it is also repeated in 16 bits, with and without that norm, against one
-process in fp32, to a loose bound: a wrong loss scale changes values by a factor, and rounding by
-some 1 %. If the run has options that change the arithmetic on purpose (compression), steps are also
-taken with them: rule 1 applies, and they determine the error bound of each parameter's gradient.
+If the run uses bf16 or fp16, the checks are repeated in this format, with and without the clip
+norm, and compared with one process in fp32. The bound is loose: a wrong loss scale changes values
+by a factor, and rounding by some 1 %. If the run has options that change the arithmetic on purpose
+(compression), the strategy also takes steps with these options: rule 1 applies, and the options
+determine the error bound of each parameter's gradient.
 
 See docs/explanation/gate.md for the errors that the gate finds, and those that it cannot find.
 `raysuite.gate.check` offers these checks as a function for other people's code, and needs only

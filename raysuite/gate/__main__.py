@@ -3,7 +3,7 @@
 python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
-"plans": [[number, plan], ...]}. The plans, of the user's own network, are optional. For each
+"plans": [[number, plan], ...]}. The plans name the user's own network and are optional. For each
 strategy, rank 0 appends one line of JSON to FILE at the beginning ({"begin": number}) and one with
 the verdict. A rank that raises an exception appends its error and ends, because other ranks may
 wait for it.
@@ -35,7 +35,7 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 def main(file: Path, request: dict[str, Any]) -> int:
     """Check every strategy of `request`; return 1 if a strategy raises an exception."""
     settings = StepSettings(micro_batch=1, **request["settings"])
-    sys.path.append(os.getcwd())  # as in `raysuite`: the user's own modules are there
+    sys.path.append(os.getcwd())  # as `raysuite` does: the user's own modules are in this folder
     world = world_from_environment(request["device"])
     plans = dict(request.get("plans", []))
     for number, options in request["strategies"]:

@@ -1,8 +1,8 @@
 """A reference for asynchronous pipelines: one process that applies gradients with the same delay.
 
-It holds every version of every stage's weights. For each micro-batch, one after the other, it
-passes the whole network forward and backward with the versions in the schedule. It shares the
-schedule and the partition with the pipeline, but no code for execution.
+It holds every version of every stage's weights. Each micro-batch in turn passes forward and
+backward through the whole network, with the versions that the schedule determines. The reference
+shares the schedule and the partition with the pipeline, but no code for execution.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from raysuite.spec.strategies import PipelineOptions
 
 
 class DelayedEngine(SingleEngine):
-    """The engine of one process. A step trains on the micro-batches of all copies of the pipeline,
-    one copy after the other."""
+    """The engine of the one process. A step trains on the micro-batches of all copies of the
+    pipeline, one copy after the other."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DelayedEngine(SingleEngine):
         ]
         self._steps = 0
         self._versions: list[list[list[Tensor]]] = []
-        """[updates][stages][parameters], counted since the pipeline was empty."""
+        """[updates since the pipeline was empty][stages][parameters]."""
         self.drain()
 
     def drain(self) -> None:
@@ -78,7 +78,7 @@ class DelayedEngine(SingleEngine):
         return [[each.detach().clone() for each in stage] for stage in self._stages]
 
     def _take(self, micro_batch: int) -> None:
-        """Give each stage the version of its weights with which a micro-batch passes through it."""
+        """Load into each stage the version of its weights that a micro-batch needs."""
         versions = [self.schedule.version(stage, micro_batch) for stage in range(len(self._stages))]
         self._put([self._versions[version][stage] for stage, version in enumerate(versions)])
 

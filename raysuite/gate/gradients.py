@@ -1,5 +1,4 @@
-"""Compare a lossy strategy's mean gradients with exact mean gradients; the bounds follow from the
-strategy's options."""
+"""Compare a lossy strategy's mean gradients with exact ones; its options give the error bounds."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class Gradients:
 
     ranks_equal: bool = False
     error: float = math.inf
-    """Largest ratio, over all parameters, of the gradient's error to the mean of the ranks'
-    absolute gradients."""
+    """Largest error of a parameter's gradient, relative to the mean of the ranks' absolute
+    gradients."""
     beyond: float = math.inf
     """Largest ratio of an error to its bound."""
 
@@ -49,23 +48,24 @@ def compare_gradients(
     batch_norm: bool = False,
     pause_s: float = 0.0,
 ) -> Gradients:
-    """Take steps of plain SGD by a lossy strategy, and compare each parameter's mean gradient in
-    each step with that of the ranks' own gradients, which one process computes in fp32 with the
-    same weights.
+    """Take steps of plain SGD by a lossy strategy. In each step, compare each parameter's mean
+    gradient with the exact mean over the ranks, which one process computes in fp32 with the same
+    weights.
 
     The mean gradient is the step's change of the weights divided by the rate. In the first steps
-    all ranks have samples, in later steps only one part of the ranks at a time: if that part's
-    gradient is lost, nothing is left. All ranks must call this function.
+    all ranks have samples. In each later step only one part of the ranks has samples: if their
+    gradients are lost, the mean gradient is 0. All ranks must call this function.
 
     Bounds: with u the unit roundoff of `lossy.reduced`, the error of a mean of n terms is at most
     (n + 1) u times the mean of absolute values, because each term, its division and n - 1 additions
     are rounded (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 4.2). Two
-    more roundings are allowed for sums in two levels, and half of the smallest number for each.
+    more roundings are allowed for sums in two levels, and for each rounding half of the smallest
+    number of the format.
 
-    `lossy.projected`: with m the mean gradient plus what was left out before, a step of PowerSGD is
-    s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So s' (m
-    - s) = 0 for any P, and m - s is left out. If the step is c s instead, the product is c (1 - c)
-    s' s; if rank k is missing, it is s' g_k / n.
+    `lossy.projected`: let m be the mean gradient plus the remainder of the steps before. A step of
+    PowerSGD is s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and
+    2), and its remainder is m - s. So s' (m - s) = 0 for any P. If the step is c s instead, this
+    product is c (1 - c) s' s; if rank k is missing, the product is s' g_k / n.
 
     Passes in 16 bits can change the sign of values before a ReLU. In 16 bits, an error beyond the
     bound counts only if it is found three times, each time with other samples.
@@ -124,7 +124,8 @@ _GRADIENT_BATCH = 16
 """Samples of a micro-batch. With four samples, one in twelve draws had an error above the bound for
 passes in bf16; with 16, the largest error was half of the bound."""
 _PARTS = 64
-"""Largest number of parts of the ranks; each part in turn has all samples of a step."""
+"""Largest number of parts into which ranks are divided. Each part in turn has all samples of a
+step."""
 
 
 def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:

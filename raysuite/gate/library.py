@@ -1,6 +1,6 @@
 """The gate for other people's code: it needs torch, but neither Ray nor Horovod nor a compiler.
 
-It is called on every rank, such as in a framework's continuous integration under torchrun.
+Call `check` on every rank, for example under torchrun in a framework's continuous integration.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOLERANCE = 1e-5
-"""Tolerance for fp32: errors are about 1e-7 if only the order of sums differs, and 1 if a gradient
-is not averaged."""
+"""Tolerance for fp32. A different order of sums causes an error of about 1e-7; a gradient that is
+not averaged causes an error of about 1."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Checked:
 
     steps: int
     parameters: int
-    """Number of the model's tensors, including buffers."""
+    """Number of the model's parameters and buffers, without the ignored ones."""
     ranks: int
     ranks_compared: bool
-    """Whether the ranks were compared in all tensors; False if tensors are sharded, because no two
-    ranks hold the same part."""
+    """Whether all tensors were compared between ranks; False if a tensor is sharded, because no two
+    ranks hold the same part of it."""
     error: float | None
     """Largest relative error compared with the reference; None if there is no reference."""
 
@@ -50,19 +50,20 @@ def check(
 ) -> Checked:
     """Train for some steps and compare: all ranks with rank 0 and, if given, with a reference.
 
-    `step(n)` is the n-th optimiser step, from 0, of this rank on its own part of the global batch;
-    it changes `model`. `reference_step(n)` is the same step of one process on the whole global
-    batch; it changes `reference`, which starts with the same weights. Without torch.distributed
-    there is one rank.
+    `step(n)` takes optimiser step n, counted from 0, on this rank's part of the global batch, and
+    changes `model`. `reference_step(n)` takes this step in one process on the whole global batch,
+    and changes `reference`, which starts with the same weights as `model`. Without
+    torch.distributed there is one rank.
 
     After each step every parameter and buffer must be bit-equal on all ranks, unless it is sharded
-    or its name is in `ignore`. Compared with the reference, ||w - r|| / ||r - r0|| must be at most
-    `tolerance` for each parameter that the reference changes, where r0 is its value before the
-    first step; a sharded tensor is gathered for that.
+    or its name is in `ignore`. If there is a reference, ||w - r|| / ||r - r0|| must be at most
+    `tolerance` for each parameter w, where r is the reference's value and r0 is r before the first
+    step; if r = r0, w must equal r. Sharded tensors are gathered for this comparison.
 
     Raises GateError on every rank with the first parameter, rank and step that differ. Raises
-    UserError for a reference without its step or with other parameters, and for shards that are not
-    DTensors (FullyShardedDataParallel, ZeRO 3), which cannot be compared.
+    UserError for `steps` below 1, for a reference without its step or with other parameters, and
+    for shards that are not DTensors (FullyShardedDataParallel, ZeRO 3), because these cannot be
+    compared.
     """
     ranks = _Ranks()
     if (reference is None) != (reference_step is None):
@@ -106,7 +107,7 @@ class _Ranks:
         self.size: int = self._dist.get_world_size() if self._dist else 1
 
     def gathered(self, own: Any) -> list[Any]:
-        """The values of all ranks in order. Sent as JSON, since unpickling could run code."""
+        """The ranks' values, in rank order. They are sent as JSON: unpickling could run code."""
         if self._dist is None:
             return [own]
         import torch
@@ -158,7 +159,7 @@ def _refuse_other_shards(model: nn.Module) -> None:
 
 
 def _compare_ranks(tensors: Mapping[str, torch.Tensor], ranks: _Ranks, step: int) -> bool:
-    """Whether ranks could be compared. Raises GateError if one differs from rank 0."""
+    """Whether all tensors could be compared. Raises GateError if a rank differs from rank 0."""
     whole = {name: digest(each) for name, each in tensors.items() if not _is_sharded(each)}
     everyone = ranks.gathered(whole)
     for rank, own in enumerate(everyone):
@@ -190,8 +191,7 @@ def _compare_reference(
     step: int,
     tolerance: float,
 ) -> float:
-    """The largest relative error on any rank. Raises GateError if the error is above the
-    tolerance."""
+    """The largest relative error on any rank. Raises GateError if it is above the tolerance."""
     errors: dict[str, float] = {}
     for name, wanted in reference.named_parameters():
         if name not in tensors:

@@ -1,16 +1,17 @@
-"""The gate on the run's own network: two small steps by all ranks, and by one process.
+"""The gate on the run's own network: two steps on small batches by all ranks, and by one process.
 
 The small network of `raysuite.gate.small_network` shows that a strategy's arithmetic is right. This
-check shows that it is right for the layers, the sizes and the data shape of the run: a layer that
-is larger than a fusion buffer, one that is used in some steps only, sparse gradients.
+check shows that it is also right for the layers, the sizes and the data shape of the run, for
+example for a layer that is larger than a fusion buffer, for a layer that only some steps use, and
+for sparse gradients.
 
-The one process passes the ranks' slices one by one, through copies of the network that share their
-weights but have separate buffers and counters, as ranks do. BatchNorm thus normalises the same
-slices. Before each forward pass, every module seeds the random generators by step and rank, as in
-training. Dropout, and layers that are chosen at random, then draw equal numbers in the strategy and
-in the one process, and different ranks draw different numbers. The rate is chosen so that the first
-step changes the weights by 1 %: updates are compared, and much smaller ones would be lost in the
-rounding of the weights.
+The one process passes the ranks' slices one by one through copies of the network, one for each
+rank. The copies share their weights but have separate buffers and counters, so that BatchNorm
+normalises the same slices as on the ranks. Before each call of a module, the random generators are
+seeded by module, step and rank. Dropout, and layers that are chosen at random, then draw equal
+numbers in the strategy and in the one process, and different ranks draw different numbers. The
+learning rate is chosen so that the first step changes the weights by 1 %, because updates are
+compared: much smaller updates would be lost in the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -52,25 +53,26 @@ _TOLERANCE_16_BITS = 0.5
 """Largest relative error in bf16 and fp16, which is only reported and decides nothing: a wrong loss
 scale changes an update by a factor of two or more."""
 TOLERANCE = 1e-3
-"""Largest relative error of an update. Correct strategies had less than a third of it with the
-networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""
+"""Largest relative error of an update. Correct strategies had errors below a third of this with the
+networks of tests/contract/test_networks.py; rounding alone gives an update of 1 % of the weights an
+error of 1e-5."""
 _FLOOR = 1e-3
-"""Least size that is assumed for a tensor's update, relative to the tensor and to the whole update,
-because some gradients consist only of rounding errors, such as that of a bias before BatchNorm."""
+"""Smallest norm that is assumed for a tensor's update, relative to the larger of two norms: the
+tensor's and the whole update's. Some gradients consist only of rounding errors, such as the
+gradient of a bias before BatchNorm."""
 _UPDATE = 1e-2
 """How far the first step moves the weights, relative to their norm."""
 _STEPS = 2
 _SAMPLES = 4
-"""Largest number of samples in a micro-batch; with only two, BatchNorm after a global pooling
-enlarges rounding errors."""
+"""Largest micro-batch. With two samples, BatchNorm after a global pooling enlarges rounding
+errors."""
 _MICRO_BATCHES = 2
-"""Largest number of micro-batches in a step, enough to check accumulation. Pipelines keep their own
-number of micro-batches."""
+"""Largest number of micro-batches in a step; a pipeline keeps the plan's number."""
 BUDGET_S = 60.0
-"""Largest expected duration of the check; beyond it, the check is left out."""
+"""Seconds; if the check is expected to take longer, it is left out."""
 _HELD, _RANKS_OF_A_HOST = 8, 16
-"""Largest number of copies of the weights that rank 0 holds at a time, and of ranks on its host
-that may hold one each."""
+"""Largest number of copies of the weights that rank 0 holds at a time, and largest number of ranks
+on its host, each of which may hold one more copy."""
 _SEED = 2023
 
 
@@ -98,8 +100,8 @@ def compare(
 ) -> Found:
     """Train the plan's network for two steps by `strategy`, and in fp32 by one process (rank 0).
 
-    All ranks must call it; `comm` reaches all of them. Errors that the network itself raises are
-    left to the following run.
+    All ranks must call it; `comm` reaches all of them. An error that the network itself raises is
+    not reported here, because the run that follows raises it again.
     """
     began = time.perf_counter()
     settings = _settings(plan, precision)
@@ -173,8 +175,8 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
     """SGD, with the run's own weight decay.
 
-    Other optimisers divide by a gradient's size: if a gradient is only rounding, they would make a
-    full step. The check on the small network uses the run's optimiser.
+    Other optimisers divide by a gradient's size: they would take a full step with a gradient that
+    is only rounding error. The check on the small network uses the run's optimiser.
     """
     options = plan.spec.optimizer
     if options.name == "sgd":
@@ -213,8 +215,7 @@ def _kept_draws(device: torch.device) -> Iterator[None]:
 
 
 def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
-    """The plan's network, with equal weights on all ranks; `draws` seeds the random generators
-    before each of its modules."""
+    """The plan's network, with equal weights on all ranks; `draws` seeds each call of a module."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
@@ -237,8 +238,8 @@ def _prepared(
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
-    """Micro-batch `index` of a step, counted over all ranks. The last one of the last step contains
-    one sample of padding."""
+    """Micro-batch `index` of a step, counted over all ranks. The last micro-batch of the last step
+    has one sample of padding."""
     task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
     count = settings.accumulate * plan.replicas
 
@@ -265,7 +266,7 @@ def _train(
     draws: _Draws,
     kept: bool,
 ) -> list[dict[str, Tensor]]:
-    """The weights before and after each step; only the last ones unless `kept`."""
+    """The weights before and after each step; if not `kept`, only the last weights."""
     found = [engine.weights()]
     engine.train()
     first = engine.replica * settings.accumulate
@@ -283,7 +284,7 @@ def _train(
 
 class _Replicas(nn.Module):
     """A network and copies of it that share its weights but have separate buffers and counters.
-    `accumulate` micro-batches pass through each in turn."""
+    `accumulate` micro-batches pass through the network, then as many through each copy in turn."""
 
     def __init__(self, model: nn.Module, copies: int, accumulate: int, draws: _Draws) -> None:
         super().__init__()
@@ -325,9 +326,9 @@ def _reference(
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
     """Measure one micro-batch on this rank alone.
 
-    Returns the seconds of its passes, the rate at which its gradient moves the weights by 1 %, the
-    bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the network would
-    wait for other ranks, only the last value is 1 and the others are 0.
+    Returns the seconds of its passes, the learning rate with which its gradient changes the weights
+    by 1 %, the bytes of the weights, the free bytes, and 0. All are 0 if a pass fails. If the
+    network would wait for other ranks, only the last value is 1 and the others are 0.
     """
     try:
         model = _network(plan, world, _Draws())
@@ -382,7 +383,7 @@ def key(plan: RunPlan) -> Any:
     """Key of a verdict on the plan's network, which must be imported already; None if the code of
     the network is unknown.
 
-    For the user's own network, its code is all imported modules in the same root folder.
+    The code of a user's own network is all imported modules in the root folder of its module.
     """
     model, facts = plan.spec.model, plan.dataset
     if ":" in plan.spec.task.name:

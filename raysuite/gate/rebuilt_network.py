@@ -1,4 +1,4 @@
-"""Comparison of torch's network with the one that another framework builds from it."""
+"""Compare torch's network with the network that another framework builds from it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def compare_rebuilt(
     process.
 
     All ranks train on the same samples, so that running statistics are equal too. All weights are
-    compared as one tensor, and so are the statistics: a gradient near zero, such as that of a bias
-    before BatchNorm, is only rounding. Dropout is off, as each framework draws differently. All
-    ranks must call this function.
+    compared as one tensor, and all statistics as another, because a gradient near zero, such as
+    that of a bias before BatchNorm, is only rounding error. Dropout is off, because frameworks draw
+    different random numbers. All ranks must call this function.
 
     If a value before a ReLU is so near zero that rounding changes its sign, one derivative is 1
-    instead of 0: the distance was 1e-5 to 4e-4 in 14 of 84 draws of samples with correct ResNet-20s
-    (14 seeds, 3 draws, TensorFlow and JAX) and at most 7e-7 in the others. A wrong layer shows with
-    any samples. A distance beyond `TOLERANCE_REBUILT` therefore counts only if it is found three
-    times, each time with other samples. Ranks that differ and values that are not finite count at
-    once, as rounding cannot cause them.
+    instead of 0. With correct ResNet-20s (14 seeds, 3 draws, TensorFlow and JAX), the distance was
+    1e-5 to 4e-4 in 14 of 84 draws of samples, and at most 7e-7 in the others. A wrong layer changes
+    the results with any samples. A distance beyond `TOLERANCE_REBUILT` therefore counts only if it
+    is found three times, each time with other samples. Ranks that differ and values that are not
+    finite count at once, as rounding cannot cause them.
     """
     for module in model.modules():
         if isinstance(module, nn.Dropout):

@@ -1,4 +1,4 @@
-"""The gate's check: a small network is trained by a strategy and by one process, and compared.
+"""The gate's check: train a small network by a strategy and by one process, and compare the two.
 
 With BatchNorm, no data-parallel strategy equals one process on the global batch: each rank
 normalises its own slice of the batch. So there are two networks. The one without BatchNorm is
@@ -9,9 +9,9 @@ Some settings are chosen to expose errors. The last batch has a single sample, s
 one have only padding. The learning rate changes at every step. Gradients are clipped only when
 clipping itself is checked, because clipping would hide a wrong scale.
 
-The one process always trains in fp32: the same rounding or the same wrong loss scale on both sides
-would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the last
-rank only, so that all ranks must skip it.
+The one process always trains in fp32, because an error that both sides share, such as a wrong loss
+scale, would not be noticed. In fp16 the strategy takes one more step, whose gradients overflow on
+the last rank only, so that all ranks must skip it.
 """
 
 from __future__ import annotations
@@ -50,17 +50,16 @@ SEED = 2023
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
 DRAWS = 3
-"""Number of draws of samples in which an error must exceed its bound, if rounding can change the
-sign of a value before a ReLU."""
+"""Number of draws of samples. If rounding can change the sign of a value before a ReLU, an error
+counts only if it exceeds its bound with each draw."""
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """A convolution, optional BatchNorm, and a classifier: together they have every kind of
-    gradient.
+    """Convolutions, optional BatchNorm, and a linear classifier.
 
-    `layers` is the number of layers; beyond three, convolutions are added. `pause_s` is the pause
-    of a backward pass between two layers.
+    `layers`: number of layers; those beyond three are convolutions. `pause_s`: seconds for which a
+    backward pass pauses between two layers.
     """
 
     IMAGE = (1, _SIZE, _SIZE)
@@ -90,7 +89,7 @@ class SmallNet(nn.Module):
         return x
 
     def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
-        """The parts of each layer, called in this order; pipelines are cut between layers."""
+        """The modules and functions of each layer, in order; pipelines are cut between layers."""
         more: list[list[Callable[[Tensor], Tensor]]] = [[each, torch.relu] for each in self.more]
         return [
             [self.first, self.norm, torch.relu],
@@ -126,14 +125,14 @@ _MICRO_BATCH = 4
 _LOOKED_AT = 10
 """Number of samples whose logits are compared after the training."""
 _OVERFLOW_BEFORE = 2
-"""In fp16, an additional step that overflows is made before the step with this index."""
+"""In fp16, the additional step that overflows is taken before the step with this index."""
 _TOO_LARGE = 1e30
-"""A pixel that fp16 cannot hold."""
+"""A pixel's value that is too large for fp16."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A strategy compared with one process; equal on all ranks.
+    """The result of comparing a strategy with one process; equal on all ranks.
 
     Errors are relative L2 distances: of the worst weight tensor, of the logits of the trained
     network, and of the worst step's loss. They are infinite if any value is not finite.
@@ -144,9 +143,10 @@ class Comparison:
     logits: float = math.inf
     losses: float = math.inf
     updates: float = math.inf
-    """|w - r| / |r - w0| over the whole network, with w0 before the training."""
+    """|w - r| / |r - w0| over the whole network, where w are the strategy's weights, r those of one
+    process, and w0 those before the training."""
     worst_update: float = math.inf
-    """Largest |w - r| / |r - w0| of a tensor."""
+    """Largest |w - r| / |r - w0| of a single tensor."""
     fault: str = ""
     """Why nothing could be compared."""
 
@@ -176,13 +176,13 @@ def compare(
     pause_s: float = 0.0,
     delays: PipelineOptions | None = None,
 ) -> Comparison:
-    """Train by `strategy` on all ranks and in fp32 by one process on each rank, and compare.
+    """Train by `strategy` on all ranks, and by one process in fp32 on each rank; compare the two.
 
     `settings.micro_batch` and the optimiser's rates are replaced by those of the small network. All
     ranks must call this function. `layers` is the number of layers, at least one for each stage of
-    a pipeline. The strategy's backward passes pause for `pause_s` between two layers. `delays` are
-    the options of an asynchronous pipeline: the one process then applies gradients with the
-    pipeline's delay.
+    a pipeline. The strategy's backward passes pause for `pause_s` seconds between two layers.
+    `delays` are the options of an asynchronous pipeline; if given, the one process applies
+    gradients with this pipeline's delay.
     """
     single = Single() if delays is None else Delayed(delays)
     fill = 0 if delays is None else delays.pipeline(settings.accumulate).steps_to_fill
@@ -195,8 +195,7 @@ def compare(
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
-        # without BatchNorm the whole global batch in one pass; with BatchNorm one slice after the
-        # other
+        # without BatchNorm, the global batch is one pass; with BatchNorm, each slice is one
         passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
@@ -218,9 +217,8 @@ def compare(
 
 
 def comm_fault(comm: Comm, world: World) -> str:
-    """The fault of a strategy's collectives; empty if they reach all ranks. All other results of
-    the gate depend on these collectives.
-    """
+    """The fault of a strategy's collectives, as text; empty if they reach all ranks. All other
+    results of the gate depend on these collectives."""
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
     ranks = comm.all_gather(own).flatten().tolist()
@@ -275,7 +273,7 @@ def small_net(
 
 
 def _pace(optimizer: OptimizerOptions) -> float:
-    """Factor for the rates, such that each optimiser moves the weights about equally far."""
+    """Factor for the learning rates: with it, all optimisers move the weights about equally far."""
     if optimizer.name == "lars":
         return 0.1 / optimizer.trust_coefficient
     return {"sgd": 1.0, "lamb": 0.1}.get(optimizer.name, 0.01)
@@ -314,7 +312,7 @@ def _train(
 
 
 def overflowing(batch: Batch, engine: Engine) -> Batch:
-    """`batch`, with pixels on the last replica that are too large for fp16."""
+    """`batch`, but on the last replica with pixels that are too large for fp16."""
     if engine.replica < engine.replicas - 1:
         return batch
     return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
@@ -323,7 +321,7 @@ def overflowing(batch: Batch, engine: Engine) -> Batch:
 def outcomes_compared(
     comm: Comm, found: Outcome, expected: Outcome, before: dict[str, Tensor]
 ) -> Comparison:
-    """Compare the strategy's outcome with the expected one. All ranks return the same."""
+    """Compare the strategy's outcome with the expected one; the result is equal on all ranks."""
     losses = comm.all_reduce(found.losses, "sum")
     errors = [
         _worst_tensor(found.weights, expected.weights),
@@ -336,8 +334,7 @@ def outcomes_compared(
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
-    """Largest |w - r| / |r| of a tensor; infinite if the tensors are not the tensors of the
-    network."""
+    """Largest |w - r| / |r| of a tensor; infinite if the names of the tensors differ."""
     if weights.keys() != reference.keys():
         return math.inf
     return max(_distance(weights[name], expected) for name, expected in reference.items())

@@ -1,4 +1,4 @@
-"""The verdict on a strategy: checks according to a run's settings, and the rules that decide."""
+"""Check a strategy with a run's settings, and decide whether it passes."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from raysuite.spec.strategies import Lossy, StrategyOptions
 from raysuite.train.building import build_model, step_settings
 
 TOLERANCE_COMPILED = 1e-4
-"""Largest relative error of networks that torch.compile compiled. It fuses and reorders sums, which
-changes the rounding, and the difference grows with each step."""
+"""Largest relative error of compiled networks. torch.compile fuses and reorders sums, which changes
+the rounding, and the difference grows with each step."""
 
 TOLERANCE_BF16_UPDATES = 1e-3
-"""Largest relative error with an optimiser that computes updates in bf16, where a difference in the
-last bit of fp32 sometimes becomes one of bf16. Of 300 correct trainings by Muon, five had more than
-1e-5, and one had 1.6e-4."""
+"""Largest relative error with an optimiser that computes updates in bf16. There, a difference in
+the last bit of fp32 sometimes becomes a difference in the last bit of bf16. Of 300 correct training
+runs with Muon, five had an error above 1e-5, and one had 1.6e-4."""
 
 TOLERANCE_16_BITS = 0.2
-"""Largest relative error of the updates, logits and losses in bf16 and fp16. Correct trainings had
-at most 0.12 in bf16 and 0.03 in fp16, in 84 training runs per format, in which ranks times
-micro-batches was 1 to 64."""
+"""Largest relative error of the updates, logits and losses in bf16 and fp16. In 84 correct training
+runs per format, with ranks * micro-batches from 1 to 64, errors were at most 0.12 in bf16 and 0.03
+in fp16."""
 _TENSOR_16_BITS = 0.5
-"""Largest relative error of one tensor's update; correct trainings had at most 0.3."""
+"""Largest relative error of one tensor's update; it was at most 0.3 in correct training runs."""
 
 _BITING_CLIP = 0.05
 """A gradient norm that the small network exceeds in every step."""
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """The verdict on the plan's strategy with this number of workers, and on the plan's network;
-    taken from the cache if the cache has it.
+    """Return the verdict on the plan's strategy with this number of workers, and on the plan's
+    network. Verdicts in the cache are used again.
 
-    `facts` are those of `measure.environment()`: a verdict holds for the versions and machines of
-    its check. Only passed checks are cached, and only those of raysuite's own strategies. All ranks
-    must call this function; rank 0's cache counts.
+    `facts` is the result of `measure.environment()`: a verdict holds only for the versions and
+    machines with which it was made. Only passed checks of raysuite's own strategies are cached. All
+    ranks must call this function; only rank 0's cache is used.
     """
     options = plan.spec.strategy
     # the small network's image size is fixed, so a verdict holds for runs with any size
@@ -72,7 +72,7 @@ def _of_strategy(
     settings: StepSettings,
     cache: VerdictCache | None,
 ) -> GateVerdict:
-    """The verdict on the strategy, by small networks."""
+    """The verdict on the strategy, from training the small networks."""
     own = _own(plan.spec.optimizer)
     known = cache and cache.find(settings, own)
     if known:
@@ -92,7 +92,7 @@ def _of_network(
     cache: VerdictCache | None,
     verdict: GateVerdict,
 ) -> GateVerdict:
-    """The verdict on a strategy that passed, with the result for the plan's own network added."""
+    """Add the result for the plan's own network to the verdict on a strategy that passed."""
     models.check(plan.spec.model.name)  # on all ranks, so that none waits for one that raised
     key = own_network.key(plan)
     if not cache or key is None or plan.spec.strategy.own_network:
@@ -108,7 +108,7 @@ def _of_network(
 
 
 def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
-    """The collectives of a strategy, which its engine has. All ranks must call it."""
+    """The collectives that a strategy's engine uses. All ranks must call this function."""
     examined = _variant(strategy, options, options.examined(), world)
     settings = StepSettings(1, options.own_accumulation or 1)
     engine = make_engine(examined, world, settings, layers=_layers(options))
@@ -117,7 +117,7 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """A passed check, with the result for the run's own network, which a framework rebuilds."""
+    """Add the result for the run's own network, which a framework rebuilds, to `verdict`."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = compare_rebuilt(strategy, world, model, image, facts.classes)
@@ -141,10 +141,11 @@ def examine_network(
     comm: Comm,
     precisions: Sequence[str] = ("fp32",),
 ) -> GateVerdict:
-    """`verdict`, which has passed, with the result of a second comparison: two training steps of
-    the plan's own network. All ranks must call this.
+    """Compare two training steps of the plan's own network, and add the result to `verdict`, which
+    has passed. All ranks must call this function.
 
-    fp32, without the strategy's lossy options, decides; the distance in 16 bits is only reported.
+    The comparison in fp32 without the strategy's lossy options decides; the error in 16 bits is
+    only reported.
     """
     options = plan.spec.strategy
     if options.own_network:  # its networks are not torch modules
@@ -313,7 +314,7 @@ def lossy_gradients(
 
 
 def beyond_bounds(lossy: list[Gradients]) -> list[str]:
-    """The errors that exceed the bounds of lossy options."""
+    """A message if gradients exceed the error bounds of lossy options; else empty."""
     beyond = max((each.beyond for each in lossy), default=0.0)
     if beyond <= 1:
         return []
@@ -324,7 +325,7 @@ def beyond_bounds(lossy: list[Gradients]) -> list[str]:
 
 
 def _layers(options: StrategyOptions) -> int:
-    """Number of the small network's layers, such that no stage of a pipeline is empty."""
+    """Number of layers that the small network needs so that no stage of a pipeline is empty."""
     schedule = options.pipeline()
     return max(3, schedule.stages if schedule else 0)
 
@@ -332,9 +333,8 @@ def _layers(options: StrategyOptions) -> int:
 def _in_parts(
     strategy: Strategy, options: StrategyOptions, world: World
 ) -> tuple[Strategy, float] | None:
-    """(strategy, pause): a strategy that reduces the gradients of a step in several parts, and the
-    pause between the network's layers, in seconds, that keeps the parts separate. None if this is
-    not possible."""
+    """A strategy that reduces the gradients of a step in several parts, and the pause between the
+    network's layers, in seconds, that keeps the parts separate; None if this is not possible."""
     several = options.several_reductions()
     if several is None:
         return None
@@ -345,8 +345,8 @@ def _in_parts(
 def _variant(
     strategy: Strategy, options: StrategyOptions, changed: StrategyOptions, world: World
 ) -> Strategy:
-    """`strategy`, which has `options`, or, if the options `changed` differ from these, a new
-    strategy with `changed`. This process has already joined the strategy's group."""
+    """A strategy with the options `changed`: a new one, or `strategy` if `changed` equals its
+    `options`. This process has already joined the strategy's group."""
     if changed == options:
         return strategy
     variant = make_strategy(changed)
@@ -355,8 +355,8 @@ def _variant(
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None if the gate's standard checks already use an equal
-    optimiser."""
+    """A run's optimiser without its learning rates; None if the gate's standard checks use an equal
+    one."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -384,7 +384,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
 
 
 def _differing_16_bits(compared: list[Comparison]) -> list[str]:
-    """The errors in `compared` that exceed the bounds of 16 bits; all values must be finite."""
+    """A message if the (finite) errors in `compared` exceed the bounds of 16 bits; else empty."""
     whole = max((each.loose_error for each in compared), default=0.0)
     tensor = max((each.worst_update for each in compared), default=0.0)
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:

@@ -1,4 +1,4 @@
-"""The cache of the gate's verdicts: their files, and the conditions under which they hold."""
+"""The cache of the gate's verdicts: its files, and the conditions under which a verdict holds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ _HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDU
 
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
+    """[ranks, 3]: hashes of each rank's host, environment and transport; all ranks must call it.
 
-    The transport is a hash of the environment variables that make libraries choose other
-    algorithms.
+    The transport's hash covers the environment variables by which libraries choose algorithms.
     """
     transport = {
         name: value
@@ -52,7 +51,7 @@ class VerdictCache:
     """Passed checks of a strategy in rank 0's cache folder: one file per combination of options,
     versions, machine types, code and own networks.
 
-    The key has the number of ranks per host, but not the names of hosts.
+    A file's name depends on the numbers of ranks per host, but not on the names of hosts.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class VerdictCache:
         optimizer: OptimizerOptions | None = None,
         network: Any = None,
     ) -> Path:
-        """The file for a passed check; `network` is an `own_network.key`."""
+        """The file for a passed check; `network` is a result of `own_network.key`."""
         options, world = self._options, self._world
         content = [
             options.model_dump(mode="json"),
@@ -96,8 +95,8 @@ class VerdictCache:
             write_whole(self.file(*key), verdict.model_dump_json().encode())
 
     def _unread(self) -> GateVerdict:
-        """A placeholder for the verdict on a rank that cannot read rank 0's cache; only rank 0's
-        Records are kept."""
+        """The placeholder that a rank returns in place of the verdict if it cannot read rank 0's
+        cache; only rank 0's Records are kept."""
         return GateVerdict(
             run_id="",
             strategy="",
@@ -113,7 +112,7 @@ class VerdictCache:
 
 
 def known_pass(file: Path) -> GateVerdict | None:
-    """The result in a file of a cache; None if the file has no passed result."""
+    """The verdict in a file of the cache; None if the file has no verdict that passed."""
     try:
         verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
     except (OSError, ValueError):

@@ -16,8 +16,8 @@ from raysuite.records.names import variant_key, variant_name
 FILE, DECLINED = "budget.json", "declined.txt"
 MOST_REPEATS = 30
 WIDTH = 0.05
-"""A variant is not repeated any more if the half width of its throughput's 95 % interval, relative
-to the mean, is at most this."""
+"""A variant is not repeated any more if the half width of its throughput's 95 % interval is at most
+this share of the mean."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
 """Assumed duration of a variant's next run, relative to its longest run so far. A prediction is

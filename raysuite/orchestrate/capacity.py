@@ -24,7 +24,7 @@ class Node:
     cpus: float
     gpus: float
     memory: float = math.inf
-    """Bytes of memory that Ray allocates there."""
+    """Bytes of memory that Ray can allocate on the node."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Capacity:
         return len(self.each)
 
     def holds(self, cpus: int, gpu: bool) -> int:
-        """Number of workers that fit, each with `cpus` CPUs and, if `gpu`, a GPU on one node."""
+        """Number of workers that fit; each needs `cpus` CPUs, and a GPU if `gpu`, on one node."""
         return sum(
             min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
             for node in self.each

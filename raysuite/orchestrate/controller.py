@@ -1,7 +1,7 @@
 """The driver's part of running a worker group: causes of failures, nodes and deadlines.
 
-A rank that catches an exception cannot tell whether it failed itself or because another rank died
-during a collective. Ray Train reports both: the exception of each rank, and which processes died.
+An exception in a rank does not show whether this rank failed or another rank died during a
+collective. Ray Train reports both: the exception of each rank, and which processes died.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BrokenRunError(Exception):
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
-        """Whether a collective failed. This alone does not mean that this rank failed."""
+        """Whether a collective failed; the cause may then be another rank."""
         self.out_of_memory = out_of_memory
         self.disk_full = disk_full
 
@@ -65,11 +65,12 @@ class FailureRecorder:
         self._kernel_kills = kernel_kills()
 
     def follow(self, plans: Sequence[RunPlan]) -> None:
-        """Record failures of other runs from now on."""
+        """From now on, record failures of these runs."""
         self._plans = plans
 
     def after_exception(self, worker_exceptions: Mapping[int, Exception]) -> None:
-        """Call after the workers have ended, with each failed rank's exception.
+        """Record the failure of the current run, from each failed rank's exception, after the
+        workers have ended.
 
         Raises StorageError if a rank could not write; its run then has no end in the journal.
         """
@@ -118,14 +119,14 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
-    """One line and the whole text of the lowest rank's error."""
+    """The lowest rank's error: in one line, and its whole text."""
     rank = min(errors)
     error = errors[rank]
     if isinstance(error, BrokenRunError):
         return f"rank {rank}: {error.message}", error.detail
     if full := ray_out_of_memory(str(error)):
         return f"rank {rank}: {full}", str(error)
-    # the reason is in the first sentence of Ray's last line; a hint on what to read follows
+    # the first sentence of Ray's last line has the reason; the rest only names logs to read
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 
@@ -178,7 +179,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, keep nodes for these runs, with this deadline."""
+        """From now on, wait for these runs' nodes, and end their workers at this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 

@@ -12,8 +12,8 @@ from raysuite.train.out_of_memory import ray_out_of_memory
 
 
 def storage_error(error: Exception | None) -> Exception | None:
-    """The error that ended a group (or, in it, the error of Ray Train's controller), if the disk
-    was full or the results could not be written; else None."""
+    """`error`, which ended a group, or the error of Ray Train's controller in it, if the disk was
+    full or the results could not be written; else None."""
     cause = getattr(error, "controller_failure", error)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 

@@ -42,11 +42,12 @@ def decide(
     listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
-    """Find the batch size of every undecided plan, with one search for equal plans.
+    """Find the batch size of every undecided plan; plans with an equal key `same_search` share one
+    search.
 
-    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It keeps
-    its trials below `root`, where workers can write, until it has ended. `deadline`: time at which
-    the search must end, in seconds since 1970.
+    The search uses workers of the same kind as the runs, on a cluster of `nodes` nodes. It writes
+    its trials below `root`, where workers can write, and removes them at its end. `deadline`: time
+    at which the search must end, in seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError for other errors of a model or strategy.
     """
@@ -83,8 +84,8 @@ def decide(
 def _search(
     group: Sequence[RunPlan], folder: Path, nodes: int, listener: Listener, deadline: float | None
 ) -> Stop | None:
-    """Search for the batch sizes of plans that share workers; return a request that ended the
-    search."""
+    """Search for the batch sizes of plans that share workers; return the request to stop that ended
+    the search, if any."""
     results = Results(folder)
     stopping.request_stop(folder, None)
     reported = {plan.run_id: 0 for plan in group}

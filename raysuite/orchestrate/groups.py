@@ -34,8 +34,7 @@ class Segment:
     until: int | None
     """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
-    """Folder of the checkpoint from which the segment starts if the segment has no checkpoint of
-    its own yet."""
+    """Folder of the checkpoint from which the segment starts if it has none of its own yet."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"
@@ -50,7 +49,7 @@ def make_trainer(
     work: str = RUNS,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> Workers:
-    """Workers of one kind that run `plans`, or do other `work` for them.
+    """Make the worker group that runs `plans`, or does other `work` for them.
 
     `wait_for_nodes_s`: seconds to wait for nodes, instead of the plans' value. `deadline`: time at
     which the workers are ended, in seconds since 1970. `more`: further arguments of `work`,
@@ -114,8 +113,8 @@ def checkpoint_folder(results: Results, name: str) -> Path:
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
-    """Ray's runtime environment of the workers: their network interface, if one is named, and nsys
-    for each worker, if the plan enables it.
+    """Ray's runtime environment of the workers: their network interface, if INTERFACE names one,
+    and nsys for each worker, if the plan enables it.
 
     nsys records the profile's steps into the run's folder, one `nsight-PID.nsys-rep` per worker.
     (Ray Core, "Profiling", nsight; Nsight Systems User Guide, CLI options.)

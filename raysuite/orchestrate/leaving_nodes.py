@@ -62,8 +62,8 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
     """Report nodes that leave or join a cluster that had `nodes` nodes at the beginning.
 
-    Ray is queried in a thread, because a query without a head does not return. With one node, Ray
-    is not queried.
+    Ray is queried in a thread, because a query does not return if the head has died. With one node,
+    Ray is not queried.
     """
     ended = threading.Event()
 
@@ -86,8 +86,7 @@ def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """A line for each node that was lost or has joined; both arguments map the id of each node to
-    its host."""
+    """A line for each node that was lost or has joined, from two dicts of node id -> host."""
     lost = [f"node lost: {before[node]}; {len(now)} left" for node in before.keys() - now.keys()]
     joined = [
         f"node joined: {now[node]}; {len(now)} are there" for node in now.keys() - before.keys()

@@ -1,4 +1,4 @@
-"""Time loaders, decoding alone and reading alone, one after the other, each in a new process."""
+"""Time loaders, decoding without loading, and reading without decoding, each in a new process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ _CHUNK = 16
 
 
 class Limit:
-    """Process samples in order with `threads` threads, starting again after the last."""
+    """Process samples in order with `threads` threads, from the beginning again after the last
+    sample."""
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """An upper limit for loaders: libjpeg-turbo only decodes all pixels of `images` images.
+    """An upper limit for loaders: libjpeg-turbo decodes `images` images, and nothing else is done.
 
-    Files are read in advance; pixels are not cropped, resized or kept. Pillow decodes other
-    formats.
+    Files are read in advance. Pixels are not cropped, resized or kept. Pillow decodes formats other
+    than JPEG.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
@@ -104,7 +105,7 @@ def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
 
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of the candidates in a round."""
+    """The order of the candidates in round `repeat`."""
     first = repeat // 2 % max(1, len(names))
     order = [*names[first:], *names[:first]]
     return order[::-1] if repeat % 2 else order
@@ -116,8 +117,7 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader; for small sets, one request covers several
-epochs."""
+"""Minimum number of batches per request to a loader: for small sets, several epochs."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class Trial:
     candidate: Candidate
     repeat: int
     seed: int
-    """Seed of the order of the images. Each trial has another seed, so that its images are not in
-    memory from an earlier trial."""
+    """Seed of the order of the images. It differs between trials, so that a trial's images are not
+    in memory from an earlier trial."""
 
 
 def timed(trial: Trial) -> Timing:
@@ -237,8 +237,8 @@ class _Watch:
 
 
 def _own_s() -> float:
-    """CPU seconds of the fork server's descendants. They are this process and its loading
-    processes, because the fork server runs one candidate at a time."""
+    """CPU seconds of the fork server's descendants: of this process and its loading processes,
+    because the fork server runs one candidate at a time."""
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
@@ -309,7 +309,7 @@ def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with messages.open("a") as file:  # for output of Ray and DALI; the terminal may show a bar
+    with messages.open("a") as file:  # for output of Ray and DALI: the terminal has a progress bar
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
@@ -334,15 +334,15 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""Share of the free memory above which a set is not expected to stay in the page cache."""
+"""A set up to this share of the free memory is expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
     """Measure some images; then read the whole split once, if it fits in the page cache.
 
-    Otherwise the first timings would read from the disk and later ones from memory. Raises
-    DataError if an image cannot be read.
+    Without this pass, the first timings would read from the disk, and later timings from memory.
+    Raises DataError if an image cannot be read.
     """
     samples, channels = prepared.samples(split), prepared.facts.channels
     ids = permutation(samples, 0, 0)
@@ -421,7 +421,7 @@ def compare(
 
 
 def _excused(candidate: Candidate, material: Material, named: bool) -> Candidate:
-    """The candidate. If it cannot or should not be timed, the result has the reason."""
+    """The candidate, with the reason in `excuse` if it cannot or should not be timed."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
     if named or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:

@@ -16,7 +16,7 @@ from raysuite.orchestrate.rendezvous import awaited, serve_store, store_at
 class Mailbox:
     """JSON messages under keys, in a TCPStore of the trial's process.
 
-    The store has no authentication: without a signature, a user who can connect could make the
+    The store has no authentication: without signatures, any user who can connect could make the
     workers import other modules, or report false epochs. So each message is signed together with
     its key. The secret is passed to the workers through Ray, which requires a token. (Messages
     through Ray itself would need an actor, one more process for each trial.)

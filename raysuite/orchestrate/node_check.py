@@ -112,8 +112,7 @@ def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def pair_speed(rank: int, size: int, device: torch.device) -> float | None:
-    """MB/s in each direction with the fastest partner. A slow node is slow even with its fastest
-    partner."""
+    """MB/s in each direction with the fastest partner: a slow node is slow with every partner."""
     speeds = []
     for number, pairs in enumerate(rounds(size)):
         if number == _MOST_ROUNDS:

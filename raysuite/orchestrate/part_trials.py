@@ -41,8 +41,7 @@ from raysuite.spec.strategies import (
 # Which parts of the installation work: each is tried in its own process, with a deadline.
 
 _AT_ONCE = 2
-"""Number of parallel trials. It is small, because each trial starts up to three processes, and a
-laptop should stay usable."""
+"""Number of parallel trials; each starts up to three processes, and a laptop should stay usable."""
 
 
 class State(StrEnum):
@@ -66,17 +65,17 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether the part is broken, or required and not shown to work."""
+        """Whether the part is broken, or is required but missing or slow."""
         return self.state is State.BROKEN or (self.required and self.state is not State.WORKS)
 
 
 _BUSY = 3.0
-"""Load per processor above which a late answer proves nothing; doctor itself causes at most 3."""
+"""Load per processor above which a late answer is not a fault; doctor itself causes at most 3."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Yield the findings in the order of the table, each as soon as it and all earlier findings are
+    """Yield the findings in the order of the table, each as soon as it and those before it are
     known."""
     yield find_compiler()
     yield find_binding()
@@ -179,8 +178,7 @@ class PartMissingError(Exception):
 
 
 def expect(found: object, expected: object) -> None:
-    """Raise AssertionError if a part computed a wrong result. Unlike `assert`, this also works
-    under `python -O`."""
+    """Raise AssertionError, even under `python -O`, if a part computed a wrong result."""
     if found != expected:
         raise AssertionError(f"got {found}, expected {expected}")
 
@@ -214,8 +212,7 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library, which fails with another build of
-    torch."""
+    """Call an operator of torchvision's compiled library; it fails with another build of torch."""
     import torch as t
     import torchvision as tv
 

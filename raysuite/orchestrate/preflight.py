@@ -36,8 +36,8 @@ _FP32_BYTES = 4
 def dry_batch(
     plans: Sequence[RunPlan], document: Document | None, batches: bool = True
 ) -> Iterator[Callable[[], None]]:
-    """Start a process that passes one batch through the network of each plan; without `batches`, it
-    only imports each network. Scripts have none.
+    """Start a process that passes one batch through the network of each plan; without `batches`,
+    the process only imports each network. Plans of scripts are left out.
 
     The process imports torch and the user's modules, which takes seconds. Yields a function that
     waits for the process and raises SpecError with all mistakes, each with file and line if the
@@ -89,8 +89,8 @@ def _raise_what_was_found(
 
 
 def plans_here(document: Document, gpus: int | None, elsewhere: bool = False) -> list[RunPlan]:
-    """The plans of a document. If some are infeasible, the SpecError also has what its runs lack on
-    this machine, unless they are `elsewhere`."""
+    """The plans of a document. If some are invalid, the SpecError also names what the runs lack on
+    this machine, unless the runs are `elsewhere`."""
     try:
         return make_plans(document, gpus, elsewhere=elsewhere)
     except SpecError as error:
@@ -113,7 +113,7 @@ def lacking(plan: RunPlan) -> list[Mistake]:
 
 
 def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
-    """What a spec's runs lack on this machine, on whatever device."""
+    """What a spec's runs lack on this machine, apart from GPUs."""
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (
@@ -148,7 +148,7 @@ def lacking_parts(spec: ExperimentSpec) -> list[Mistake]:
 
 
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
-    """Raise one SpecError with everything that prevents the plans.
+    """Raise one SpecError with everything that prevents the plans from running.
 
     Without a document, mistakes have no file and line. The dry batch checks the import of models.
     """
@@ -167,8 +167,8 @@ def check_early(plans: Sequence[RunPlan], document: Document, elsewhere: bool) -
 def check_here(
     plans: Sequence[RunPlan], document: Document, deep: bool = False, elsewhere: bool = False
 ) -> None:
-    """Raise one SpecError with everything that prevents the plans on this machine, without Ray; if
-    `deep`, with a dry batch.
+    """Raise one SpecError with everything that prevents the plans from running on this machine,
+    without starting Ray; if `deep`, make a dry batch too.
 
     The number of workers is not checked if the runs are `elsewhere`, or if RAY_ADDRESS names a
     cluster.
@@ -210,7 +210,7 @@ def _raise_all(found: Sequence[Mistake]) -> None:
 
 
 def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
-    """The cluster's resources that the plan exceeds."""
+    """A Mistake for each resource of the cluster that the plan exceeds."""
     each = plan.spec.resources.cpus_per_worker
     have = (
         f"{capacity.place} has {capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on "

@@ -32,8 +32,8 @@ from raysuite.orchestrate.capacity import Capacity
 
 # A Ray that `raysuite run` starts itself is only for the processes of that command. It has a new
 # token. By default, Ray would use one token for all of the user's clusters, from ~/.ray/auth_token,
-# which Ray writes readable for every user that the umask allows. The TCPStore, Gloo and Horovod's
-# rendezvous of its workers have no authentication: they use loopback.
+# a file that is readable for all users whom the umask allows. The TCPStore, Gloo and Horovod's
+# rendezvous of its workers use loopback, because they have no authentication.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 PREFIX = "rs-"
@@ -62,12 +62,13 @@ def own_folder() -> Iterator[Path]:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # else they make the folder again, open to others
+                kill_left_behind(str(folder))  # else they make the folder again, for others to read
 
 
 @contextmanager
 def _worker_server(folder: Path) -> Iterator[None]:
-    """Run a server that forks workers, below `folder`; end it and its workers with the context."""
+    """Run a server that forks workers, with files in `folder`. The server and its workers end with
+    the context."""
     if not ray_shortcuts.enabled():
         yield
         return
@@ -112,8 +113,9 @@ def own_token(folder: Path) -> Iterator[Path]:
 def own_loopback(folder: Path) -> Iterator[None]:
     """Make processes of a Ray that starts within the context listen on loopback only.
 
-    If that is not possible, for example without a C compiler, torch's TCPStore and Horovod's
-    rendezvous listen on every interface. An interface that the user names for Gloo or NCCL is kept.
+    If the library for this cannot be built, for example without a C compiler, torch's TCPStore and
+    Horovod's rendezvous listen on every interface. An interface that the user names for Gloo or
+    NCCL is kept.
     """
     ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
     try:
@@ -168,7 +170,7 @@ def search_path() -> Iterator[dict[str, Any] | None]:
         yield {"working_dir": empty, "env_vars": {"PYTHONPATH": path}}
 
 
-# otherwise a thread that calls Ray after its end would join any cluster, or start a new one
+# otherwise a thread that calls Ray after Ray's end would join any cluster, or start a new one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _CONNECT_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:Workers"
@@ -177,7 +179,7 @@ _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 @contextmanager
 def ending(joined: ExitStack) -> Iterator[None]:
-    """Leave the cluster that `joined` holds, in a thread, in parallel with this context.
+    """Leave the cluster that `joined` holds, in a thread that runs in parallel with this context.
 
     Releasing one of Ray's references while Ray shuts down would end the process. So garbage is
     collected before the shutdown, and not during it.
@@ -198,7 +200,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
     """Join the cluster at `address`, or start one on this machine that ends with the context.
 
     Raises UserError for `auto`, which may find another user's cluster, and for an address at which
-    no Ray answers; RayStartError if no cluster can be started.
+    no Ray answers. Raises RayStartError if no cluster can be started.
     """
     if address == "auto":
         raise UserError(
@@ -302,7 +304,7 @@ def _initialize(**options: Any) -> None:
             )
     finally:
         if is_main:
-            # Ray's Python handler exits at once, with 15; its C++ handler aborts after 3 s
+            # Ray's Python handler exits at once with code 15; its C++ handler aborts after 3 s
             signal.signal(signal.SIGTERM, ours)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # Ray Train's controller runs in this process, but the journals already record how runs ended
@@ -361,8 +363,8 @@ class _Output:
 
 @contextmanager
 def _without_rays_lines() -> Iterator[None]:
-    """Keep Ray's lines out of stdout, which is for records. Even without log_to_driver, Ray prints
-    failed processes there, which the journals already record."""
+    """Keep Ray's lines out of stdout, which is for Records. Even without log_to_driver, Ray prints
+    there which processes failed; the journals already have these failures."""
     before: Any = sys.stdout
     sys.stdout = within = _Output(before)
     try:

@@ -25,7 +25,7 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, it kept no weights, or its network is not exportable.
+    Raises UserError if there is no such run, it kept no weights, or its network cannot be exported.
     """
     from raysuite.track.model_registry import register  # on use: MLflow and torch
 
@@ -54,7 +54,8 @@ def best_run(results: Results) -> tuple[str, str]:
 
     A trial that was ended early stores no weights. If a sweep's best trial was ended early, the
     second value is a note about that; otherwise it is empty. Raises UserError if no run has stored
-    weights, if none of these has a value, or if their tasks or data sets differ.
+    weights, if no run with weights has a value of the goal or metric, or if the tasks or data sets
+    of these runs differ.
     """
     search = results.search()
     if search is not None:
@@ -70,8 +71,7 @@ def best_run(results: Results) -> tuple[str, str]:
 
 
 def _best(runs: Sequence[RunFigures]) -> RunFigures | None:
-    """The best run by the primary metric; of equally good runs, the first. None if values are not
-    comparable."""
+    """The first of the best runs by the primary metric; None if values are not comparable."""
     kinds = {
         (r.task.name, r.plan["spec"]["data"]["name"], r.plan["dataset"]["classes"]) for r in runs
     }

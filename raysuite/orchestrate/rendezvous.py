@@ -54,7 +54,8 @@ def join_store(host: str, port: int) -> None:
 def decided(key: str, rank: int, decide: Any) -> Any:
     """Call `decide` on rank 0, and return its result, as plain data, on all ranks.
 
-    The other ranks wait for the result, for hours if a run does not need them.
+    The other ranks wait for the result without a time limit: a run that does not need them may take
+    hours.
     """
     if rank == 0:
         found = decide()

@@ -1,5 +1,5 @@
-"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
-script's run, whatever launched it.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of
+such a run, also if `script_ranks` launched it.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
 the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
@@ -59,7 +59,7 @@ from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _KEPT_BYTES = 64 * 1024
-"""Only this many bytes of a rank's output are kept: the last ones."""
+"""Number of bytes at the end of each rank's output that are kept."""
 _TAIL_LINES = 20
 _TRACE = "trace.json.gz"
 _MODULE = "raysuite.train.script"
@@ -76,7 +76,7 @@ class ScriptRuns:
         self._halted, self._over = threading.Event(), threading.Event()
 
     def halt(self) -> None:
-        """End the current run, start no other, and wait until that is done."""
+        """End the current run and start no other; wait until the run has ended."""
         self._halted.set()
         self._over.wait(2 * guard.GRACE_S)
 
@@ -98,7 +98,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run ended by `ending` has no end in its journal: it is resumed from its beginning.
+    A run that `ending` ends gets no end in its journal: a resumed suite starts it again from its
+    beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -123,13 +124,11 @@ class Ended:
 
     logs: Sequence[RankLog]
     outputs: Sequence[bytes | bytearray]
-    """The tail of each rank's output, followed by the tail of the launcher's output if there is a
-    launcher."""
+    """The tail of each rank's output, and then of the launcher's output, if there is a launcher."""
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, not 0; seconds from launch to end), for ranks that ended by
-    themselves."""
+    """Rank -> (exit code, not 0; seconds from launch to end), if the rank ended by itself."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1
@@ -160,8 +159,7 @@ def _launch(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> Ende
 
 
 def write_end(plan: RunPlan, results: Results, ended: Ended) -> None:
-    """Write the Records of an ended run into its journal, and the tails of its outputs into
-    files."""
+    """Write an ended run's Records into its journal, and the tails of its outputs into files."""
     journal = Journal(results.journal_file(plan.run_id))
     folder = results.journal_file(plan.run_id).parent
     for rank, content in enumerate(ended.outputs):
@@ -219,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements so far of runs of this script with one worker."""
+    """The measurements of this script's runs with one worker that have ended so far."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record
@@ -241,7 +239,7 @@ def variables(
     """The environment of ranks that are launched now and write into the folder `scratch`.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
-    set it only for several ranks.
+    set this number only if there are several ranks.
     """
     script, measure = plan.spec.script, plan.spec.measure
     assert script is not None
@@ -280,15 +278,15 @@ def _wait(
 
 
 class Stall:
-    """Detects that the ranks of a run take no more steps: a size that grows at each step, such as
-    that of the ranks' files, has stopped growing."""
+    """Detects that the ranks of a run take no more steps: a number that grows at each step, such as
+    the size of their files, has stopped growing."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._size, self._moved = -1, time.monotonic()
 
     def seen(self, size: int) -> bool:
-        """Whether `size` has not changed for longer than the limit."""
+        """Whether the size has been `size` for longer than the limit."""
         if size != self._size:
             self._size, self._moved = size, time.monotonic()
         return time.monotonic() - self._moved > self._most_s
@@ -296,7 +294,7 @@ class Stall:
 
 def _failure(ended: Ended) -> tuple[int, str]:
     """The rank that failed first, and its error (empty if no rank failed). Ranks that failed
-    because they lost another rank count only if there is no other."""
+    because they lost another rank count only if no other rank failed."""
     if ended.code == 0:
         return 0, ""
     logs, hosts = ended.logs, {log.begin.get("host") for log in ended.logs}
@@ -322,7 +320,7 @@ def _last_line(output: bytes | bytearray) -> str:
 
 
 def _exit(code: int) -> str:
-    """An exit code as text, with the name of a signal that ended the process."""
+    """An exit code as text, with the signal's name if a signal ended the process."""
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"{signal.Signals(-code).name} ({code})"
@@ -343,7 +341,7 @@ def kept_outputs(pipes: Sequence[Path]) -> Iterator[tuple[dict[int, bytearray], 
     with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
         for pipe in pipes:
             os.mkfifo(pipe, 0o600)
-            # also open for writing: the pipe then does not end when ranks close it
+            # opened for writing too, so that the pipe does not end when ranks close it
             descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
             kept[descriptor] = bytearray()

@@ -1,10 +1,10 @@
 """A user's own training script on the workers of a Ray cluster: one rank on each.
 
-A worker starts its rank behind a guard (`raysuite.cluster.guard`), watches it, and sends its
-measurements and the end of its output to rank 0's worker, which writes the Records. All messages go
-through the worker group's store. The key `over` of this store ends the remaining ranks. The key is
-set when a rank has failed, when no rank takes steps any longer, and when the driver requests the
-end.
+A worker starts its rank below a guard process (`raysuite.cluster.guard`), watches the rank, and
+sends the rank's measurements and the tail of its output to rank 0's worker, which writes the
+Records. All messages go through the worker group's store. The key `over` of this store ends the
+remaining ranks. The key is set when a rank has failed, when no rank takes steps any longer, and
+when the driver requests the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from raysuite.spec.script import numbers_of
 
 _POLL_S = 0.1
 _LOOK_S = 1.0
-"""Seconds between two queries of the store. One process serves the store for all workers."""
+"""Seconds between two queries of the store, which one process serves for all workers."""
 _CHUNK = 2**22
 """Maximum bytes of a value in the store, which needs up to twice as much memory for a value."""
 _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
@@ -49,11 +49,12 @@ _STOPPED, _FAILED, _STALLED = "stopped", "failed", "stalled"
 def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
-    """Run one rank of a plan's script, until all have ended. Each worker with a rank calls it.
+    """Run one rank of a plan's script, until all ranks have ended. Each worker with a rank must
+    call it.
 
-    `place`: torchrun's variables of this rank. `node`: the id of this rank's node. `store` is used
-    by this run only. A run that was asked to stop has no end in its journal: it is resumed from its
-    beginning.
+    `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
+    uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts it
+    again from its beginning.
     """
     rank = int(place["RANK"])
     if rank == 0:
@@ -122,8 +123,8 @@ def _torchrun(
 
 
 def _meet(store: Store, size: int, rank: int, node: str, address: Any) -> dict[str, Any]:
-    """Wait until all workers have arrived. Return rank 0's `address`, of the script's store, and
-    the number of nodes."""
+    """Wait until all workers have arrived. Return the address of the script's store, which rank 0
+    gives as `address`, and the number of nodes."""
     store.set(f"here/{rank}", node)
     if rank == 0:
         nodes = {store.get(f"here/{other}") for other in range(size)}

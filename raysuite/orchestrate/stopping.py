@@ -31,14 +31,14 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds from a signal until the head's agent, which may have received it too, has recorded it.
-`ray job stop` leaves a driver 3 s."""
+"""Seconds to wait after a signal, because the head's agent may have received it too and then
+records it. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
 
 class StopWatch:
-    """Whether this process's suite has to stop.
+    """Tells whether this process's suite has to stop.
 
     `cluster` is the folder of the cluster in which it runs, if any; `within_s` are the seconds that
     workers have after a signal, since a signal has no deadline. Signals are handled inside the
@@ -53,8 +53,7 @@ class StopWatch:
         self._seen_at = 0.0
         """Monotonic time at which the request was first seen."""
         self.on_final: Callable[[], None] = lambda: None
-        """Called as soon as a person has ended the suite, because this process may be killed soon
-        after."""
+        """Called at once when a person ends the suite: this process may be killed soon after."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -64,7 +63,8 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def request(self) -> Stop | None:
-        """The first request to stop; the cluster's has priority over a simultaneous signal."""
+        """The first request to stop; a cluster's request has priority over a simultaneous
+        signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.request()
             self._seen_at = time.monotonic()
@@ -92,7 +92,7 @@ class StopWatch:
             raise
         if self.request() is None or self.is_final():
             withdraw()
-        else:  # the suite was unregistered if the cluster's end was seen only after the signal
+        else:  # the suite was unregistered if the cluster's end was detected only after the signal
             register(cluster, suite)
 
     def is_final(self) -> bool:
@@ -103,8 +103,8 @@ class StopWatch:
         return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
     def _cluster_is_ending(self) -> bool:
-        """Whether the head's agent was asked to end, or Ray's head has died. (The agent then sends
-        SIGTERM to its processes.)"""
+        """Whether the head's agent was asked to end, or Ray's head has died. If so, the agent sends
+        SIGTERM to its processes."""
         if self._cluster is None:
             return False
         while not self._cluster.ending.exists():
@@ -141,7 +141,7 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Write a stop request for the workers of these results; None (before the first run) clears
+    """Write a stop request for the workers of these results; None, before the first run, clears
     it."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
@@ -179,8 +179,7 @@ def _write(results: Path, content: dict[str, Any] | None) -> None:
 
 
 def _read(results: Path) -> dict[str, Any] | None:
-    """The content of the driver's file; None if the file is null, missing, or just being
-    written."""
+    """The content of the driver's file; None if it is null, missing, or being written."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads((results / FILE).read_text("utf-8"))
         return found if isinstance(found, dict) else None

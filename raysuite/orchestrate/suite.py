@@ -29,14 +29,13 @@ from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
 # Whether an error of a trainer means that the cluster's head has ended. The head's processes end
-# one after the other. The driver ends late, so it first gets an error about an unavailable actor.
+# one after the other, so the driver first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
-"""Longest time, in seconds, from the end of the first of the head's processes to the end of the
-last."""
+"""Longest time, in seconds, between the ends of the head's first and last process."""
 _CONNECT_S = 3.0
 _MEASURING_S = 120.0
-"""Time limit in seconds for each of the two parts of the nodes' check, which take some seconds."""
+"""Time limit in seconds for each of the two parts of the node check; each takes some seconds."""
 
 
 def check_head() -> None:
@@ -155,7 +154,7 @@ def run(
                 continue
             if stop := listener.requested_stop():
                 return stop
-            # do not wait if no node returned during the last wait, or since
+            # do not wait if no node returned during the last wait, or since then
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             work: Any = (
                 make_trainer(group, results.folder, patience)
@@ -224,8 +223,8 @@ def fit(
     Return the exception that ended the trainer, or None, and the request to stop, or None.
 
     NodeKeeper ends workers that have not stopped in time. If Ray does not respond, or after Ctrl-C,
-    they end only when this process shuts down Ray. `shut_down` is always called at the end; it
-    stops threads that call Ray.
+    workers end only when this process shuts down Ray. `shut_down`, which stops threads that call
+    Ray, is always called at the end.
     """
     ended: list[BaseException] = []
     # Ctrl-C during `join` can make a running thread not `alive` (bpo-45274)

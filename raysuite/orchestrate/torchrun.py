@@ -1,7 +1,7 @@
 """The gate under torchrun, on one machine and without Ray.
 
-One launch of torchrun checks several strategies, one after the other. If a strategy crashes or
-hangs, it has failed, and another launch continues with the next one.
+One launch of torchrun checks several strategies, one after the other. A strategy that crashes or
+hangs has failed; another launch then continues with the next strategy.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Request:
     timeout_s: float = 180.0
     """Time limit in seconds for one strategy, including the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """One plan per strategy, with the user's network to check; empty: only the small network is
-    checked."""
+    """One plan per strategy, with the user's network to check; empty: check the small network
+    only."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
@@ -122,8 +122,8 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
 
 
 def launcher(workers: int, port: int, folder: Path) -> list[str]:
-    """The words of torchrun on this host, without the program that it starts. It writes its own
-    files into `folder`; by default it would leave a new folder in /tmp."""
+    """The command line of torchrun on this host, without the program that it starts. torchrun
+    writes its own files into `folder`; by default it would leave a new folder in /tmp."""
     words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     words += ["--log-dir", str(folder / "torchrun")]
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port)]

@@ -1,4 +1,4 @@
-"""Send records from the journals to MLflow during runs and sweeps; an outage loses nothing."""
+"""Send Records from the journals to MLflow during runs and sweeps; an outage loses no Record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raysuite.track.upload import ParentStatus
 
 _FIRST_S, _LEAST_REST_S = 120.0, 30.0
-"""Seconds until records are first sent during runs, and minimum seconds between two transfers."""
+"""Seconds until Records are first sent during runs, and minimum seconds between two transfers."""
 _REST = 20.0
 """Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
@@ -68,9 +68,9 @@ class Tracking:
         return not slow
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
-        """Send the journals' new records, and wait until they are sent. Return where MLflow shows
-        them, or "". `status`: the state of the suite, if it does not follow from the runs.
-        """
+        """Send the journals' new Records, and wait until they are sent. Return where MLflow shows
+        them, or "" after an error. `status`: the suite's state, if it does not follow from the
+        runs."""
         from raysuite.track import sync
 
         if not self.ready():
@@ -82,9 +82,9 @@ class Tracking:
         return summary.shown
 
     def follow(self, results: Results) -> None:
-        """Send the journals' new records in a thread during the runs, with pauses.
+        """Send the journals' new Records in a thread during the runs, with pauses.
 
-        Call it repeatedly; it returns at once.
+        Call this method repeatedly; it returns at once.
         """
         if self._beside is not None:
             if self._beside.is_alive():

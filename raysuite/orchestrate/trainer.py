@@ -34,13 +34,13 @@ _HALTS_S = 3.0
 """Seconds to wait for `fit` in `halt`: longer than two polls of the workers."""
 _POLL_S = 0.5
 _MOST_STARTS = 10
-"""Maximum number of failed starts: workers died, or waited for resources for more than a minute."""
+"""Maximum number of starts in which workers die, or wait for resources for over a minute."""
 _START_FAILED = "WorkerGroupStartup"
 """Prefix of the class names of Ray Train's errors when workers cannot be started."""
 
 
 class _Backend(Backend):
-    """Connects all workers to a store in rank 0's process, for their runs' process groups."""
+    """Connects all workers to a store in rank 0's process, which their runs' process groups use."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True
@@ -125,8 +125,8 @@ class Workers:
                 raise error
 
     def halt(self) -> None:
-        """Stop the thread in `fit` from calling Ray: a call while Ray shuts down would end the
-        process with code 1."""
+        """Keep the thread in `fit` from calling Ray: during Ray's shutdown, a call ends the
+        process."""
         self._halted.set()
         self._rests.wait(_HALTS_S)
 
@@ -144,8 +144,7 @@ class Workers:
             return self._fit_beside(settings)
 
     def _fit_beside(self, settings: dict[str, Any]) -> TrainingFailedError | None:
-        """Run a group in another process; when that process ends, Ray ends the controller and the
-        workers."""
+        """Run a group in another process; when it ends, Ray ends the controller and the workers."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         task = ray.remote(_fit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
         fitted = task.remote(settings)

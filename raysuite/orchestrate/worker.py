@@ -46,14 +46,14 @@ from raysuite.train.out_of_memory import figures, is_out_of_memory
 from raysuite.train.recording import recorded
 from raysuite.train.world import is_peer_loss, torch_device
 
-# Runs on every worker before a suite: the search for batch sizes.
+# The search for batch sizes, which runs on every worker before a suite.
 
 
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch size of every plan of `config["plans"]`, in order, until asked to stop.
 
-    The function is called again on new workers after some ran out of memory; it then skips tried
-    sizes.
+    The function is called again on new workers after some ran out of memory; it then skips the
+    sizes that were tried.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -72,7 +72,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
-    """This rank's error as text; `memory` adds figures if memory ran out."""
+    """This rank's error as text; `memory` returns figures, which are added if memory ran out."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     lacking = is_out_of_memory(error)
     if lacking and memory is not None:
@@ -82,8 +82,7 @@ def _broken(error: Exception, memory: Callable[[], str] | None = None) -> Broken
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Decide on rank 0 whether to search: no search is made after an error that would occur
-    again."""
+    """Decide on rank 0 whether to search; False after an error that would occur again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -92,7 +91,7 @@ def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
 
 
 _SHARED_S = 10.0
-"""Seconds that a network file system may take to show the driver's folder."""
+"""Seconds that a network file system may take until this host sees the driver's folder."""
 
 
 Report = Callable[[EpochFinished], None]
@@ -175,8 +174,8 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker's place in a plan, which is also set as torchrun's variables; None if the plan
-    does not use this worker.
+    """This worker's ranks and device, also set as torchrun's variables; None if the plan does not
+    use it.
 
     Raises BrokenRunError if the plan needs a GPU and torch cannot use one.
     """
@@ -193,8 +192,7 @@ def place_of(plan: RunPlan) -> World | None:
 
 
 def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
-    """This worker's place in a plan, as torchrun's variables; None if the plan does not use this
-    worker."""
+    """This worker's ranks as torchrun's variables; None if the plan does not use this worker."""
     context = ray.train.get_context()
     rank = context.get_world_rank()
     if rank >= plan.workers:
@@ -210,8 +208,7 @@ def _torchrun_place(plan: RunPlan) -> dict[str, str] | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Whether to run the plan, and from which checkpoint; rank 0, which writes the journals,
-    decides."""
+    """Rank 0's decision: None if the plan is not to run, else the checkpoint to resume, if any."""
     if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
@@ -244,7 +241,7 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, unread, folder, config.get("until"), report)
     except Exception as error:
-        # other ranks may wait for this one: Ray Train ends them, and the remaining runs continue
+        # other ranks may wait for this one; Ray Train ends them, and the remaining runs continue
         raise _broken(error, partial(figures, plan, world)) from None
 
 

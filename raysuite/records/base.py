@@ -40,8 +40,8 @@ def _printable(value: Any) -> Any:
 
 
 def content_of(line: bytes) -> bytes:
-    """Return the JSON that a `checked_line` was made of. Lines of earlier versions have no
-    checksum.
+    """Return the JSON of a `checked_line` without its checksum. A line of an earlier version, which
+    has no checksum, is returned unchanged.
 
     Raises ValueError if the checksum does not match.
     """
@@ -58,7 +58,7 @@ class RecordBase(BaseModel):
     """One fact about one run."""
 
     # Unknown keys are ignored, so that older code reads newer journals. A diverged run has losses
-    # of NaN. If they were written as null, the epoch could not be read.
+    # of NaN; an epoch with null in their place could not be read.
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     run_id: str

@@ -16,12 +16,11 @@ from raysuite.records.statistics import Stat, compared, summarize
 from raysuite.units import human_bytes
 
 NEAR = 0.95
-"""The size that counts as fastest is the smallest size with at least this share of the highest mean
-throughput."""
+"""The fastest size is the smallest size with at least this share of the highest mean throughput."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
-"""alone: forward and backward on each rank by itself. together: full steps on all ranks."""
+"""alone: passes on each rank without the other ranks. together: full steps on all ranks."""
 
 
 class BatchTried(BaseModel):
@@ -81,7 +80,7 @@ class TriedFile:
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
-        """(trials that have ended, trial that has begun but not ended or None)."""
+        """(trials that have ended, the trial that has begun but not ended, if any)."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         for line in read_lines(self._file):
@@ -112,7 +111,7 @@ class BatchFound(RecordBase):
 
     kind: Literal["batch_found"] = "batch_found"
     key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
-    """The key whose value was found. `batch_per_worker` changes the training itself."""
+    """The spec's key whose value was found. Only `batch_per_worker` changes the global batch."""
     goal: Goal
     micro_batch: int
     accumulate: int
@@ -129,8 +128,8 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes whose mean throughput differs from that of the chosen size by more than NEAR
-        allows, although the difference may be noise."""
+        """Sizes whose mean throughput is farther from that of the chosen size than NEAR allows, but
+        not significantly: the difference may be noise."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:

@@ -11,7 +11,7 @@ MOST_WITH_MATRIX = 100
 
 
 class ClassFigures(BaseModel):
-    """Figures of each class in a run's last validation; samples that are left out do not count."""
+    """Figures of each class in a run's last validation, without samples that were left out."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

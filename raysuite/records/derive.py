@@ -53,7 +53,7 @@ _OF_AN_ATTEMPT = (
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records of a run without those that a resumed attempt replaced, in order.
+    """The Records of a run, in order, without those that a resumed attempt replaced.
 
     A RunStarted at epoch k replaces the previous attempt's epochs from k on, its end, profile and
     skipped samples. If an epoch was recorded twice, the later Record counts.
@@ -88,12 +88,11 @@ class Shares:
 
     computation: list[float]
     communication: list[float]
-    """Share of the time in which a collective is in progress, whether or not the worker computes
-    meanwhile."""
+    """Share of the time in which a collective is in progress; the worker may compute meanwhile."""
     communication_exposed: list[float]
     data: list[float]
-    """Share of the time in which the training loop waits for its loader, whether or not the device
-    computes meanwhile."""
+    """Share of the time in which the loop waits for its loader; the device may compute
+    meanwhile."""
     data_exposed: list[float]
     other: list[float]
     slowest: int
@@ -134,8 +133,8 @@ STATUS_WORDS: dict[Status, str] = {
 """Status -> its text."""
 
 Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
-""""not needed": one process. The last two occur only for scripts: "not asked" without `--check`,
-"not decidable" if nothing could be compared."""
+""""not needed": the run has one process. Only scripts can have "not asked" (without `--check`) and
+"not decidable" (nothing could be compared)."""
 
 
 _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not decidable")
@@ -145,8 +144,8 @@ _MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not d
 class RunFigures:
     """The figures of one run. A figure is None if it was not measured, or may not be reported.
 
-    `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None
-    unless the gate was passed.
+    `raysuite.records.metrics` defines each figure and its unit. Times and throughputs are None if
+    `gate` is "failed" or "not checked".
     """
 
     plan: Plan
@@ -169,7 +168,7 @@ class RunFigures:
     final: Mapping[str, float]
     """The task's metrics after the last epoch, by name."""
     best: Mapping[str, float]
-    """The task's metrics, each in the epoch where it was best, by name."""
+    """Name of a metric of the task -> its best value over the epochs."""
     time_to_accuracy: float | None
     peak_process_bytes: int | None
     mean_process_bytes: float | None
@@ -181,12 +180,12 @@ class RunFigures:
     compile_seconds: float | None = None
     graph_breaks: int | None = None
     shares: Shares | None = None
-    """Shares of the profiled steps' time. None unless profiled, and the gate was passed."""
+    """Shares of the profiled steps' time; None without a profile, or if the gate was not passed."""
     stages: StagesMeasured | None = None
     costs: Costs | None = None
-    """Operations, traffic, energy. None unless the gate was passed."""
+    """Operations, traffic, energy; None if the gate was not passed."""
     stopped: RunStopped | None = None
-    """The stop of the last attempt, if that attempt was asked to stop; else None."""
+    """The Record of the stop that ended the last attempt; None if the attempt ended otherwise."""
     attempts: int = 1
     """Number of times that the run was started or resumed."""
     batch: BatchFound | None = None
@@ -239,8 +238,9 @@ class RunFigures:
 
     @property
     def epoch_units(self) -> int:
-        """Number of the throughput's units in an epoch. Tokens are counted in the first epoch,
-        because a plan does not contain their number for the user's own samples."""
+        """Number of images, samples or tokens in an epoch: the units that the throughput counts.
+        Tokens are counted in the first epoch, because a plan with the user's own samples does not
+        contain their number."""
         counted = self.task.unit == "tokens" and self.epochs
         return self.epochs[0].images if counted else epoch_units(self.plan)
 

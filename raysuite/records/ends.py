@@ -29,9 +29,10 @@ FailReason = Literal[
 """gate: the gate check failed. error: an exception. lost: workers died too often. node_lost: a node
 was lost too often, or did not come back. interrupted: a user ended the run without a checkpoint.
 out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
-sweep allows. infeasible: a trial's values contradict each other, and the trial was not started.
-diverged: losses or weights are not finite; the time of its steps still counts. damaged: the journal
-is damaged, so that none of its figures counts; set by the reader, never written."""
+sweep allows. infeasible: the cluster cannot run a trial with its values, and the trial was not
+started. diverged: losses or weights are not finite; the time of its steps still counts. damaged:
+the journal is damaged, and none of its figures counts; the reader of the journal sets this reason,
+it is never written."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -54,8 +55,7 @@ FAILED: dict[FailReason, str] = {
     "diverged": "diverged",
     "damaged": "journal damaged",
 }
-"""Reason for a run's failure -> text for the reason. The reason `error` has no text, because the
-exception's message is used."""
+"""Reason for a run's failure -> its text; empty for `error`, as the exception's message is used."""
 
 
 class RunFinished(RecordBase):
@@ -65,8 +65,8 @@ class RunFinished(RecordBase):
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; workers that earlier runs used still hold
-    the libraries of those runs."""
+    """Per worker: resident memory when this run began, including libraries that earlier runs
+    loaded."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
@@ -76,15 +76,14 @@ class RunFinished(RecordBase):
     classes: ClassFigures | None = None
     """Figures by class of the last validation; None for more than 1,000 classes."""
     seconds: float
-    """Seconds of wall clock of the whole run, without a profile, whose duration is recorded
-    separately."""
+    """Seconds of wall clock of the whole run, without its profile, which has its own Record."""
     first_step_seconds: float
     """Seconds from the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
     """Wall clock time at the end of the first optimiser step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
-    """Phases of `seconds` on rank 0: joining the group, gate, data, training, validation,
-    checkpoints, and the rest."""
+    """Phase on rank 0 -> its part of `seconds`: joining the group, gate, data, training,
+    validation, checkpoints, and the rest."""
 
 
 class RunFailed(RecordBase):
@@ -120,8 +119,8 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, because other trials are better. This is no failure:
-    the run's results count."""
+    """A sweep's scheduler ended the run early, because other trials are better. The run's results
+    count."""
 
     kind: Literal["run_pruned"] = "run_pruned"
     by: str
@@ -129,7 +128,7 @@ class RunPruned(RecordBase):
     epoch: int
     """The last epoch that the run finished, counted from 0."""
     value: float | None
-    """The run's value of the goal, by which it was compared; None if the run had no value."""
+    """The value of the goal by which the run was compared; None if the run had no value."""
     message: str = ""
     settled: bool = False
     """Whether the driver wrote this Record, possibly much later, because the workers were lost."""

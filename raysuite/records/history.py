@@ -30,8 +30,7 @@ class Point:
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None
-    """Ratio of the throughput from this folder on to the throughput in earlier folders; None if
-    there is no change at this folder."""
+    """Throughput after a change at this folder / throughput before it; None without a change."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,9 @@ class History:
     hardware: str
     points: tuple[Point, ...]
     by_runs: bool
-    """Whether changes were searched between single runs, because the folders are too few to
-    estimate the spread between folders. Any drift between two folders then counts as a change."""
+    """Whether changes were looked for between single runs, not between folders, because there are
+    too few folders to estimate the spread between them. Any drift between two folders then counts
+    as a change."""
 
 
 PLACES = 0.8
@@ -83,7 +83,7 @@ def histories(folders: Iterable[Results]) -> list[History]:
 
 
 def hardware_of(environment: dict[str, Any]) -> str:
-    """The processors and GPUs, as far as throughput depends on them."""
+    """The numbers and models of the processors and GPUs, as text."""
     cpu = environment.get("cpu") or {}
     gpus = [gpu.get("name", "GPU") for gpu in environment.get("gpus") or []]
     cores = f"{cpu.get('logical_cores')} x {cpu.get('model')}"
@@ -103,7 +103,7 @@ def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point
     ratio's interval excludes 1 at a level that holds over all places (Bonferroni). Both parts are
     then divided in the same way. If no place is significant, a stretch between two places is
     compared with the rest. Each part has at least two values: means of folders, or single runs. A
-    change is the ratio of two neighbouring parts, with its interval at the same level.
+    change is the ratio of two neighbouring parts' throughputs, with its interval at the same level.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]
@@ -132,10 +132,10 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
 
 
 def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
-    """Begin and end of the stretch that differs most from all other points, those before and after
-    it taken together. Such a stretch is, for example, a regression that was repaired. Empty if no
-    stretch is significant when all stretches are tested (circular binary segmentation: Olshen et
-    al. 2004, Biostatistics 5:557)."""
+    """Begin and end of the stretch of points that differs most from all points outside it. A
+    regression that was later repaired is such a stretch. Empty if no stretch is significant when
+    all stretches are tested (circular binary segmentation: Olshen et al. 2004, Biostatistics
+    5:557)."""
     least = 1 if by_runs else 2
     pairs = list(combinations(range(least, len(points) - least + 1), 2))
     # `level` is the level for one place; the probability that PLACES leaves is shared by all pairs

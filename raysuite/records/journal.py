@@ -91,7 +91,7 @@ def _damage(found: Sequence[Record | None]) -> str:
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
-            # earlier versions kept an incomplete line when an attempt, or the driver, appended
+            # earlier versions kept an incomplete line when they appended a new attempt or failure
             case None if not isinstance(after, RunStarted | RunFailed):
                 wrong = "is damaged"
             case RunStarted(first_epoch=first):
@@ -115,7 +115,7 @@ def _damage(found: Sequence[Record | None]) -> str:
 
 
 def recorded_epochs(records: Iterable[Record]) -> int:
-    """The number of epochs that a run has finished; a checkpoint after more epochs does not belong
+    """The number of epochs that a run has finished. A checkpoint with more epochs does not belong
     to these Records."""
     epochs = 0
     for record in records:
@@ -128,7 +128,7 @@ def recorded_epochs(records: Iterable[Record]) -> int:
 
 
 def class_names(file: Path) -> tuple[str, ...]:
-    """The names of a run's classes, by label, from its last Record with names; else empty."""
+    """A run's class names, by label, from its last Record that has them; empty if none has."""
     names: Sequence[str] = ()
     for record in read_journal(file):
         if isinstance(record, RunStarted):
@@ -178,7 +178,7 @@ def _damaged(file: Path, error: Exception) -> UserError:
 
 
 class Decided(NamedTuple):
-    """The decisions of a sweep on trials, in addition to the trials that have a plan."""
+    """What a sweep has decided, apart from the trials that have a plan."""
 
     left_out: list[dict[str, Any]]
     """Values that make no valid spec, in the order in which they were drawn."""
@@ -190,7 +190,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: tuple[Path, set[str]] | None = None
-        """The file to which plans are added, and the run ids in this file and in plan.json."""
+        """The file of added plans, and the run ids in this file and in plan.json."""
 
     @classmethod
     def create(cls, parent: Path) -> Results:
@@ -315,8 +315,7 @@ class Results:
         return [line.decode(errors="replace") for line in read_lines(self.folder / COMMANDS)]
 
     def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
-        """Write the wall time of each command: `began` in seconds since 1970, and `seconds` by
-        phase."""
+        """Write each command's wall time: `began` in seconds since 1970, and `seconds` by phase."""
         self._write(TIMINGS, list(timings))
 
     def timings(self) -> list[dict[str, Any]]:

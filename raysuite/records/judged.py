@@ -10,7 +10,7 @@ from raysuite.records.ends import RunStopped
 
 
 class RunJudged(RecordBase):
-    """At a PBT step a sweep's scheduler compared the run with the others of its population.
+    """At a PBT step, a sweep's scheduler compared the run with the other runs of its population.
 
     The run keeps its weights, or takes a copy of another run's weights and new hyperparameters. Its
     epochs before the step were trained with its previous weights.
@@ -22,7 +22,7 @@ class RunJudged(RecordBase):
     epoch: int
     """The last epoch that the run had finished, counted from 0."""
     value: float | None
-    """The primary metric after that epoch, by which runs are compared; None if the run diverged."""
+    """The primary metric after `epoch`, by which runs are compared; None if the run diverged."""
     place: int
     """Place of the run in the population; 1 is the best."""
     population: int
@@ -30,7 +30,7 @@ class RunJudged(RecordBase):
     source: str | None = None
     """Id of the run whose weights after this epoch were taken; None if the run kept its own."""
     source_trial: int | None = None
-    """Trial number of that run."""
+    """Trial number of the run `source`."""
     values: dict[str, Any]
     """Dotted key -> value after this step, for all searched keys."""
 
@@ -42,8 +42,7 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Number of completed epochs of a run that waits for a PBT step; None if the run does not
-    wait."""
+    """Number of completed epochs of a run that waits for a PBT step; None for any other run."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
 

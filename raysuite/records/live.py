@@ -22,7 +22,7 @@ from raysuite.files import write_whole
 PERIOD_S = 1.0
 """The shortest time between two writes."""
 _WRITES = 6
-"""Number of the last writes over which images/s are computed."""
+"""Number of the latest writes from which images/s are computed."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Number of the epoch, and for each number of steps, from 0 on, the images that are then
-        done."""
+        """Number of the epoch, and [steps + 1] images done after 0, 1, 2, ... steps."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,8 +68,8 @@ class LiveProgress:
         self.step(step, lambda: None)
 
     def step(self, done: int, loss: Callable[[], float | None]) -> None:
-        """Note that `done` steps of the epoch are taken. The thread calls `loss`, which must not
-        make the device wait."""
+        """Note that `done` steps are taken. The thread calls `loss`, which must not block the
+        device."""
         self._at = *self._epoch, done, loss, time.perf_counter()
 
     def start(self, file: Path, period_s: float = PERIOD_S) -> None:

@@ -19,10 +19,10 @@ class _Fact(BaseModel):
 
 
 class Candidate(_Fact):
-    """A loader with its options, or a limit, that is to be timed."""
+    """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
-    """`native · 2 threads`; unique among the candidates."""
+    """Such as `native · 2 threads`; unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
     """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
     series: str
@@ -42,7 +42,7 @@ class Timing(_Fact):
     repeat: int
     images: int
     seconds: float
-    """Wall clock for these images."""
+    """Seconds of wall clock for these images."""
     cpu_seconds: float
     """Processor time of the candidate's processes meanwhile."""
     machine_seconds: float
@@ -74,8 +74,7 @@ class Material(_Fact):
     augment: str
     """The random augmentation of each training image."""
     read_before: bool
-    """Whether all images were read once before the first timing, because they fit in the page
-    cache."""
+    """Whether all images were read before the first timing, because they fit in the page cache."""
 
 
 class LoadingBench(_Fact):
@@ -83,9 +82,9 @@ class LoadingBench(_Fact):
 
     format: int = 1
     name: str
-    """The data set, with its format on disk if there are several."""
+    """The data set, with its format on disk if it has several."""
     time: float
-    """When the measurement began, in s since 1970."""
+    """When the measurement began, in seconds since 1970."""
     plan: dict[str, Any]
     """The plain data of a `raysuite.plan.LoadingPlan`."""
     candidates: tuple[Candidate, ...]
@@ -94,7 +93,7 @@ class LoadingBench(_Fact):
     timings: tuple[Timing, ...] = ()
     failures: tuple[Failure, ...] = ()
     complete: bool = False
-    """False during the measurement, and if it was interrupted."""
+    """Whether the measurement was completed; False while it runs, and if it was interrupted."""
 
     def grown(self, fact: Timing | Failure) -> LoadingBench:
         name = "timings" if isinstance(fact, Timing) else "failures"

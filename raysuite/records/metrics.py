@@ -1,8 +1,7 @@
 """Every metric of a run, declared once: name, unit, value, reduction over repeats, tables.
 
 Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference in docs iterate over
-`metrics_of` a task. To add a metric, add a `Metric`; a metric of the validation is declared by its
-task.
+`metrics_of(task)`. To add a metric, add a `Metric`; a validation metric is declared in its task.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ Unit = Literal[
     "",
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
-"""How repeats are reduced. mean: the mean of the runs whose times count; share: this mean, for a
-share in [0, 1]. accuracy: the mean of runs whose metrics count, with the interval of a finite
+"""How repeats are reduced. mean: the mean of the runs whose times count; share: the same, for
+values in [0, 1]. accuracy: the mean of runs whose metrics count, with the interval of a finite
 validation set. learnt: the mean of runs whose metrics count. all: like learnt, but None if one of
 these runs lacks the value, because the mean of the other runs would be biased."""
 Table = Literal["variants", "costs", ""]
@@ -53,18 +52,18 @@ class Metric:
     note: str
     """Its definition, in a sentence."""
     of: Callable[[RunFigures], float | None] | None = None
-    """Computes a run's value; None: the value is the attribute `name` of the run or of its
+    """Computes a run's value; if None, the value is the attribute `name` of the run or its
     costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
-    """Whether the value is withheld unless the gate was passed."""
+    """Whether the value is left out if the gate was not passed."""
     key: str = ""
     """Key in rows.csv, rows.json and against.json; default: the name, with `_s` for seconds."""
     mlflow: str = ""
     """Key in MLflow, below `run/`; default: the name."""
     table: Table = ""
     compared: str = ""
-    """Name in papers' values and in `--against`; empty if not compared."""
+    """Name in files of papers' values and in `--against`; empty if the metric is not compared."""
     on_request: bool = False
     """Whether it is measured only if `measure.figures` names it."""
 
@@ -101,8 +100,8 @@ class Metric:
 
 
 def _of_steps(name: str, title: str, unit: Unit, note: str, request: str = "") -> Metric:
-    """The mean over the last epoch's steps of `Engine.figures[name]`. `request`: a sentence, if the
-    figure is measured only on request."""
+    """The mean of `Engine.figures[name]` over the last epoch's steps. `request`: a sentence on how
+    to request the figure, if it is measured only on request."""
     return Metric(
         name,
         title,
@@ -120,8 +119,8 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
-    """A function for a percentile of the timed steps of all epochs. It returns None if there are
-    too few steps: p99 needs 100."""
+    """A function that returns a percentile of all timed steps, in seconds; None if there are too
+    few steps: p99 needs 100."""
 
     def of(run: RunFigures) -> float | None:
         seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
@@ -175,7 +174,7 @@ def _best(task: TaskFacts) -> Metric:
 
 
 def _validated(task: TaskFacts) -> Reduction:
-    """Only classification's metrics are shares of the validation samples."""
+    """Only classification has metrics that are shares of the validation samples."""
     return "accuracy" if task == CLASSIFICATION else "learnt"
 
 
@@ -184,7 +183,7 @@ _RATES: dict[str, tuple[Unit, Unit]] = {
     "samples": ("samples/s", "J/sample"),
     "tokens": ("tokens/s", "J/token"),
 }
-"""Unit that the throughput counts -> units of throughput and of energy."""
+"""What the throughput counts -> units of throughput and of energy."""
 
 
 @cache

@@ -58,23 +58,21 @@ def script_name(plan: Plan) -> str:
 
 
 def strategy_name(plan: Plan) -> str:
-    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`; for a
-    script, the script's name."""
+    """The strategy as in the matrix, such as `deepspeed(zero_stage=2)`; for a script, its name."""
     if script := script_name(plan):
         return script
     return block_name(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
 
 
 def loader_name(plan: Plan) -> str:
-    """The loader as the matrix names it, such as `native` or `dali(threads=2)`; empty for a script,
-    which reads its data itself."""
+    """The loader as in the matrix, such as `dali(threads=2)`; empty for a script."""
     if script_name(plan):
         return ""
     return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
 
 
 def workers_name(workers: int) -> str:
-    """`1 worker`, `2 workers`."""
+    """The number of workers as text, such as `2 workers`."""
     return f"{workers} worker" + ("s" if workers > 1 else "")
 
 
@@ -100,8 +98,8 @@ def key_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def variant_key(plan: Plan) -> str:
-    """A key that is equal for the repeats of one variant: the resolved spec without `seed` and
-    `track`, and the device."""
+    """A key that is equal for the repeats of one variant: the device, and the resolved spec without
+    `seed` and `track`."""
     spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "track")}
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
@@ -119,9 +117,9 @@ def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
 def series_key(plan: Plan, found: str | None = None) -> str:
     """A key that is equal for variants that differ only in their number of workers.
 
-    The device is left out if the spec leaves it open (`auto`). If a batch search found the value of
-    a key `found`, such as `training.accumulate`, that value is also left out, as it depends on the
-    workers.
+    The key has the spec's device, which may be `auto`, not the device that was used. `found` is the
+    spec's key whose value a batch search found, such as `training.accumulate`: it is left out,
+    because the value depends on the workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
@@ -133,8 +131,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 
 
 def work_key(plan: Plan) -> str:
-    """A key that is equal for runs whose images per second are comparable: the same model on the
-    same images.
+    """A key that is equal for runs whose throughputs are comparable: the same model on the same
+    data.
 
     The path and the format of a named data set are left out, so that formats can be compared. The
     number of images is part of the key, because data sets with different images may have the same
@@ -152,8 +150,7 @@ def work_key(plan: Plan) -> str:
 
 
 def work_name(plan: Plan) -> str:
-    """`resnet20 on digits`: model and data set, which are equal for all variants of a
-    comparison."""
+    """`resnet20 on digits`: model and data set, equal for all variants of a comparison."""
     if script := script_name(plan):
         return script
     data = plan["spec"]["data"]
@@ -166,11 +163,12 @@ _WORK = ("model", "data", "task", "optimizer", "schedule", "training")
 
 
 def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> list[dict[str, Any]]:
-    """For each plan, {key: its value} of the keys in the blocks of _WORK that differ between the
-    plans and are in no plan's matrix. Such keys differ when the plans come from different specs.
+    """For each plan, {key: value} of the keys in the blocks of _WORK whose values differ between
+    the plans, but that are in no plan's matrix. There are such keys if the plans come from
+    different specs.
 
-    `found`: keys whose values were found by a batch search. The format of a data set on disk is
-    left out, and so is the path of a data set known by name.
+    `found`: keys whose values a batch search found; they are left out. The format of a data set on
+    disk is also left out, and so is the path of a data set known by name.
     """
     named = {key for plan in plans for key in plan["label"]} | {*found, "data.format", "data.root"}
     if all(plan["spec"]["data"]["name"] not in _BY_PATH for plan in plans):
@@ -187,7 +185,7 @@ def unnamed_differences(plans: Sequence[Plan], found: Collection[str] = ()) -> l
 
 
 def epoch_units(plan: Plan) -> int:
-    """Number of the throughput's units in an epoch."""
+    """Number of images, samples or tokens in an epoch: the units that the throughput counts."""
     facts = plan["dataset"]
     return task_of(plan).units(int(facts["train_samples"]), int(facts.get("sequence") or 0))
 

@@ -31,7 +31,7 @@ CHECKS = {
 
 
 FILE = "nodes.jsonl"
-"""File in a results folder with the check before its suite."""
+"""File in a results folder with the node check that was made before the suite."""
 
 
 class NodeFigures(BaseModel):
@@ -49,8 +49,7 @@ class NodeFigures(BaseModel):
     transports: list[str]
     """The transport of the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
-    """Standard deviation of each figure's logarithm over the tries of the check, if there were
-    several."""
+    """Standard deviation of each figure's logarithm over several tries of the check."""
     networks: list[str] = []
     """Devices that NCCL can use in place of sockets; absent in earlier versions."""
 
@@ -86,7 +85,7 @@ class Slow:
 
     @property
     def share(self) -> float:
-        """How far the figure is below the median, from 0 to 1."""
+        """1 - figure / median, in (0, 1)."""
         return 1 - self.value / self.median
 
 
@@ -109,10 +108,10 @@ _TO_SIGMA = 1.4826
 
 
 def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
-    """The slow figures: those that are, on the log scale, below the median of all nodes by more
-    than a bound. The bound is the largest of 0.2, five robust standard deviations (two for fewer
-    than eight nodes), and three times the standard deviation between the tries of one node, pooled
-    over all nodes. Empty for fewer than three nodes.
+    """The figures that are, on the log scale, below the median of all nodes by more than a bound.
+    The bound is the largest of 0.2, five robust standard deviations (two for fewer than eight
+    nodes), and three times the standard deviation between the tries of one node, pooled over all
+    nodes. Empty for fewer than three nodes.
 
     The log scale is used because other programs slow a node by a factor. On a linear scale, the
     fastest of three nodes can be as far from the median as a slow node.
@@ -137,8 +136,8 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
     """The figures of all nodes, in the same order as `measure` returns.
 
-    While a node looks slow, all nodes are measured again, up to five times, and the best figures of
-    each node are kept: a node that another program slowed for a moment is not slow.
+    While a node seems slow, all nodes are measured again, up to five times, and the best figures of
+    each node count. So a node that another program slowed for a moment is not reported.
     """
     tries = [measure()]
     rows = tries[0]
@@ -149,8 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """A node's figures: the best value of each figure over the tries, and the spread over the
-    tries."""
+    """A node's figures: of each figure the best value over the tries, and the spread over them."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

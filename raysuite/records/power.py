@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PowerUse(BaseModel):
-    """Energy use in one epoch's training, without validation. Lists hold a value per worker by
-    rank; None if the value could not be read."""
+    """Energy use in one epoch's training, without validation. Lists hold a value per worker, by
+    rank; None stands for a value that could not be read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -27,15 +27,14 @@ class PowerUse(BaseModel):
 
 
 def counter_name(number: float) -> str:
-    """The name of an energy counter, from the number that workers on the same host or device share;
-    empty for 0, which means no counter."""
+    """The name of an energy counter, made from its number, which all workers on its host or device
+    have; empty for 0, which means no counter."""
     return f"{int(number):012x}" if number else ""
 
 
 def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
-    """The total energy use of consecutive parts of a training, each given with its seconds. None if
-    the energy of a part is unknown, or if a part ran on other devices or hosts.
-    """
+    """The total energy use of consecutive parts (use, seconds) of a training run. None if the
+    energy of a part is unknown, or if the parts ran on different devices or hosts."""
     uses, seconds = [use for use, _ in parts if use is not None], [each for _, each in parts]
     if not uses or len(uses) < len(parts):
         return None

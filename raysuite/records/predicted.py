@@ -1,5 +1,4 @@
-"""Predictions for a run, which are never part of a journal, so that they are not taken for
-measurements."""
+"""Predictions for a run. They are not written into journals, which hold only measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class RunPredicted(RecordBase):
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch in joules, of those of devices and hosts that the calibration covers."""
+    """Energy of an epoch in joules, of devices and of hosts, as far as the calibration has them."""
     memory_bytes: Interval | None = None
     """Largest peak memory of a worker."""
     speed_up: Interval | None = None
@@ -51,10 +50,8 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities in which the run is outside of the calibrated range. If there are any, the
-    intervals do not hold."""
+    """Quantities by which the run is outside of the calibrated range; if any, no interval holds."""
     validated: str = ""
-    """As text: how far predictions of this kind were from measurements, or that no such prediction
-    has been compared."""
+    """The errors of earlier predictions of this kind, as text, or a note that there are none."""
     message: str = ""
     """Why nothing can be predicted."""

@@ -70,17 +70,16 @@ class Row:
     unnamed: Mapping[str, Any] = field(default_factory=dict)
     """Key -> this row's value, for keys in which several specs of one folder differ."""
     baseline: str | None = None
-    """Name of the row that speed-up and efficiency are relative to."""
+    """Name of the row to which speed-up and efficiency are relative."""
     is_baseline: bool = False
     """Whether the row is its own baseline."""
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
-    """E = S * workers of the baseline / workers; None if the baseline has as many workers as the
-    row."""
+    """E = S * workers of the baseline / workers; None if these numbers of workers are equal."""
     to_best: Ratio | None = None
     """Throughput / the highest mean throughput of the rows with the same work and number of
-    workers; None without other such rows."""
+    workers; None if there is no other such row."""
     is_best: bool = False
     """Whether the row has the highest throughput of several rows with the same work and workers."""
     beside: str | None = None
@@ -90,13 +89,13 @@ class Row:
     own_scaling: str = ""
     """For a script, the value of `scaling`; else empty."""
     differs_in_work: bool = False
-    """Whether a script trains more or fewer parameters than its baseline; if so, there is no
-    speed-up."""
+    """Whether a script's baseline trains another number of parameters; if so, no speed-up is
+    given."""
     break_even: Ratio | None = None
     """Number of steps after which the time that torch.compile has saved equals the time that it
     took; None if steps are not shorter."""
     ratios: Ratios | None = field(default=None, compare=False, repr=False)
-    """Computes all ratios of throughputs above."""
+    """Computes the ratios of throughputs in the fields above."""
 
     def __getattr__(self, name: str) -> Stat | None:
         """The value of a metric, by name."""
@@ -138,7 +137,7 @@ class Row:
 
     @cached_property
     def key(self) -> str:
-        """Key of the variant. A variant on a CPU and one on a GPU may have the same name."""
+        """Key of the variant. The name is not unique: variants on CPUs and on GPUs may share it."""
         return variant_key(self.runs[0].plan)
 
     @cached_property
@@ -149,16 +148,16 @@ class Row:
 
     @cached_property
     def series_key(self) -> str:
-        """A key that is equal for rows that differ only in workers and in values that depend on
+        """A key that is equal for rows that differ only in workers, and in values that follow from
         them."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # if one repeat's spec gives the batch size, the row is grouped with rows whose specs do
+        # if a repeat's spec gives the batch size, the row is grouped with rows whose specs do
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def scaling(self) -> str:
-        """`strong` if the global batch is fixed, `weak` if the batch per worker is. A script's
-        scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
+        """`strong` if the global batch is fixed, `weak` if the batch per worker is fixed. A
+        script's scaling is measured, and can also be `own` (neither is fixed) or `unknown`."""
         if script_name(self.runs[0].plan):
             return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
@@ -200,10 +199,10 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each relative to its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
-    other `baseline` is a row's name, or a part of a name such as `single`. A row's baseline is
-    then, among the rows with this name and with the row's work, the one that is most like the row
-    (first in options, then loader, then strategy).
+    else. With `workers=4`, it is the row of its series with the number of workers nearest to 4. Any
+    other `baseline` is a row's name, or a part of a name such as `single`. Of the rows with this
+    name and with the row's work, the baseline is then the row with the most equal options; if
+    several have as many, a row with the same loader, then with the same strategy.
 
     Raises UserError, with the valid names, if nothing matches `baseline`, and if `workers=4` makes
     each row its own baseline.
@@ -288,7 +287,8 @@ class Ratios:
 
 
 def _each_of(families: int) -> float:
-    """The level of each of `families` statements that all hold together at 95 % (Bonferroni)."""
+    """The confidence level that each of `families` statements needs, so that all together hold at
+    95 % (Bonferroni)."""
     return 1 - (1 - LEVEL) / max(1, families)
 
 
@@ -299,7 +299,7 @@ def _against_the_best(row: Row, best: Row | None) -> Row:
 
 
 def _with_what_differs(rows: Sequence[Row]) -> list[Row]:
-    """Add the keys in which rows differ to their names, if the rows were planned from different
+    """Add to the rows' names the keys in which they differ, if the rows were planned from different
     specs, as in a folder that several commands wrote."""
     if any(script_name(row.runs[0].plan) for row in rows):
         return list(rows)
@@ -351,7 +351,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
 
 
 def _global_batch(runs: Sequence[RunFigures]) -> int:
-    """Samples of a step; for a script as measured, or 0 if unknown."""
+    """Samples of a step; for a script, the measured number, or 0 if it is unknown."""
     if not script_name(runs[0].plan):
         return int(runs[0].plan["global_batch"])
     measured = [run.script.samples_per_step for run in runs if run.script]
@@ -434,7 +434,7 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row` with its ratios to the row that is equal except for torch.compile or the strategy's
+    """`row`, with ratios to the row that differs only in torch.compile or the strategy's
     wrapper."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
@@ -458,7 +458,7 @@ def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
 
 
 def _break_even(row: Row, plain: Row) -> Ratio | None:
-    """Compile seconds / seconds saved in each step, over the rounds that have both."""
+    """Compile seconds / seconds saved in each step, over the rounds that both rows have."""
     seconds, saved = [], []
     others = {(run.plan["repeat"], run.plan["seed"]): run.throughput for run in plain.timed}
     for run in row.timed:

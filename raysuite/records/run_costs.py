@@ -15,8 +15,7 @@ from raysuite.spec.strategies import StrategyOptions, Traffic
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
-"""Number of epochs of a training run on ImageNet; run times are projected to this number (Aach et
-al. 2023)."""
+"""Epochs of a training run on ImageNet, to which run times are projected (Aach et al. 2023)."""
 
 OPERATIONS_PER_MULTIPLY_ADD = 2
 PASSES = 3
@@ -27,8 +26,7 @@ weights and one for the gradient of the inputs (Kaplan et al. 2020, arXiv:2001.0
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one run. A figure is None if it was not measured, is unknown, or may not be
-    reported."""
+    """Costs of one run. A figure is None if it is unknown, not measured, or may not be reported."""
 
     projected_seconds: float | None
     """Training time of PROJECTED_EPOCHS epochs of mean length."""
@@ -54,18 +52,18 @@ class Costs:
 def step_traffic(
     plan: Plan, parameters: int, gradient_bytes: int, small: int | None = None
 ) -> Traffic | None:
-    """The collectives in an optimiser step of a plan, computed from what each framework does.
+    """The collectives in an optimiser step of a plan, computed from the strategy's algorithm.
 
     `parameters` is the number of the model's parameters, `gradient_bytes` the size of the fp32
     gradients, `small` the number of parameters in small tensors. None if the strategy declares no
-    traffic. A test compares the result with counts of each framework's collectives. Flags, norms
-    and loss scales are left out, because each takes only some bytes.
+    traffic. A test compares the result with counts of each framework's collectives. Collectives of
+    flags, norms and loss scales are left out, because each has only some bytes.
     """
     if int(plan["workers"]) == 1:
         return Traffic()
     try:
         options = _OPTIONS.validate_python(plan["spec"]["strategy"])
-    except ValidationError:  # the plan is of a version with other options
+    except ValidationError:  # the plan was made by a version with other options
         return None
     return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes, small)
 

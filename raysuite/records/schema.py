@@ -39,12 +39,12 @@ class RunStarted(RecordBase):
     first_epoch: int = 0
     """0 for a fresh run, else the epoch in which a checkpoint is resumed."""
     first_step: int = 0
-    """Optimiser steps before that checkpoint, which may be inside an epoch."""
+    """Optimiser steps before the resumed checkpoint, which may be inside an epoch."""
     unread: str = ""
     """Why a newer checkpoint was not resumed, such as a damaged file."""
     not_loaded: list[str] = Field(default_factory=list)
-    """Names of the tensors of the layer of classes, which began with random values because the file
-    in `model.weights` has other classes."""
+    """Names of the tensors of the classification layer that began with random values, because the
+    file in `model.weights` has other classes."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, if it could not be read, and in old journals."""
@@ -64,7 +64,8 @@ class RunStarted(RecordBase):
 
     @property
     def over_tcp(self) -> bool:
-        """Whether gradients pass between hosts by TCP. NCCL, if in use, carries the gradients."""
+        """Whether gradients pass between hosts by TCP. If NCCL is in use, only its transport
+        counts."""
         if any(name.startswith("NCCL") for name in self.transports):
             return nccl_sockets(self.transports)
         return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
@@ -100,7 +101,8 @@ class GateVerdict(RecordBase):
     network: str = ""
     """The result for the run's own network, or why it was not compared, as text."""
     network_seconds: float | None = None
-    """Duration of that comparison; for a cached result, the duration of the original comparison."""
+    """Seconds of the comparison on the run's own network; for a cached result, of the original
+    one."""
     tolerance: float | None
     """Largest `error` that passes. None if the strategy has no exact form: there are then bounds
     for single gradients (see `rule`), but none for trained weights."""
@@ -124,7 +126,7 @@ class SamplesSkipped(RecordBase):
     skipped: int
     """Samples that cannot be read, and are left out on all ranks alike."""
     places: list[str]
-    """The first few of these samples, and why they cannot be read."""
+    """The first few skipped samples, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
     """Data that is not counted: classes without an image, and records after damaged bytes if
     no index states their number."""
@@ -132,7 +134,7 @@ class SamplesSkipped(RecordBase):
     """Number of samples that were not checked again: an earlier run had checked them, and they have
     not changed since."""
     seconds: float
-    """Duration of the check; not included in any epoch's time."""
+    """Seconds that the check of the samples took; not included in any epoch's time."""
 
     @property
     def words(self) -> str:
@@ -175,7 +177,7 @@ class EpochFinished(RecordBase):
     steady_images: int
     """Images of the steps after the warm-up, over all workers."""
     steady_seconds: float
-    """Device-synchronised time of those steps on the slowest worker."""
+    """Device-synchronised time of the steps after the warm-up, on the slowest worker."""
     step_seconds: list[float] = Field(default_factory=list)
     """Duration of each step after the warm-up, from the end of the step before, with its wait for
     data, on the slowest worker of that step. On a GPU, the durations are measured by events in the
@@ -218,7 +220,8 @@ class EpochFinished(RecordBase):
 
     @property
     def mean_figures(self) -> dict[str, float]:
-        """The mean of each of `figures` over the steps at which it is finite, if there are any."""
+        """Name in `figures` -> mean of its finite values; without names that have no finite
+        value."""
         finite = {name: [*filter(math.isfinite, each)] for name, each in self.figures.items()}
         return {name: fmean(values) for name, values in finite.items() if values}
 
@@ -240,23 +243,22 @@ class RunCosts(RecordBase):
     device: str = ""
     """The driver's name of the workers' device; empty for CPUs, and if the devices differ."""
     peak_flops: float | None = None
-    """Peak operations per second of one such device; a multiply-add counts as two."""
+    """Peak operations per second of one `device`; a multiply-add counts as two."""
     peak_format: str = ""
-    """The dtype of that peak."""
+    """The dtype to which `peak_flops` applies."""
     peak_source: str = ""
-    """The vendor's document that states it."""
+    """The vendor's document that states `peak_flops`."""
 
 
 class ScriptMeasured(RecordBase):
-    """Measurements of a training script other than its steps' figures. Lists hold a value per
-    worker."""
+    """Further measurements of a training script. Lists hold a value per worker."""
 
     kind: Literal["script_measured"] = "script_measured"
     steps: int
     """Optimiser steps that every rank took."""
     left_out: int
-    """Steps after the warm-up that follow an evaluation or a pause, such as a checkpoint: they
-    count in no figure."""
+    """Steps after the warm-up that follow an evaluation or a pause, such as for a checkpoint; no
+    figure includes them."""
     samples_per_step: float | None
     """Samples over all workers, mean of the timed steps; None if unknown."""
     samples_source: Literal["given", "loader", "mark", ""] = ""
@@ -269,7 +271,8 @@ class ScriptMeasured(RecordBase):
     optimizer: str = ""
     hosts: list[str]
     start_seconds: dict[str, list[float]]
-    """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
+    """Phase of the start -> its seconds, in order from the launcher to the end of the first
+    step."""
     first_samples: list[int] = Field(default_factory=list)
     """With `--check`: a hash of all ranks' samples in each of the first steps, independent of their
     order; 0 if none were read from a DataLoader."""
@@ -296,7 +299,7 @@ class ScriptMeasured(RecordBase):
 
 
 class TimeShares(RecordBase):
-    """Shares of the time of some steps, by a profiler, after the timed training.
+    """Shares of the time of some steps, measured by a profiler after the timed training.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
     overlap: the rest of the window is other time.
@@ -311,26 +314,28 @@ class TimeShares(RecordBase):
     """Seconds from the start of the window's first step to the end of its last step, at which the
     device is synchronised."""
     computation_seconds: list[float]
-    """Time in which the device computes; on a CPU, the training thread in torch's operators."""
+    """Time in which the device computes; on a CPU, time of the training thread in torch's
+    operators."""
     communication_seconds: list[float]
     """Time in which a collective is under way, or is waited for."""
     communication_exposed_seconds: list[float]
     """The part of the communication time in which nothing is computed."""
     data_seconds: list[float]
-    """Time in which the loop waits for its loader; on a GPU also copies and DALI's kernels."""
+    """Time in which the loop waits for its loader; on a GPU, also time of copies and DALI's
+    kernels."""
     data_exposed_seconds: list[float]
     """The part of the data time in which nothing is computed or communicated."""
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
-    """On a GPU: class of kernels -> time in which one of them runs."""
+    """On a GPU: class of kernels -> time in which a kernel of this class runs."""
     sources: list[str] = Field(default_factory=list)
-    """The sources of rank 0's communication time."""
+    """What rank 0's communication time was read from, such as `kernels` or `timeline`."""
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty if none was kept."""
     seconds: float
     """Duration of the profile on the slowest worker, with warm-up and writing; not included in any
     other time."""
     message: str = ""
-    """Why there are no shares, if the lists are empty, or why the trace could not be written."""
+    """Why the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
@@ -354,7 +359,7 @@ class TimeShares(RecordBase):
 
 
 class Slot(NamedTuple):
-    """An operation of a worker of a pipeline, in seconds since the window began."""
+    """One operation of a pipeline's worker; times are in seconds since the window began."""
 
     kind: Literal["forward", "backward", "update"]
     micro_batch: int
@@ -367,8 +372,8 @@ class Slot(NamedTuple):
 class StagesMeasured(RecordBase):
     """Measurements of a pipeline's stages in some steps, after the timed training.
 
-    Lists hold a value per worker of all copies, unless noted otherwise. Devices are synchronised in
-    every operation, unlike in training.
+    Lists hold one value for each worker of each copy of the pipeline, unless noted otherwise.
+    Devices are synchronised in every operation, unlike in training.
     """
 
     kind: Literal["stages_measured"] = "stages_measured"

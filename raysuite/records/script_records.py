@@ -1,7 +1,7 @@
 """Make the Records of a training script's run from the measurements of its ranks.
 
-`raysuite.measure.script_steps` writes the ranks' files. A step's time is the interval between the
-ends of two steps, on the slowest rank of that step. Steps after the warm-up are left out if another
+`raysuite.measure.script_steps` writes the ranks' files. A step's time is measured from the end of
+the step before to its own end, on its slowest rank. Steps after the warm-up are left out if another
 loader was read just before (an evaluation), or if the script paused for longer than two steps (such
 as for a checkpoint): their time includes more than a step.
 
@@ -34,7 +34,7 @@ from raysuite.records.schema import (
 _SAMPLES, _TOKENS = 3, 4
 """Columns of `RankLog.rows`."""
 _PAUSE = 2.0
-"""Shortest pause, in median steps, after which a step is left out."""
+"""Shortest pause, relative to the median duration of a step, after which a step is left out."""
 
 
 @dataclass
@@ -192,8 +192,8 @@ def script_records(
     given: int | None,
     notes: Sequence[str] = (),
 ) -> list[Record]:
-    """The Records of a script that ended successfully. `given`: samples in a step, from the
-    user."""
+    """The Records of a script that ended successfully. `given`: samples in a step, if the user gave
+    them."""
     count, first = len(steps.counted), logs[0]
     marked = "mark" if first.model.get("optimizer") == "" else "loader"
     samples = given * count if given is not None else _total(logs, steps, _SAMPLES) or None
@@ -271,8 +271,8 @@ def script_records(
 
 
 def _power(logs: Sequence[RankLog], steps: Steps) -> PowerUse | None:
-    """Energy use of the steps that count: their duration times the mean power from the first step
-    to the last reading."""
+    """Energy use of the steps that count: their duration times the mean power between the first
+    step and the last reading of the counters."""
     if not all(log.model.get("counters") for log in logs):
         return None
 
@@ -440,9 +440,9 @@ def verdict(
 ) -> tuple[GateVerdict | None, list[str]]:
     """The verdict from the first steps' parameters, batches and losses, with notes.
 
-    `given`: samples in a step, from the user. `alone`: the runs with one worker so far. The notes
-    name unusual but allowed findings. The verdict is None if nothing could be compared; the notes
-    then give the reasons.
+    `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
+    worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could
+    be compared; the notes then give the reasons.
     """
     notes: list[str] = []
     wrong = [*_unequal(logs, notes), *_same_samples(logs, steps, given, notes)]
@@ -484,8 +484,8 @@ def verdict(
 
 
 def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
-    """The first step in which a rank's parameters differ from those of rank 0, with the rank and
-    the parameters."""
+    """Yield an error that names the first step in which a rank's parameters differ from those of
+    rank 0, the rank, and the parameters."""
     for checks in zip(*(log.checks for log in logs), strict=False):
         if any(check["sharded"] for check in checks):
             notes.append("equality of parameters is not decidable, because ranks hold shards")
@@ -507,8 +507,7 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Ranks that train on the same samples, as happens without a sampler that divides the
-    samples."""
+    """Yield an error if ranks train on the same samples, as without a sampler that divides them."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))
@@ -533,7 +532,8 @@ def _same_samples(
 
 
 def _undivided(logs: Sequence[RankLog], alone: Sequence[ScriptMeasured]) -> Iterator[str]:
-    """A finding if each rank passes over as many samples as one worker alone does."""
+    """Yield a note if each rank's pass covers about as many samples as the pass of one worker
+    alone."""
     own = _pass_samples(logs)
     one = next((each.pass_samples for each in alone if each.pass_samples), None)
     if own and one and own > _UNDIVIDED * len(logs) * one:
@@ -553,7 +553,8 @@ plus one batch at most."""
 def _loss_error(
     logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
 ) -> tuple[float, str]:
-    """The largest relative difference of a loss from one worker's, or why it is not compared."""
+    """(Largest relative difference of a loss from one worker's loss, ""), or (NaN, why not
+    compared)."""
     own = first_losses(logs)
     references = [each for each in alone if each.first_losses]
     layers = logs[0].model.get("layers", [])

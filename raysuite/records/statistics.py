@@ -1,7 +1,7 @@
-"""Means and ratios of means with confidence intervals, also simultaneous ones for several variants.
+"""Means and ratios of means, with confidence intervals that hold together for several variants.
 
-Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py`
-simulates what the report computes. NaN stands for a missing value.
+Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py` can
+apply the report's own functions to many simulated sets. NaN stands for a missing value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVEL = 0.95
 """Confidence level of each reported interval, unless a call gives another level."""
 PAIRED_FROM = 5
 """Smallest number of rounds with which runs are compared round by round. With fewer rounds, the
-loss of degrees of freedom costs more than a drift between rounds."""
+loss of degrees of freedom widens intervals more than a drift between rounds does."""
 FEWEST_REPEATS = 4
 """Number of repeats below which no repeat can be an outlier."""
 FEWEST_EPOCHS = 4
@@ -46,7 +46,7 @@ class Stat:
     """Lower end of the 95 % confidence interval that is reported; None without an interval."""
     high: float | None = None
     rounds: tuple[tuple[Any, float], ...] = ()
-    """For each value, its round and when its run began; empty if unknown."""
+    """(round, time at which the run began) for each value; empty if unknown."""
 
     @property
     def n(self) -> int:
@@ -166,8 +166,8 @@ def difference_of_shares(
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
-    """The ends, on the original scale, of a symmetric interval that is applied to the logarithm
-    (`positive`) or the logit (`share`) of the mean by the delta method. Both ends stay in the
+    """The ends, on the original scale, of an interval that is symmetric around the logarithm
+    (`positive`) or the logit (`share`) of the mean, by the delta method. Both ends stay in the
     possible range."""
     if scale == "share" and 0 < mean < 1:
         odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
@@ -205,8 +205,8 @@ def ratio_of_logs(value: float, reach: float) -> Ratio:
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:
     """The ratio of the means of two figures that were measured in the same rounds. The upper end of
-    its interval is infinite if `below` is not shown to be above 0; None if the mean of `below` is
-    not above 0.
+    its interval is infinite if `below` is not shown to be above 0. Returns None if the mean of
+    `below` is not above 0, or if the two have different numbers of values.
 
     Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval holds the ratios R
     for which the mean of `above - R * below` is within t(0.975, n - 1) standard errors of 0. Values
@@ -229,7 +229,7 @@ def fieller(above: Stat, below: Stat) -> Ratio | None:
 
 
 def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]:
-    """`log_ratios` of the variants' values, paired by round if `are_blocks` holds."""
+    """`log_ratios` of the variants' values, paired by round if `are_blocks(stats)` is True."""
     import numpy as np
 
     if are_blocks(stats):
@@ -257,15 +257,15 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
     interval, both [..., K, K], such that all K (K - 1) / 2 intervals hold together at `level`.
 
-    The delta method on the logarithm makes the intervals of R and 1/R agree: it is Student's t of
-    the values divided by their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a
-    level that Bonferroni's inequality gives for all pairs. The best variant may be picked after the
-    fact, because every comparison with it is one of these pairs.
+    An interval is Student's t of the values divided by their means, which is the delta method on
+    the logarithm (Casella and Berger 2002, Statistical Inference, 5.5.4): the intervals of R and
+    1/R agree. The level of each pair follows from Bonferroni's inequality for all pairs. The best
+    variant may be chosen afterwards, because every comparison with it is one of these pairs.
 
     Two variants are compared round by round (`paired`; column by column), or as independent samples
     with the degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). With more
-    variants, a pair's own variance has too few degrees of freedom. So the larger of two variances
-    is taken: the pair's own, and the residual variance of all variants (if paired, after
+    than two variants, a pair's own variance has too few degrees of freedom. So the larger of two
+    variances is taken: the pair's own, and the residual variance of all variants (if paired, after
     subtracting the means of variants and of rounds). The degrees of freedom are those of the
     residual variance.
     """
@@ -327,14 +327,14 @@ def outlying(values: Array, level: float) -> Any:
 
 
 def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
-    """Whether the first epochs were slower than all later ones in `speeds` [..., runs, epochs].
-    Returns two arrays [...]: a bool, and the share by which they were slower, in the mean over
-    runs.
+    """Whether the first epochs of runs were slower than the later epochs, from `speeds` [..., runs,
+    epochs]. Returns two arrays [...]: a bool, and the share by which they were slower, as a mean
+    over runs.
 
     The test is a one-sided prediction interval of log(first / geometric mean of later epochs),
-    averaged over runs. Its variance is computed from the variance of later epochs within runs. If
-    all epochs are alike, a difference is found with probability 1 - level. With fewer than four
-    epochs, no difference is found.
+    averaged over runs. Its variance follows from the variance of later epochs within runs. If
+    epochs differ only by noise, a difference is found with probability 1 - level. With fewer than
+    four epochs, no difference is found.
     """
     import numpy as np
 

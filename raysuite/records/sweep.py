@@ -1,5 +1,5 @@
-"""A sweep's trials, from its results folder alone: the values, results and cost of each, and which
-is best.
+"""A sweep's trials, read from its results folder alone: their values, results and costs, and the
+best.
 
 Goals: `accuracy` is the best validation accuracy in [0, 1]; for tasks other than classification,
 `metric` is the best value of the primary metric. `time_to_accuracy` and `time_to_target` are in

@@ -1,7 +1,7 @@
-"""Load of the hosts during a run: a file of readings for each host, beside the journal.
+"""Load of the hosts during a run: a file of samples for each host, beside the journal.
 
-RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample per line. SystemSamples are no Records:
-they are shown in MLflow, and no figure is derived from them.
+RESULTS/runs/RUN_ID/system-HOST.jsonl has one SystemSample per line. SystemSamples are not Records:
+MLflow shows them, but no figure is derived from them.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def judge(
     expected: float | None,
     known: Published | None = None,
 ) -> list[Verdict]:
-    """A verdict for each throughput, and for each slow node. `expected` is the throughput of one
-    worker that the user expects; it replaces the published throughput `known`.
+    """A verdict for each throughput, and for each slow node. `expected` is the throughput that the
+    user expects of one worker; if given, it replaces the published throughput `known`.
 
     A throughput fails if it is below (1 - tolerance) * the median of earlier checks, or below (1 -
     tolerance) * the number of workers * `expected` or `known`.

@@ -1,6 +1,6 @@
 """Optuna, through its ask-and-tell interface.
 
-The study is rebuilt for each suggestion from the trials' results. The random state of a suggestion
+For each suggestion, the study is rebuilt from the trials' results. The random state of a suggestion
 depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same
 suggestions as an uninterrupted sweep.
 """
@@ -34,7 +34,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 _TAIL = 1e-6
 """Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
-"""Significant digits of a drawn number: it is readable, and exact when written to a file."""
+"""Significant digits of a drawn number, so that it is readable, and exact in a file."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
@@ -115,7 +115,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 
 
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
-    """A trial's objective for a goal; None if the trial contains no information.
+    """A trial's objective for a goal; None if it cannot be computed.
 
     `longest` is `longest_s` of all trials.
 

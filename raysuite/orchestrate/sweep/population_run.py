@@ -2,9 +2,9 @@
 the end of an interval; then each trial is resumed from its own checkpoint or from the checkpoint of
 a better trial.
 
-The journals contain its whole state. No trial continues until every PBT step is written and every
-checkpoint that a trial takes is copied. So a driver that replaces a killed driver makes the
-decisions that the killed driver would have made.
+The journals contain the population's whole state. No trial continues before the decisions on all
+trials are written and every checkpoint that a trial takes is copied. So a driver that replaces a
+killed driver makes the same decisions as the killed driver would have made.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Population:
         )
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """The trials that wait at the end of an interval and may continue: all, once every trial to
-        be compared with them has arrived. The decision on each trial is then in its journal.
+        """The trials that wait at the end of an interval and may continue: none before every trial
+        to be compared with them has arrived, and then all. The decision on each trial is then in
+        its journal.
 
         `plans`: all of the population; `left`: trials whose workers and driver have ended.
         Decisions are only written to the journals of `left`, because a driver that still runs
@@ -133,7 +134,7 @@ class Population:
 
 
 def _behind(records: Sequence[Record]) -> int:
-    """Number of epochs up to the last interval that a run has completed."""
+    """Number of epochs at the end of the last interval that a run has completed."""
     turns = turns_of(records)
     return held_after(records) or (turns[-1].epoch + 1 if turns else 0)
 

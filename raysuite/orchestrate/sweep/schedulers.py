@@ -1,8 +1,8 @@
 """Early stopping of trials: Ray Tune's schedulers, with the journals as input.
 
 A scheduler does not kill a trial: its decision is written to the results folder, the workers end
-between two steps, and rank 0 records it. In a resumed sweep, the scheduler gets the journals'
-epochs again in their original order, so that its rungs are as before.
+between two steps, and rank 0 records the decision. In a resumed sweep, the scheduler gets the
+journals' epochs again in their original order, so that it makes the same decisions.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class JournaledScheduler(FIFOScheduler):
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
         """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
-        attempts, in the order of that time, then all other epochs."""
+        attempts, in the same order as then, then all other epochs, by time."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]

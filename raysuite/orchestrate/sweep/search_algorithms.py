@@ -23,8 +23,7 @@ def search_algorithm_of(search: SearchOptions) -> Drawn | OptunaAlgorithm:
 
 
 def draws_replacements(search: SearchOptions) -> bool:
-    """Whether infeasible values are replaced by other values; False for a grid, which has no other
-    values."""
+    """Whether infeasible values are replaced by others; False for a grid, which has no others."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
 
@@ -39,7 +38,7 @@ class Drawn:
         more.
 
         `trials` are all trials so far, including running ones; `left_out` are infeasible values,
-        which become no trial.
+        for which there are no trials.
         """
         search = self._search
         if search.trials and draws_replacements(search):

@@ -25,14 +25,15 @@ from raysuite.plan.batch_candidates import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
 from raysuite.records.judged import held_after
 
-# A trial whose batch size is not known: it is searched on the trial's own workers, before its run.
+# A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
 """Folder in the results folder, during a batch search."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with its batch size, and with the search in its journal; None if no size was found.
+    """The plan with its batch size, after writing the search into its journal; None if none was
+    found.
 
     If no size was found, the reason is recorded, unless the sweep was asked to stop. `deadline`:
     time at which the search is ended, in seconds since 1970.
@@ -65,8 +66,7 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""Seconds for which idle workers keep their resources. After that, the resources are free for a
-waiting trial."""
+"""Seconds for which idle workers keep their resources; then a waiting trial can have them."""
 _POLL_S = 0.1
 """Seconds between two queries of the Mailbox, which is in this process."""
 
@@ -156,7 +156,7 @@ _ENDING_S = 30.0
 
 
 class Request(BaseModel):
-    """The task of a trial's process: a run, or a segment of it."""
+    """What a trial's process has to do: a run, or a segment of it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -187,7 +187,8 @@ class Setting:
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
     """Carry out `config["request"]`, a Request as JSON; report each epoch's line of the journal.
 
-    The run's end is recorded when this returns; no exception is raised for a failed run.
+    If the run has ended, its end is recorded before this function returns. A failed run raises no
+    exception.
     """
     import ray.tune
 
@@ -206,7 +207,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if decided is None:
             return
         plan = decided
-        # when `report` returns, the driver has replaced its plan by this one
+        # when `report` returns, the driver has replaced its plan by `plan`
         ray.tune.report({"plan": as_text(plan)})
     for line in _epochs(plan, results, deadline, request.segment):
         ray.tune.report({"epoch": line})
@@ -220,8 +221,7 @@ def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
 def _epochs(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> Iterator[str]:
-    """Execute the run, or a segment of it; yield the line of each epoch as soon as it is
-    written."""
+    """Execute the run, or a segment of it; yield each epoch's line as soon as it is written."""
     workers = _start(plan, results, deadline, segment)
     for line in workers.epochs():
         if line is not None:
@@ -257,8 +257,8 @@ def _release() -> None:
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run that has no recorded end, unless the run was stopped or waits for
-    other trials."""
+    """Record the end of a run whose journal has none, unless the run was stopped or waits for other
+    trials."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if storage_error(error):

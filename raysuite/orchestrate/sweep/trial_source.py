@@ -78,8 +78,8 @@ class TuneShutdown(Callback):
 
 _READ_EACH_S = 2.0
 _MOST_LEFT_OUT = 100
-"""Consecutive infeasible values after which a sweep that replaces them ends: most of its space is
-infeasible."""
+"""Number of consecutive draws without a valid spec after which a sweep ends, unless it is a
+grid."""
 
 
 class TrialSource(Searcher):
@@ -101,7 +101,7 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; a grid's are tried again
+        # infeasible draws count as draws, so they are read; those of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -117,7 +117,7 @@ class TrialSource(Searcher):
         self._known_nodes: Sequence[Node] = ()
         self._read_at = -math.inf
         self.stopped = False
-        """Whether no further trial starts, because the driver ends."""
+        """Whether the driver ends, so that no further trial starts."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state, because `notify` cannot be pickled. The state that Ray Tune saves
@@ -158,7 +158,7 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Use the plan that a trial has after its batch search; the scheduler handles epochs."""
+        """Store the plan that a trial has after its batch search; the scheduler handles epochs."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -171,12 +171,11 @@ class TrialSource(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Called when a trial's actor ends; if the actor died, its run is repeated, or recorded as
-        lost."""
+        """Called when a trial's process ends; if it died, repeat its run, or record it as lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
-        self._scheduler.replay([plan])  # for epochs whose report was lost with the process
+        self._scheduler.replay([plan])  # epochs whose report was lost with the process
         if not stopped:
             self._scheduler.settle(plan)  # a trial that the scheduler ended is not repeated
         if self._results.end_of(plan.run_id) is not None:
@@ -216,7 +215,8 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether the next trial must be chosen later, when results of running trials are known."""
+        """Whether no further trial can start now. The next one is chosen later, when more results
+        are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
@@ -241,7 +241,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan. Infeasible values are reported, and their plans recorded."""
+        """The next feasible plan. Values without a valid spec are reported; a plan that cannot be
+        executed here is recorded as infeasible."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
