@@ -1,9 +1,9 @@
 """Make the processes of a cluster listen only on the node's chosen address.
 
 Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of `ray
-start`. torch's TCPStore and Horovod's rendezvous do this too, and require no token. `bind.c`
-intercepts their calls of bind(2), and replaces "every interface" by the chosen address;
-docs/explanation/security.md lists all listening ports.
+start`. torch's TCPStore, Horovod's rendezvous and TensorFlow's workers do this too, and require no
+token. `bind.c` intercepts the calls of bind(2), and replaces "every interface" by the chosen
+address; docs/explanation/security.md lists all listening ports.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     The library is compiled into `folder`, which must belong to the user, unless `folder` already
     has a library that works on this host. (The login node compiles one, but the login node's libc
     may be newer than an image's.) If this fails, for example without a C compiler, the reason is
-    logged, and the variables only close Ray's metrics ports. The other ports then listen on every
-    interface, and require the token.
+    logged, and the variables only close Ray's metrics ports. Ray's GCS, raylet, workers and agent
+    then listen on every interface, and still require the token. So do torch's TCPStore, Horovod's
+    rendezvous and TensorFlow's workers, which have no authentication.
     """
     try:
         return {**CLOSED, **bound(address, folder)}

@@ -176,7 +176,7 @@ class Forwarded(ClusterFolder):
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
     """Forward the ports of the cluster `name` at the login node `login`, within the context.
 
-    Without a name, the cluster is the only one that runs there. A signal that ends this process
+    Without a name, the only cluster that is up there is taken. A signal that ends this process
     ends the context too. Raises UserError with the message of ssh or of the login node.
     """
     if name is not None:

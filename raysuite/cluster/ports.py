@@ -23,7 +23,7 @@ STEP = 128
 """Ports per step of the grid: each block begins at a step and covers whole steps."""
 _STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
 GRID = LOWEST + _STEPS
-"""The grid's first port; the ports below are the guards of the grid's steps."""
+"""The grid's first port. The ports LOWEST to GRID - 1 are the guards: one per step of the grid."""
 _SERVICES = 16
 """Ports at the start of a block; the workers' ports follow."""
 _WORKERS_AT_LEAST = 112

@@ -5,8 +5,8 @@ starts, and makes each worker by fork(2). Instead of a worker, the raylet starts
 client sends its arguments, environment and standard streams to the server, and ends when the worker
 ends. If the server does not make a worker for the client, the client itself becomes the worker.
 
-`worker_fork.py --serve SOCKET RAYSUITE MODULES MODULES` runs the server; `worker_fork.py ARGUMENT
-...` runs a client.
+`worker_fork.py --serve SOCKET RAYSUITE EARLY LATE` runs the server; `worker_fork.py ARGUMENT ...`
+runs a client. EARLY and LATE are comma-separated modules: see `_serve`.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def _serve(path: str, raysuite: str, early: Sequence[str], late: Sequence[str]) 
 
     The modules `early` are imported at once. Ray reads the environment when it is imported, so
     `late`, Ray's modules, are imported with the environment of the first client, and clients with
-    another environment are not served. When imported, no module may draw random numbers from a
-    generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork would
-    differ from a new process: if `raysuite` is not the path of the imported package, if a library
-    has a thread, or if CUDA's driver is loaded.
+    another environment are not served. While it is imported, no module may draw random numbers from
+    a generator that a fork does not seed again, such as Ray's generator of ids. Exit if a fork
+    would differ from a new process: if `raysuite` is not the path of the imported package, if a
+    library has a thread, or if CUDA's driver is loaded.
     """
     import gc
     import importlib

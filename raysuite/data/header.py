@@ -103,9 +103,9 @@ def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
     with the reason, for anything else, and for an image of more than MOST_PIXELS.
 
-    Images without an end marker are refused, because decoders differ: Pillow refuses such a JPEG
-    but reads such a PNG, and a decoder of a part of a JPEG may not notice. A PNG with a wrong
-    checksum is refused, because Pillow does not verify the checksum of the pixels.
+    Images without an end marker are refused, because decoders differ: Pillow refuses a JPEG without
+    its end but reads a PNG without its end, and a decoder of a part of a JPEG may not notice. A
+    PNG that has a chunk with a wrong checksum is refused; Pillow does not verify chunks of pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
@@ -175,7 +175,8 @@ def bare(data: bytes) -> bytes:
 
 
 def check_scans(data: bytes) -> None:
-    """Raise ValueError unless the compressed pixels of a PNG have their checksum and all rows.
+    """Raise ValueError if the compressed pixels of a PNG are cut short (rows or the checksum are
+    missing), and zlib.error if they are damaged or the checksum is wrong.
 
     Pillow fills missing rows with black and ignores a missing checksum; libpng does not.
     """

@@ -24,7 +24,7 @@ from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.single import Single
 
 TOLERANCE_REBUILT = 1e-4
-"""Largest relative error after one step of a network that another framework builds anew."""
+"""Largest allowed relative error after one step of a network that another framework rebuilds."""
 _SAMPLES, _RATE = 8, 0.01
 
 

@@ -65,7 +65,7 @@ class PowerMeter:
                 f"energy of the GPU is not measured, because {kind.library} has no counter"
             )
         self.last: tuple[float, Reading] | None = None
-        """The time of the last sample since `begin`, by the monotonic clock, and its figures."""
+        """The last sample since `begin`: its time by the monotonic clock, and its figures."""
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._busy: list[float] = []

@@ -56,7 +56,7 @@ class Operation:
     same, add, cat, subsample or widen."""
     inputs: tuple[str, ...]
     module: str = ""
-    """The name in the torch network of the layer that has the operation's weights."""
+    """The name of the layer with the operation's weights, in the torch network."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """stride, padding, ... with torch's names."""
 

@@ -92,8 +92,7 @@ class Network(BaseModel):
         )
 
     def all_reduce(self, workers: int, count: float) -> float:
-        """Seconds of an all-reduce of `count` bytes, with the faster one of ring and tree between
-        nodes.
+        """Seconds of an all-reduce of `count` bytes; between nodes, by the faster of ring and tree.
 
         Inside a node there is a reduce-scatter and an all-gather by ring. Between N nodes, each
         worker reduces its part with workers of the other nodes: by a ring of 2 (N - 1) messages,
@@ -374,7 +373,8 @@ class _DataParallel:
 
 def _segments(layers: Sequence[Layer], reductions: Reductions) -> list[tuple[int, list[Layer]]]:
     """The layers from the last to the first, divided into segments: one for each filled bucket of
-    gradients, or one for consecutive layers of a unit. Each segment has its bucket's number."""
+    gradients, or one for consecutive layers of a unit. Each segment is preceded by the number of
+    its bucket or of its unit."""
     if reductions.by_unit:
         return [
             (unit, list(own)) for unit, own in groupby(reversed(layers), lambda each: each.unit)

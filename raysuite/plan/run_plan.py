@@ -69,11 +69,11 @@ class RunPlan(BaseModel):
 
     @property
     def epoch_units(self) -> int:
-        """Number of the throughput's units in an epoch."""
+        """Number of units that the throughput counts (images, samples or tokens) in an epoch."""
         return self.units(self.dataset.train_samples)
 
     def units(self, samples: int) -> int:
-        """Number of the throughput's units in `samples` samples."""
+        """Number of units that the throughput counts in `samples` samples."""
         return self.task.units(samples, self.dataset.sequence)
 
     @property

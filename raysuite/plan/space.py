@@ -116,7 +116,8 @@ def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
 def _crossed(
     space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
 ) -> Iterator[Values]:
-    """`values` with every combination of the listed dimensions of these kinds, without repeats."""
+    """`values` with each combination of the arguments of the dimensions of these kinds, reduced to
+    the keys whose conditions hold, without repeats."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
     made: set[tuple[int | None, ...]] = set()
     for places in itertools.product(*(range(len(each)) for each in listed.values())):

@@ -74,7 +74,7 @@ class RunFinished(RecordBase):
     stopped_early: bool = False
     """Whether `training.early_stopping` ended the run before its last epoch."""
     classes: ClassFigures | None = None
-    """Figures by class of the last validation; None for more than 1,000 classes."""
+    """Figures of the last validation for each class; None for more than 1,000 classes."""
     seconds: float
     """Seconds of wall clock of the whole run, without its profile, which has its own Record."""
     first_step_seconds: float

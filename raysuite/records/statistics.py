@@ -1,4 +1,4 @@
-"""Means and ratios of means, with confidence intervals that hold together for several variants.
+"""Means and ratios of means, with simultaneous confidence intervals for several variants.
 
 Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py` can
 apply the report's own functions to many simulated sets. NaN stands for a missing value.
@@ -255,7 +255,7 @@ def are_blocks(stats: Sequence[Stat]) -> bool:
 
 def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:
     """For positive `values` [..., K, n], return `log(mean_i / mean_j)` and the half width of its
-    interval, both [..., K, K], such that all K (K - 1) / 2 intervals hold together at `level`.
+    interval, both [..., K, K], such that `level` holds for all K (K - 1) / 2 intervals at once.
 
     An interval is Student's t of the values divided by their means, which is the delta method on
     the logarithm (Casella and Berger 2002, Statistical Inference, 5.5.4): the intervals of R and

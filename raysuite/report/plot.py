@@ -300,7 +300,7 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def crowded(values: Sequence[int]) -> bool:
-    """Whether the smaller of these ascending numbers would be too close on a linear axis."""
+    """Whether the smallest of these ascending numbers would be too close to read on a linear axis."""
     return bool(values) and values[-1] >= 8 * values[0]
 
 

@@ -80,8 +80,9 @@ class ModelOptions(Options):
     heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File with initial weights, instead of random ones: a state_dict by torch.save, such as a
-    run's model.pt, or .safetensors. If the file's last layer has other classes, the network's last
-    layer gets random weights, and a message at the start of the run names it."""
+    run's model.pt, or .safetensors. If the file's last layer has another number of classes, or if
+    the file is a run's and that run's classes have other names, the network's last layer keeps its
+    random initial weights. A message at the start of the run names this layer."""
     freeze: tuple[str, ...] = later(())
     """Name patterns of parameters that are not trained, such as `layer1.*`. In these layers,
     BatchNorm's running statistics are still updated."""

@@ -245,7 +245,8 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def mlflow_key(name: str) -> str:
-    """A key, or one part of a key with slashes, for any text; different texts have different keys.
+    """Turn any text into an MLflow key, or into a part of a key whose parts are separated by
+    slashes. Different texts give different keys.
 
     MLflow accepts letters, digits, `_`, `-`, `.` and space, treats `/` as a separator of folders,
     and refuses a key that is not a normalised path. An accepted text stays as it is. A digest is

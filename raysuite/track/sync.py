@@ -23,7 +23,7 @@ def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
     """Wait while the server at `address` is still starting, according to head.json in the folder
     $RAYSUITE_CLUSTER.
 
-    Returns at once for any other server, and after `longest_s` seconds in any case.
+    Returns at once for any other server, and after `longest_s` seconds at the latest.
     """
     folder = os.environ.get(FOLDER_VARIABLE, "")
     deadline = time.monotonic() + longest_s

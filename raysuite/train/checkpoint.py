@@ -58,8 +58,8 @@ class SoFar(BaseModel):
     weights: list[float] = Field(default_factory=list)
     """Divisor of each step's loss, if the divisor is computed from the step's targets."""
     other_cores: list[float] = Field(default_factory=list)
-    """Number of cores that other programs used, per worker; if there were several attempts, in the
-    last attempt."""
+    """Per worker: mean number of cores of its machine that other programs used; if there were
+    several attempts, in the last attempt."""
 
 
 class LoopState(BaseModel):

@@ -164,7 +164,7 @@ def _seen_by_nsys() -> Iterator[None]:
 
 
 def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals, returned on all ranks; only rank 0 has intervals. The ranks' clocks are
+    """Rank 0's intervals, returned on all ranks; the other ranks pass none. The ranks' clocks are
     treated as equal."""
     rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
     most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))

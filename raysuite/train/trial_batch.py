@@ -185,7 +185,7 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
 def _network(
     model: str, task: str, data: str, facts: DatasetFacts, memory_format: str
 ) -> Network | str:
-    """The findings of passes in training and in evaluation mode, or the reason why a pass failed.
+    """What passes in training and in evaluation mode show of the network, or why a pass failed.
 
     A large network is run on torch's meta device if possible, which takes no memory and little time
     except some seconds of imports.

@@ -30,7 +30,7 @@ _QUALITY = {"natural": 88, "noise": 75}
 """JPEG quality. 88 makes images of 500 x 375 pixels about 100 KB; 75 is Pillow's default, as used
 by DDLBench: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
 _PER_SHARD = {"train": 1251, "val": 391}
-"""Images per TFRecord shard, the same as in ImageNet's 1024 and 128 shards."""
+"""Images per TFRecord shard: as many as in 1,024 training and 128 validation shards of ImageNet."""
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
 """Smallest number of training images per class in sets with more than ten classes."""
@@ -122,7 +122,7 @@ def plan_synthetic_set(
     content: str = "natural",
     seed: int = 0,
 ) -> SyntheticSet:
-    """The parameters of a synthetic version of a named set; arguments of None take official values.
+    """The parameters of a synthetic version of a named set; arguments of None mean official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
     at least one per class. If classes would have fewer than ten training images, sets with more

@@ -152,7 +152,8 @@ class WarmWorkers:
 
 
 _ENDING_S = 30.0
-"""Seconds that Ray Train may take to end workers after the deadline; then its process is ended."""
+"""Seconds that Ray Train may take to end workers after the deadline. Then the trial's process ends
+itself."""
 
 
 class Request(BaseModel):
