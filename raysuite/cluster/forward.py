@@ -1,4 +1,4 @@
-"""Use a cluster behind a login node like a local one: SSH forwards its ports to loopback.
+"""Use a cluster behind a login node: SSH forwards the cluster's ports to loopback.
 
 The token and the MLflow password are also copied over SSH, into files that only the owner can read.
 The copied files and the forwarded addresses are in a folder with the layout of a cluster's folder;

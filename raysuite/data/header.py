@@ -63,11 +63,11 @@ class Header:
 
 
 class DepthError(ValueError):
-    """Pixels are not unsigned integers of up to 8, or of 16 bits."""
+    """Pixels are not unsigned integers of up to 8 bits or of 16 bits."""
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
-"""Names by NumPy's kind letter."""
+"""NumPy's letter of a kind of numbers -> the name of the kind."""
 
 
 def check_depth(kind: str, bits: int) -> None:
@@ -101,11 +101,11 @@ def check_tags(tags: Any) -> None:
 
 def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of an image in a format of OTHERS. Raises ValueError,
-    with the reason, for anything else, and for an image of more than MOST_PIXELS.
+    with the reason, for any other data, and for an image of more than MOST_PIXELS.
 
     Images without an end marker are refused, because decoders differ: Pillow refuses a JPEG without
     its end but reads a PNG without its end, and a decoder of a part of a JPEG may not notice. A
-    PNG that has a chunk with a wrong checksum is refused; Pillow does not verify chunks of pixels.
+    PNG is refused if a chunk's checksum is wrong: Pillow does not verify the checksums of pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)

@@ -58,7 +58,7 @@ class Operation:
     module: str = ""
     """The name of the layer with the operation's weights, in the torch network."""
     numbers: dict[str, Any] = field(default_factory=dict)
-    """stride, padding, ... with torch's names."""
+    """Settings such as stride and padding, by torch's names."""
 
 
 _MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {

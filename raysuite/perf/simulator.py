@@ -133,7 +133,7 @@ class Task:
     lane: str
     seconds: float
     after: tuple[int, ...] = ()
-    """Indices of the tasks that must end before."""
+    """Indices of the tasks that must end before this task begins."""
     kind: str = "computation"
 
 
@@ -228,7 +228,7 @@ class Crowd:
 
     count: int
     slower: float = 1.0
-    """Factor for the time of their computation."""
+    """Factor for the time of each worker's computation."""
 
     def slowest(self, jitter: float) -> float:
         """Factor for the time of the slowest worker, if a step's computation has the relative

@@ -31,8 +31,8 @@ was lost too often, or did not come back. interrupted: a user ended the run with
 out_of_memory: a device's or host's memory was exceeded. deadline: a trial took longer than its
 sweep allows. infeasible: the cluster cannot run a trial with its values, and the trial was not
 started. diverged: losses or weights are not finite; the time of its steps still counts. damaged:
-the journal is damaged, and none of its figures counts; the reader of the journal sets this reason,
-it is never written."""
+the journal is damaged, and none of its figures counts; the journal's reader sets this reason, and
+no journal contains it."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",

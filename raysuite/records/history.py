@@ -91,7 +91,7 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """A key of the variant without the experiment's name."""
+    """A key of the variant that is equal in experiments of any name and description."""
     spec = current_spec({**run.plan["spec"], "name": "x", "description": ""})
     return variant_key({**run.plan, "spec": spec})
 

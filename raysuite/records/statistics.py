@@ -120,10 +120,10 @@ def summarize(
 def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     """Mean accuracy over repeats on a validation set of `samples` images; None without values.
 
-    The interval combines the spread over seeds (Student's t) and that of a finite set of images
-    (Wilson): the squares of their distances from the mean are added (MOVER: Zou and Donner 2008,
-    Statistics in Medicine 27:1693, equations 3 and 4). The interval of a single repeat includes
-    only Wilson's part.
+    The interval combines Student's t interval over seeds with Wilson's interval for a finite set of
+    images. An end's squared distance from the mean is the sum of both squared distances (MOVER: Zou
+    and Donner 2008, Statistics in Medicine 27:1693, equations 3 and 4). The interval of a single
+    repeat is Wilson's.
     """
     stat = summarize(values)
     if stat is None:
@@ -199,14 +199,14 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
 
 
 def ratio_of_logs(value: float, reach: float) -> Ratio:
-    """A ratio whose logarithm has an interval of `reach` on either side."""
+    """A ratio whose logarithm has an interval of half width `reach`."""
     return Ratio(value, value / _exp(reach), value * _exp(reach))
 
 
 def fieller(above: Stat, below: Stat) -> Ratio | None:
     """The ratio of the means of two figures that were measured in the same rounds. The upper end of
     its interval is infinite if `below` is not shown to be above 0. Returns None if the mean of
-    `below` is not above 0, or if the two have different numbers of values.
+    `below` is not above 0, or if `above` and `below` have different numbers of values.
 
     Fieller 1954, Journal of the Royal Statistical Society B 16:175: the interval holds the ratios R
     for which the mean of `above - R * below` is within t(0.975, n - 1) standard errors of 0. Values

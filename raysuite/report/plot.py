@@ -300,13 +300,13 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def crowded(values: Sequence[int]) -> bool:
-    """Whether the smallest of these ascending numbers would be too close to read on a linear axis."""
+    """Whether some of these ascending numbers would be too close together on a linear axis."""
     return bool(values) and values[-1] >= 8 * values[0]
 
 
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
-    """An axis of a few whole numbers, logarithmic if small ones would otherwise be too close to
-    each other."""
+    """An axis of a few whole numbers, logarithmic if small numbers would otherwise be too close
+    together."""
     log = crowded(values) if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False

@@ -101,8 +101,8 @@ class _Files(BaseModel):
 
 
 def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | None, str]:
-    """The newest complete checkpoint of a run in `folder`, as `keep_checkpoint` wrote it, or None;
-    and why newer checkpoints are not used.
+    """The newest complete checkpoint of a run that `keep_checkpoint` wrote to `folder` (None if
+    there is none), and the reasons why newer checkpoints are not used.
 
     `epochs`: number of epochs in the run's journal. A checkpoint of a later epoch is not used,
     because the records of its epochs are lost.

@@ -51,8 +51,8 @@ _UNSEEN = (
 def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
     """The time shares of `measure.profile_steps` steps, after `measure.warmup_steps` other steps.
 
-    All ranks must call it, after training; the Record is the same on all of them. Rank 0 writes
-    `trace`. None under nsys, which records the same steps itself.
+    All ranks must call it, after training, and all get the same Record. Rank 0 writes `trace`.
+    Returns None under nsys, which records these steps itself.
     """
     began = time.perf_counter()
     measure = loop.plan.spec.measure

@@ -93,7 +93,7 @@ class SyntheticSet:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names by label, in sorted order; ImageNet's look like WordNet's synsets."""
+        """Names by label, in sorted order; ImageNet's names have the form of WordNet's ids."""
         if self.name == "cifar10":
             return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")

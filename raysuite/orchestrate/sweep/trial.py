@@ -32,11 +32,10 @@ FOLDER = "batches"
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with its batch size, after writing the search into its journal; None if none was
-    found.
+    """The plan with its batch size, after writing the search into its journal. If no size was
+    found, return None and record the reason, unless the sweep was asked to stop.
 
-    If no size was found, the reason is recorded, unless the sweep was asked to stop. `deadline`:
-    time at which the search is ended, in seconds since 1970.
+    `deadline`: time at which the search is ended, in seconds since 1970.
     """
     from raysuite.orchestrate.found_batches import decide
     from raysuite.orchestrate.suite import Listener
