@@ -1,4 +1,4 @@
-"""Discrete-event simulation of one optimiser step, from the schedule that would be executed.
+"""Discrete-event simulation of one optimiser step, from the schedule that a run would execute.
 
 A step consists of tasks in lanes (a worker's device, a link, a group's collectives). A lane runs
 its tasks in order. A task begins when its lane is free and all tasks that it depends on have ended.

@@ -51,8 +51,8 @@ from raysuite.units import human_bytes
 _LARGE = 2 * 10**7
 """Number of parameters above which a network is tried on the meta device first."""
 _IMAGES = 2
-"""Images per batch: the size of the smallest micro-batch that occurs, because raysuite.data.order
-pads smaller ones to it."""
+"""Images per batch: the size of the smallest possible micro-batch, because raysuite.data.order pads
+smaller micro-batches to two samples."""
 _PASSES = 2
 """Two passes, to find layers that are used only in every second step."""
 _RANDOM_PASSES = 8
