@@ -35,9 +35,8 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     The library is compiled into `folder`, which must belong to the user, unless `folder` already
     has a library that works on this host. (The login node compiles one, but the login node's libc
     may be newer than an image's.) If this fails, for example without a C compiler, the reason is
-    logged, and the variables only close Ray's metrics ports. Ray's GCS, raylet, workers and agent
-    then listen on every interface, and still require the token. So do torch's TCPStore, Horovod's
-    rendezvous and TensorFlow's workers, which have no authentication.
+    logged, and the variables only close Ray's metrics ports. All servers named in this module's
+    docstring then listen on every interface; of these servers, only Ray's require the token.
     """
     try:
         return {**CLOSED, **bound(address, folder)}

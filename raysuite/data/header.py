@@ -175,11 +175,9 @@ def bare(data: bytes) -> bytes:
 
 
 def check_scans(data: bytes) -> None:
-    """Raise ValueError if the compressed pixels of a PNG are cut short (rows or the checksum are
-    missing), and zlib.error if they are damaged or the checksum is wrong.
-
-    Pillow fills missing rows with black and ignores a missing checksum; libpng does not.
-    """
+    """Raise ValueError if the compressed pixels of a PNG lack rows or a checksum, and zlib.error if
+    they are damaged or the checksum is wrong. Pillow fills missing rows with black and ignores a
+    missing checksum; libpng does not."""
     stream, found = zlib.decompressobj(), 0
     for name, at, end in _chunks(data):
         piece = data[at + 8 : end - 4] if name == b"IDAT" else b""

@@ -82,9 +82,8 @@ class Dimension(Options):
     """Each drawn trial runs with each of these values, which may be whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
-    """Condition: it maps the key of another `choice` or `grid` to the value, or the name of the
-    block, that the other key must have. Only then is this key drawn; otherwise it keeps the spec's
-    value."""
+    """Condition: it maps the key of another `choice` or `grid` to the value, or block name, that
+    the other key must have. Only then is this key drawn; otherwise it keeps the spec's value."""
 
     @model_validator(mode="before")
     @classmethod

@@ -157,7 +157,6 @@ def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
 
 @contextmanager
 def _seen_by_nsys() -> Iterator[None]:
-    """Let nsys record the steps inside the context."""
     torch.cuda.profiler.start()
     yield
     torch.cuda.profiler.stop()

@@ -151,8 +151,7 @@ class WarmWorkers:
 
 
 _ENDING_S = 30.0
-"""Seconds that Ray Train may take to end workers after the deadline. Then the trial's process ends
-itself."""
+"""Seconds that Ray Train may take to end workers after the deadline; then the process exits."""
 
 
 class Request(BaseModel):
