@@ -151,7 +151,7 @@ class WarmWorkers:
 
 
 _ENDING_S = 30.0
-"""Seconds that Ray Train may take to end workers after the deadline; then the process exits."""
+"""Seconds after the deadline in which Ray Train may end workers; then the trial's process exits."""
 
 
 class Request(BaseModel):
