@@ -289,7 +289,7 @@ def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list
 
 
 def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> Layer:
-    """An axis of numbers; `format` is d3's, such as `~%`."""
+    """An axis of numbers; `format` is a number format of d3, such as `~%`."""
     axis = {"format": format} if format else {}
     return {
         "type": "quantitative",

@@ -203,7 +203,7 @@ class ExperimentSpec(Options):
     @classmethod
     def _script_in_place_of_a_network(cls, data: Any) -> Any:
         """Put placeholders into the blocks that a script replaces. A spec with a script may contain
-        these placeholders, as a plan's spec does, but no other values of these blocks."""
+        these placeholders (a plan's spec has them), but no other values of these blocks."""
         if not isinstance(data, dict) or data.get("script") is None:
             return data
         given = [
