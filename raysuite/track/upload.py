@@ -273,6 +273,8 @@ PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 """Formats of plots that MLflow displays."""
 REPORT = "raysuite.report"
 """Tag of the parent run: the page of its report, relative to MLflow's address."""
+PARENT = "mlflow.parentRunId"
+"""Tag of a run: the MLflow run under which MLflow's table shows it."""
 HISTORY = "raysuite.epochs"
 """Tag of a run: the `history_of` digest of the epochs that are written or will be written next."""
 MARK = "raysuite.synced"
@@ -325,7 +327,7 @@ class Upload:
         """The MLflow run of one run, created if need be, with its params and tags."""
         if run.run_id not in self.known:
             parent = self.parent().info.run_id
-            tags = {**run_tags(run, self.id), "mlflow.parentRunId": parent}
+            tags = {**run_tags(run, self.id), PARENT: parent}
             name = title(run)
             if self.search:
                 number = int(run.plan["index"])
@@ -394,6 +396,7 @@ class Upload:
             file for file in (folder / "plots").glob("*.*") if file.suffix in PLOT_SUFFIXES
         )
         parent = self.parent()
+        self._nest(parent)
         mlflow_id = parent.info.run_id
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
@@ -418,6 +421,12 @@ class Upload:
         decided = self.results.decided()
         whole = decided is None or decided.is_all
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
+
+    def _nest(self, parent: Run) -> None:
+        """Nest each run under `parent`: its parent may be another if a user deleted that one."""
+        for run_id, run in self.known.items():
+            if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
+                self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)
 
     def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
         """Write the params, data set and commit that all runs share, and a suite's figures."""

@@ -147,6 +147,22 @@ def test_a_ratio_is_written_again_if_it_has_changed_alone(tmp_path: Path, uri: s
     assert [each.value for each in history] == [0.5, 0.75]
 
 
+def test_runs_are_nested_under_the_new_parent_after_a_user_deleted_the_first(
+    tmp_path: Path, uri: str
+) -> None:
+    results, store = write_results(tmp_path / "suite", spec=ONE_RUN), Store(uri, "experiment")
+    [run] = results_figures(results)
+    upload = Upload(results, store)
+    upload.child(run)
+    store.client.delete_run(upload.parent().info.run_id)
+    Upload(results, store).write_parent()
+    parents = {
+        each.data.tags.get("mlflow.parentRunId"): each.info.run_id
+        for each in store.runs_of(upload.id)
+    }
+    assert parents.keys() == {None, parents[None]}
+
+
 def test_trials_that_ended_while_the_journals_are_read_are_left_to_the_next_sync(
     tmp_path: Path,
 ) -> None:
