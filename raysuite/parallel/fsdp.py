@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -150,7 +151,6 @@ class FsdpEngine(TorchEngine):
             "mp_policy": MixedPrecisionPolicy(
                 param_dtype=_DTYPES[options.gather_dtype],
                 reduce_dtype=_DTYPES[options.reduce_dtype],
-                output_dtype=torch.float32,
             ),
             "offload_policy": offload,
         }
@@ -159,6 +159,10 @@ class FsdpEngine(TorchEngine):
                 fully_shard(
                     part, reshard_after_forward=options.reshard_after_forward, **settings_of_all
                 )
+        # only the output is fp32: the next layer may have its weights in another unit, in bf16
+        settings_of_all["mp_policy"] = replace(
+            settings_of_all["mp_policy"], output_dtype=torch.float32
+        )
         self._root: FSDPModule = fully_shard(model, **settings_of_all)
         shards = dict(model.named_parameters())
         for group in self.optimizer.param_groups:
