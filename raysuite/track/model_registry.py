@@ -163,7 +163,7 @@ class Registration:
     def __str__(self) -> str:
         if not self.ok:
             return f"the model of {self.run} is not registered at {self.address}: {self.error}"
-        how = "registered" if self.new else "registered before"
+        how = "registered" if self.new else "already registered"
         return f"the model of {self.run} is {how} at {self.address} as {self.uri}"
 
 

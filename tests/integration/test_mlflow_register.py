@@ -234,7 +234,7 @@ def test_twice_is_once_and_other_weights_are_another_version(place: Path) -> Non
     for _ in range(2):
         done = register("results", "--run", first)
         assert done.exit_code == 0, done.output
-    assert "registered before" in done.stdout
+    assert "already registered" in done.stdout
     named = json.loads(register("results", "--run", first, "--name", "other", "--json").stdout)
     assert (named["uri"], named["new"]) == ("models:/other/1", True)
     assert register("results", "--run", second).exit_code == 0
@@ -298,7 +298,7 @@ def test_of_a_sweep_the_best_that_kept_its_weights(place: Path) -> None:
     journal.write(RunPruned(run_id="early", by="asha", epoch=2, value=0.999))
     done = register("results")
     assert "trial 2, the best, was ended early and kept no weights" in done.stderr
-    assert f"the model of {top.name} is registered before" in done.stdout
+    assert f"the model of {top.name} is already registered" in done.stdout
 
 
 def test_the_end_of_a_sweep_registers_its_best(
