@@ -59,3 +59,9 @@ def test_a_sites_search_paths_come_before_those_of_an_image(
         assert found["PYTHONPATH"] == "/site/py"
         for name, value in with_site(os.environ, site).items():
             monkeypatch.setenv(name, value)
+
+
+def test_a_sites_path_is_put_before_one_that_only_begins_like_it() -> None:
+    variables = {"PATH": "/opt/cuda-12/bin:/bin"}
+    assert with_site(variables, {"PATH": "/opt/cuda"})["PATH"] == "/opt/cuda:/opt/cuda-12/bin:/bin"
+    assert with_site(variables, {"PATH": "/opt/cuda-12/bin"}) == variables

@@ -112,11 +112,13 @@ def test_the_shorter_side_is_shrunk_and_never_enlarged(tmp_path: Path) -> None:
     source = write_folder(tmp_path / "source", ("ant", "bee"))
     (source / "train" / "ant" / "large.jpg").write_bytes(image(1, 90, 64))
     (source / "train" / "ant" / "tall.png").write_bytes(image(2, 16, 48, "PNG"))
+    Image.new("RGBA", (16, 48)).save(source / "train" / "ant" / "clear.png")
     run(source, tmp_path / "target", shards=1, shorter_side=12)
     found = {
         bytes(each["image/filename"]): each  # type: ignore[arg-type]
         for each in records(shards(tmp_path / "target", "train")[0])
     }
+    assert found[b"clear.png"]["image/channels"] == 3
     for name, size, kind in ((b"large.jpg", (17, 12), "JPEG"), (b"tall.png", (12, 36), "PNG")):
         shown = Image.open(io.BytesIO(found[name][IMAGE]))  # type: ignore[arg-type]
         assert (shown.size, shown.format) == (size, kind)

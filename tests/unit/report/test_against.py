@@ -20,6 +20,7 @@ from raysuite.report.against import (
     Line,
     Measured,
     Unmatched,
+    _short,
     against_published,
     against_study,
     compare,
@@ -443,3 +444,7 @@ def test_a_line_in_files_and_tables():
     assert (shown[0]["Theirs"], shown[1]["Theirs"]) == ("theirs, Table 1", "theirs")
     assert (shown[0]["Notes"], shown[1]["Notes"]) == ("first; second", "")
     assert [[*each] for each in unmatched.cells] == [["x", "ours", "why"]]
+
+
+def test_speed_ups_are_written_as_papers_do() -> None:
+    assert [_short(each) for each in (234.0, 100.0, 10.11, 4.2)] == ["234", "100", "10.11", "4.2"]

@@ -205,6 +205,6 @@ def test_a_number_may_be_a_variables_value(tmp_path: Path) -> None:
 
 def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
-    site = read(tmp_path, "kind: local\nimage: ~/a.sif\nbinds: ['~/data:/data:ro', ~/b]")
+    site = read(tmp_path, "kind: local\nimage: ~/a.sif\nbinds: ['~/data:~/d:ro', ~/b]")
     assert site.image == "/home/ada/a.sif"
-    assert site.binds == ("/home/ada/data:/data:ro", "/home/ada/b")
+    assert site.binds == ("/home/ada/data:/home/ada/d:ro", "/home/ada/b")

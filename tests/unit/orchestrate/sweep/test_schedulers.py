@@ -150,6 +150,18 @@ def test_a_run_that_continued_is_not_pruned_at_a_resumption(tmp_path):
     assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
 
 
+def test_an_epoch_that_only_the_journal_has_comes_last_at_a_resumption(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    first, second, third = (sweep.begin() for _ in range(3))
+    for plan, accuracy in ((first, 0.5), (second, 0.6), (third, 0.9)):
+        assert not sweep.epoch(plan, 0, accuracy)
+    order = (tmp_path / ORDER).read_text().splitlines(keepends=True)
+    (tmp_path / ORDER).write_text("".join(order[:-1]))
+    again = sweep.new_scheduler()
+    again.replay(sweep.plans)
+    assert requested_end(tmp_path, second.run_id) is None
+
+
 def test_the_order_is_read_by_its_earlier_name(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     first, second = sweep.begin(), sweep.begin()
