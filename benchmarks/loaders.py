@@ -45,7 +45,7 @@ BATCH = 64
 WIDTH = 2
 """Number of threads, processes or tasks of every subject."""
 LIMIT, READING, PLAIN = "bare decoding", "reading alone", "plain ImageFolder + DataLoader"
-GOAL_OF_LIMIT, GOAL_OVER_PLAIN = 0.6, 1.3
+GOAL_OF_LIMIT, GOAL_OVER_PLAIN = 1.0, 1.3
 LOADERS: dict[str, LoaderOptions] = {
     "native threads": NativeOptions(threads=WIDTH),
     "native threads, uint8": NativeOptions(threads=WIDTH, transport="uint8"),
