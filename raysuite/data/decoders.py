@@ -33,7 +33,7 @@ one scan. In progressive frames, even the first row depends on the last bytes.""
 _START_OF_SCAN = 0xDA
 _BLOCK = 8
 """Rows and columns of a DCT block."""
-LEAST_SHRINKING = 2
+_LEAST_SHRINKING = 2
 """The least factor by which images are shrunk while decoding. Smaller factors save no time, because
 libjpeg-turbo's DCTs of 5 to 7 rows are slow."""
 
@@ -119,23 +119,28 @@ def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]
     return _rows(sample, channels, sys.maxsize, place)
 
 
+def shrinks(box: NDArray[np.float64], size: int) -> bool:
+    """Whether `box` is large enough for `shrunk_from` to decode it at a lower resolution."""
+    return bool(min(box[2], box[3]) >= _LEAST_SHRINKING * size)
+
+
 def shrunk_from(
     sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
 ) -> tuple[NDArray[np.uint8], Part]:
     """Like `cut_from`, but decode at 1/2 to 1/8 of the resolution if `box` then still has `size`
     pixels on each side. Decoding a JPEG's DCT blocks at a smaller size is faster; pixels differ
     from those of the reference decoder."""
-    times = min(box[2], box[3]) / size
     turbo, header = _turbo(), _simple(sample, channels, place)
-    if times < LEAST_SHRINKING or turbo is None or header is None:
+    if not shrinks(box, size) or turbo is None or header is None:
         return cut_from(sample, channels, box, place)
+    times = min(box[2], box[3]) / size
     try:
         pixels = turbo.decode_jpeg(
             sample,
             _COLOURS[channels],
             min_height=math.ceil(header.height / times),
             min_width=math.ceil(header.width / times),
-            min_factor=LEAST_SHRINKING,
+            min_factor=_LEAST_SHRINKING,
         )
     except ValueError:
         return cut_from(sample, channels, box, place)

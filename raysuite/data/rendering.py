@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from raysuite.compiled import loaded
 from raysuite.data.base import Slice
-from raysuite.data.decoders import LEAST_SHRINKING, cut_from, resized_from, shrunk_from
+from raysuite.data.decoders import cut_from, resized_from, shrinks, shrunk_from
 from raysuite.data.formats import Source
 from raysuite.data.pixels import Part, copy_by_channel, fit, whole
 from raysuite.data.prepared import Prepared
@@ -91,7 +91,7 @@ class Rendering:
         for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
             box, flip = got.views.boxes[row], bool(got.views.flips[row])
             view, place = out[row] if out.dtype == np.uint8 else fitted, source.place(number)
-            shrunk = self.decode == "scaled" and min(box[2:]) >= LEAST_SHRINKING * size
+            shrunk = self.decode == "scaled" and shrinks(box, size)
             done = not shrunk and resized_from(sample, box, flip, view, place)
             if shrunk:
                 fit_into(*shrunk_from(sample, channels, box, size, place), view)

@@ -483,10 +483,11 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, EndRequest | No
         waits_since = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
         waited += time.perf_counter() - waits_since
-        own = loop.weight_of(step)
         if loop.weighs_batches:
             micro_batches, weight, own = loop.weighed(micro_batches)
             weights.append(weight)
+        else:
+            own = loop.weight_of(step)
         compiled = compiler.seconds
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
         figures.append(loop.engine.figures)
