@@ -119,7 +119,11 @@ def print_table(
 def _as_rich_would(cells: Iterable[Sequence[str]]) -> bool:
     """Whether rich would write the texts unchanged: without colours or wide characters."""
     colours = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
-    if colours or sys.stdout.isatty() or not sys.stdout.encoding.lower().startswith("utf"):
+    if (
+        colours
+        or sys.stdout.isatty()
+        or not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    ):
         return False
     return all(text.isprintable() and max(text, default="") < "\u0300" for x in cells for text in x)
 

@@ -128,18 +128,18 @@ def make(
     ] = None,
     fraction: Annotated[
         float | None,
-        typer.Option(help="Share of the paper's images to make; classes are kept if possible."),
+        typer.Option(help="Share of the data set's images to make; classes are kept if possible."),
     ] = None,
     images: Annotated[
         int | None,
         typer.Option(help="Training images, instead of --fraction; validation in proportion."),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Number of classes; default: the paper's, or fewer.")
+        int | None, typer.Option(help="Number of classes; default: the data set's, or fewer.")
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="PX|WxH", help="Image size in pixels; default: the paper's."),
+        typer.Option(metavar="PX|WxH", help="Image size in pixels; default: the data set's."),
     ] = None,
     content: Annotated[
         str,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -206,8 +207,14 @@ def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
+_LIKE_A_VALUE = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|True|False|None")
+
+
 def block_name(value: Any) -> str:
-    """A value of the matrix as text: `ddp`, or `dali(threads=2)` for a block with options."""
+    """A value of the matrix as text: `ddp`, or `dali(threads=2)` for a block with options. A text
+    that looks like a number, a Boolean or null has quotation marks, as `"1"` beside 1."""
+    if isinstance(value, str) and _LIKE_A_VALUE.fullmatch(value):
+        return f'"{value}"'
     if not isinstance(value, dict):
         return str(value)
     options = [f"{key}={block_name(item)}" for key, item in value.items() if key != "name"]

@@ -73,7 +73,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         name="confusion",
         title="Confusion matrix",
         note="Validation samples of each true class by the class for which they were taken, after "
-        f"the last epoch, over all repeats.{left}",
+        f"the last epoch, over all repeats with these figures.{left}",
         description=f"Squares of {len(names)} true classes by predicted class, darker where more.",
         traces=traces,
         layers=[p.layer("mean", "rect", p.TIP | {"color": shade})],
@@ -99,5 +99,5 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
             numbers = dict(zip(("Precision", "Recall", "F1"), figures, strict=True))
             line = {"Variant": row.name, "Class": name, "Samples": f"{samples:,}"}
             lines.append(line | numbers)
-    note = "After the last epoch, over all repeats."
+    note = "After the last epoch, over all repeats with these figures."
     return sheet_from("classes", "Validation by class", lines, list(lines[0])[2:], (note,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -76,6 +77,20 @@ def test_texts_are_neither_coloured_nor_replaced(
 
 
 @pytest.mark.integration
+def test_a_table_can_be_printed_into_a_stream_of_text() -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        print_table(["run"], [["single"]], set())
+    assert text.encoding is None
+    assert [line.strip() for line in text.getvalue().split("\n")] == [
+        "",
+        "run",
+        "─" * 6,
+        "single",
+        "",
+        "",
+    ]
+
+
 def test_a_table_in_a_pipe_needs_no_rich() -> None:
     code = "import sys; from raysuite.cli.console import print_table\n"
     code += "print_table(['a'], [['b']]); print('rich' in sys.modules)"

@@ -19,7 +19,7 @@ from raysuite.records import (
     make_rows,
     results_figures,
 )
-from raysuite.records.names import series_key
+from raysuite.records.names import block_name, series_key
 from raysuite.records.rows import same_work
 from raysuite.records.schema import ScriptMeasured
 from raysuite.records.statistics import accuracy, compared, ratio_of_means
@@ -522,3 +522,10 @@ def test_a_script_that_trains_other_parameters_has_no_speed_up(tmp_path):
     assert [each.differs_in_work for each in (one, two, four)] == [False, True, False]
     assert (two.baseline, two.speed_up, two.efficiency) == (one.name, None, None)
     assert (one.speed_up.value, four.speed_up.value > 1) == (1.0, True)
+
+
+def test_values_of_other_types_have_names_of_their_own() -> None:
+    values = [1, "1", 1.5, "1.5", "1e5", True, "True", None, "None", "1f1b", "16-bit", "none"]
+    names = ["1", '"1"', "1.5", '"1.5"', '"1e5"', "True", '"True"', "None", '"None"']
+    assert [block_name(value) for value in values] == [*names, "1f1b", "16-bit", "none"]
+    assert block_name({"name": "own", "depth": "2"}) == 'own(depth="2")'
