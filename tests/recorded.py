@@ -27,6 +27,7 @@ def check(name: str, found: Mapping[str, Any], folder: Path) -> None:
         title: json.dumps(_rounded(each), ensure_ascii=False, indent=1)
         .replace(str(folder), "")
         .replace(f"raysuite {__version__}", "raysuite")
+        .replace(f'"{__version__}"', '""')
         for title, each in found.items()
     }
     digests = {
