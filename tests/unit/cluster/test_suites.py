@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shlex
@@ -184,7 +185,8 @@ def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
         process.communicate()
     assert len(resume_commands(cluster)) == 1
     with sole_driver(results):
-        assert (results / LOCK).read_text("utf-8") != ""
+        named = json.loads((results / LOCK).read_text("utf-8"))
+        assert named["pid"] == os.getpid(), "in place of the killed one"
         assert resume_commands(cluster) == []
     with sole_driver(results):
         pass
