@@ -24,8 +24,11 @@ SLURM = ("slurm-generic", "juwels-booster", "jupiter-booster", "alps-clariden", 
 _ONE = "spec.yaml matrix=null training.global_batch=64"
 _DDP = f"{_ONE} strategy=ddp"
 _PIPELINE = "'strategy={name: pipeline, schedule: gpipe, micro_batches: 4}' resources.workers=2"
-_OWN = re.compile(r"\d{8}-\d{6}|\"(time|simulated_in_s)\": [\d.]+,|[^\s(]+(?= -P -m)")
-"""When, how fast and by which Python a command ran."""
+_OWN = re.compile(
+    r"\d{8}-\d{6}|\"(time|simulated_in_s)\": [\d.]+,|[^\s(]+(?= -P -m)|"
+    + re.escape(f"{EXPERIMENTS.parent}/")
+)
+"""When, how fast, by which Python and from which checkout a command ran."""
 COMMANDS = {
     "predict": (
         "calibrate seen --out c.yaml",
@@ -58,16 +61,41 @@ COMMANDS = {
         "sweep experiments/sweep-quickstart.yaml resources.device=cpu --dry-run",
         "sweep experiments/sweep-population.yaml resources.device=cpu --dry-run --json",
         "models resnet50 vgg11 --json",
+        "models resnet50 vgg11",
+        "plan pipelines.yaml --schedule",
+        "plan experiments/segmentation.yaml resources.device=cpu",
+        "plan experiments/quickstart.yaml resources.device=cpu --json",
+        *(f"cluster site show {each}" for each in SLURM),
     ),
     "results": (
         "report kinds",
         "report kinds --baseline horovod --json",
         "report sweep --no-pictures",
         "report population --no-pictures --json",
+        "report kinds --against later --out page",
+        "report kinds --against later --out page --json",
+        "report sweep --against population --no-pictures --out page",
         "report kinds later --history",
         "report kinds later --history --json",
     ),
 }
+
+
+PIPELINES = """\
+name: pipelines
+model: resnet20
+data: {name: digits, image_size: 16}
+training: {epochs: 1, global_batch: 64}
+resources: {device: cpu, workers: 2}
+strategy: {name: pipeline, micro_batches: 4}
+matrix:
+  strategy.schedule, strategy.chunks, strategy.stages:
+  - [gpipe, 1, 2]
+  - [1f1b, 1, 2]
+  - [interleaved_1f1b, 2, 4]
+  - [pipedream, 1, 2]
+  - [pipedream_2bw, 1, 2]
+"""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -85,6 +113,7 @@ def test_outputs_are_as_recorded(
     else:
         write(tmp_path / "seen", SEEN)
         write(tmp_path / "held-out", HELD_OUT)
+        Path("pipelines.yaml").write_text(PIPELINES, "utf-8")
         Path("spec.yaml").write_text(SPEC.replace("BATCHES", HELD_OUT), "utf-8")
     write_results(tmp_path / "kinds", FOUR_KINDS, 3)
     found = {}
