@@ -129,7 +129,8 @@ def lock(file: Path, how: int) -> int:
 
 
 def sqlite_uri(file: Path) -> str:
-    """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file in a folder of any name.
+    """The URI with which SQLAlchemy, and so MLflow, opens an SQLite file. The path may contain any
+    characters.
 
     SQLAlchemy reads the text after a `?` as options, and decodes percent signs. MLflow creates a
     folder with the encoded name, unless the URI also names the driver.

@@ -34,7 +34,8 @@ def begin(results: Results, deadline: float | None) -> None:
 
 
 def allows(results: Results, plan: RunPlan) -> bool:
-    """Whether to start a run; runs that are not allowed are recorded."""
+    """Whether the budget allows a run to start. If not, the run's id is appended to the file
+    DECLINED."""
     try:
         deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
     except FileNotFoundError:
@@ -80,7 +81,8 @@ def settle(results: Results) -> list[str]:
 
 
 def suffices(stat: Stat | None) -> bool:
-    """Whether the interval is narrow enough, so that no further repeat is needed."""
+    """Whether a throughput has enough repeats and a narrow enough interval, so that its variant is
+    not repeated again."""
     return (
         stat is not None
         and stat.n >= _LEAST_REPEATS
@@ -90,7 +92,8 @@ def suffices(stat: Stat | None) -> bool:
 
 
 def throughput(results: Results, plans: list[dict[str, Any]], own: dict[str, Any]) -> Stat | None:
-    """The throughput of a plan, over its finished repeats."""
+    """The mean throughput of a plan's variant, with its interval, over the finished repeats; None
+    if no repeat has finished."""
     same = variant_key(own)
     return summarize(
         run_figures(plan, results.records(plan["run_id"])).throughput

@@ -83,7 +83,7 @@ class JobServer:
         return sorted(map(_job, found), key=lambda job: job.started or 0.0)
 
     def job(self, name: str) -> Job:
-        """The job with that id. Raises UserError if there is none."""
+        """The job with the id `name`. Raises UserError if there is none."""
         known = self.jobs()
         for job in known:
             if job.id == name:

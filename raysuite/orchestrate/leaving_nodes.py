@@ -1,4 +1,5 @@
-"""Nodes that leave the cluster: the workers that still fit, and messages about lost and new nodes.
+"""React to nodes that leave the cluster: compute how many workers still fit, and report lost and
+new nodes.
 
 Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """

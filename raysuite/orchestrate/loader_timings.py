@@ -53,8 +53,8 @@ _CHUNK = 16
 
 
 class Limit:
-    """Process samples in order with `threads` threads, from the beginning again after the last
-    sample."""
+    """Process samples in order with `threads` threads. After the last sample, the first sample
+    follows again."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ that were prefetched at the start are used up."""
 _HELD = 3
 """Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
 _PASS = 1024
-"""Minimum number of batches per request to a loader: for small sets, several epochs."""
+"""Minimum number of batches in one request to a loader. A request for a small data set spans
+several epochs."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +340,8 @@ _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
-    """Measure some images; then read the whole split once, if it fits in the page cache.
+    """Measure the sizes of some images; then read the whole split once, if it fits in the page
+    cache.
 
     Without this pass, the first timings would read from the disk, and later timings from memory.
     Raises DataError if an image cannot be read.
@@ -381,7 +383,8 @@ def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
 
 
 MOST_DECODED = 2 * GIB
-"""Bytes above which the loader `memory` is tried only on request: each timing decodes the set."""
+"""Bytes of a decoded set above which the loader `memory` is timed only on request, because each of
+its timings decodes the whole set."""
 
 
 def compare(

@@ -1,8 +1,9 @@
-"""One small trial of each optional part: `python -m raysuite.orchestrate.part_trials ray`.
+"""One small trial of each part of the installation: `python -m raysuite.orchestrate.part_trials
+ray`.
 
 A trial runs in its own process. It returns if its part works, raises PartMissingError or
-ModuleNotFoundError if the part is missing, and any other exception if it is broken. Trials use only
-the CPU and the loopback address.
+ModuleNotFoundError if the part is missing, and any other exception if it is broken. All trials
+except `gpu` use only the CPU, and all use only the loopback address.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # shorter than the part's deadline, whose kill does not reach the gate's processes
+    # _GATE_S is less than the part's deadline: at that deadline, the gate's processes would not be
+    # killed
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:

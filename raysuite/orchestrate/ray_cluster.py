@@ -62,7 +62,7 @@ def own_folder() -> Iterator[Path]:
                 with _worker_server(folder):
                     yield folder
             finally:
-                kill_left_behind(str(folder))  # else they make the folder again, for others to read
+                kill_left_behind(str(folder))  # else they recreate it, readable for others
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Launch a user's own training script on this machine with torch's launcher; write the Records of
-such a run, also if `script_ranks` launched it.
+"""Launch a user's own training script on this machine with torch's launcher; write the Records of a
+script's run, including runs that `script_ranks` launched.
 
 Each rank writes its measurements to its own file, and its output to a named pipe; the driver keeps
 the tail of the output. When a run has ended, all its processes are killed, even ranks that ignore
@@ -236,7 +236,8 @@ def command(words: Sequence[str]) -> list[str]:
 def variables(
     plan: RunPlan, results: Results, scratch: Path, names: Mapping[str, int]
 ) -> dict[str, str]:
-    """The environment of ranks that are launched now and write into the folder `scratch`.
+    """The environment variables of a run's ranks, which write into the folder `scratch`. The moment
+    of this call counts as the launch.
 
     The number of threads of a rank does not depend on the number of ranks: torch's launcher would
     set this number only if there are several ranks.

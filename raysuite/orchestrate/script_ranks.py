@@ -50,7 +50,7 @@ def run_rank(
     plan: RunPlan, place: Mapping[str, str], node: str, results: Results, store: Store
 ) -> None:
     """Run one rank of a plan's script, until all ranks have ended. Each worker with a rank must
-    call it.
+    call this function.
 
     `place`: torchrun's variables of this rank. `node`: the id of this rank's node. No other run
     uses `store`. A run that was asked to stop gets no end in its journal: a resumed suite starts it

@@ -1,4 +1,4 @@
-"""Requests to stop: to the driver of a suite, and from there to its workers.
+"""Requests to stop: how the driver of a suite receives them and passes them to its workers.
 
 The driver reads its cluster's folder and receives signals. The driver notifies rank 0 through
 RESULTS/stop.json, and creates this file before the first run: on a network file system, a reader
@@ -38,11 +38,11 @@ RESERVED_S = 3.0
 
 
 class StopWatch:
-    """Tells whether this process's suite has to stop.
+    """Detects whether this process's suite has to stop.
 
-    `cluster` is the folder of the cluster in which it runs, if any; `within_s` are the seconds that
-    workers have after a signal, since a signal has no deadline. Signals are handled inside the
-    context.
+    `cluster` is the folder of the cluster in which the suite runs, if any; `within_s` is the number
+    of seconds in which workers have to stop after a signal, because a signal has no deadline.
+    Signals are handled inside the context.
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:

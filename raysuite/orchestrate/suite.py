@@ -96,8 +96,9 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let failed runs start from the beginning. Old journals are kept beside the new ones. A new
-    journal begins with the result of the run's batch search, if there was one."""
+    """Prepare failed runs to start again from their first step. The old journal of each run is kept
+    next to the new one, which begins with the result of the run's batch search, if there was one.
+    """
     from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
@@ -122,9 +123,10 @@ class Listener:
     poll: Callable[[], None] = lambda: None
     """Called about twice per second during runs."""
     say: Callable[[str], None] = lambda line: None
-    """Called with a line of text, for example on nodes that are lost or join."""
+    """Called with a line of text for the user, for example when a node is lost or joins."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or a run that replaces a run with a lost node."""
+    """Called with a new run: a sweep's trial, or a smaller run that replaces a run that lost a
+    node."""
 
 
 def run(
@@ -195,7 +197,7 @@ def _measure_nodes(folder: Path, listener: Listener) -> None:
 
     try:
         rows = check_nodes(folder, _MEASURING_S)
-    except RayError as error:  # a node is lost or busy: the runs report that themselves
+    except RayError as error:  # a node is lost or busy: the runs report this later
         listener.say(f"the nodes were not measured: {type(error).__name__}")
         return
     write_checks(folder / NODES, rows)

@@ -47,7 +47,8 @@ class Request:
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """Yield (index in the request, verdict) for each strategy, in order, as soon as it is known."""
+    """Yield (index in the request, verdict) for each strategy, in order, as soon as its verdict is
+    known."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):

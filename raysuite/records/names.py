@@ -91,7 +91,7 @@ def key_name(key: str) -> str:
 
 
 def key_names(keys: Iterable[str]) -> dict[str, str]:
-    """Dotted keys -> their last part, or the whole key if two have the same last part."""
+    """Dotted key -> its last part, or the whole key if another key has the same last part."""
     names = {key: key_name(key) for key in keys}
     counts = Counter(names.values())
     return {key: name if counts[name] == 1 else key for key, name in names.items()}
@@ -105,8 +105,9 @@ def variant_key(plan: Plan) -> str:
 
 
 def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """The spec of an earlier version with today's defaults for newer options, and without removed
-    ones, so that versions can be compared; unchanged if a removed option was used."""
+    """Convert the spec of an earlier version, so that specs of different versions can be compared:
+    newer options get their defaults, and removed options are dropped. If the spec uses a removed
+    option, it is returned unchanged."""
     from raysuite.spec.experiment import ExperimentSpec
 
     with contextlib.suppress(ValidationError):

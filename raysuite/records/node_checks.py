@@ -45,7 +45,7 @@ class NodeFigures(BaseModel):
     figures: dict[str, float]
     """Figure by its key in CHECKS; figures that could not be measured are left out."""
     all_reduce_s: float
-    """Seconds of the global all-reduce, the same on all nodes."""
+    """Shortest time of an all-reduce over all nodes, as measured on this node, in seconds."""
     transports: list[str]
     """The transport of the exchange, as `measure.transport` names it."""
     spreads: dict[str, float] = {}
@@ -90,7 +90,8 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, no node is reported as slow: if two nodes differ, either may be slow."""
+"""With fewer nodes, no node is reported as slow: if two nodes differ, it is unknown which is
+abnormal."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Bound for fewer than eight nodes, whose median absolute deviation is unreliable: with three nodes
@@ -148,7 +149,8 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """A node's figures: of each figure the best value over the tries, and the spread over them."""
+    """A node's figures: the best value of each figure over all tries, and its spread between the
+    tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

@@ -50,7 +50,8 @@ class RunPredicted(RecordBase):
     shares: dict[str, float] = Field(default_factory=dict)
     """Kind -> share of an epoch: computation, communication, overhead, loader, bubble."""
     outside: tuple[str, ...] = ()
-    """Quantities by which the run is outside of the calibrated range; if any, no interval holds."""
+    """Quantities whose values are outside the calibrated range; if there are any, no interval is
+    valid."""
     validated: str = ""
     """The errors of earlier predictions of this kind, as text, or a note that there are none."""
     message: str = ""

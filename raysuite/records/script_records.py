@@ -50,7 +50,7 @@ class RankLog:
     profile: dict[str, Any] = field(default_factory=dict)
     """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     power: dict[str, Any] = field(default_factory=dict)
-    """The last reading of the energy counters, counted from the first step."""
+    """The last reading of the energy counters, in joules since the first step."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -99,7 +99,7 @@ class RankLog:
 
 
 def _count_where_trained(rows: Sequence[list[Any]], column: int) -> None:
-    """Count samples in the step that trains on them, if a loader reads ahead.
+    """If a loader reads ahead, move its counts to the steps that train on the samples.
 
     Accelerate's loader, for example, reads ahead to know which batch is the last: the first step of
     a pass then reads more samples than the others, and the last step fewer by the same number.
@@ -136,7 +136,7 @@ class Steps:
 
 
 def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
-    """Return which steps count, and how long each took."""
+    """Find the steps that count, and the seconds that each step took."""
     taken = min((len(log.rows) for log in logs), default=0)
     seconds = [0.0] * taken
     for place in range(1, taken):
@@ -378,7 +378,7 @@ def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
-    """Notes that a reader of the figures needs."""
+    """Notes on unequal numbers of steps and on a rank that is slower than the others."""
     notes = []
     numbers = [len(log.rows) for log in logs]
     if len(set(numbers)) > 1:

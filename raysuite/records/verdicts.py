@@ -31,7 +31,7 @@ class Published:
 
 
 PUBLISHED = (
-    # fp32 with 512 images a GPU from a DataLoader with two processes: slower than bf16
+    # measured in fp32, with 512 images per GPU from a DataLoader with two processes; bf16 is faster
     Published("GH200", 980.0, "github.com/eth-cscs/cscs-reframe-tests pytorch_test_base.py"),
 )
 
@@ -57,14 +57,14 @@ class SiteCheck(BaseModel):
 
 
 class Verdict(BaseModel):
-    """The verdict on one figure."""
+    """The result of checking one figure."""
 
     model_config = ConfigDict(frozen=True)
 
     what: str
     value: float
     reference: float | None = None
-    """The value for comparison; None if there is none yet."""
+    """The value with which `value` is compared; None if there is none yet."""
     source: str = ""
     ok: bool = True
 

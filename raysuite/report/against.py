@@ -40,7 +40,7 @@ class Quantity:
     title: str
     unit: Unit
     write: text.Writer | None = None
-    """None: values are written in the multiple of the unit that suits all values of a table."""
+    """Formats a value. If None, all values of a table have the same multiple of the unit."""
 
 
 def _short(value: float) -> str:
@@ -136,7 +136,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A row or value that only one side has."""
+    """A row or value that only one of the two studies has."""
 
     side: Side
     name: str
@@ -222,7 +222,7 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """The figures of a row that are compared. For a baseline, speed-up and efficiency are None,
+    """The figures of a row that can be compared. For a baseline, speed-up and efficiency are None,
     because they are 1 by definition."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
@@ -289,7 +289,8 @@ def _row_options(row: Row) -> dict[str, Any]:
 
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Whether the speed-ups of both rows are relative to variants that match."""
+    """Whether the baselines of both rows are matching variants, so that their speed-ups are
+    comparable."""
     left = next((row for row in rows if row.name == ours.baseline), None)
     right = next((row for row in others if row.name == theirs.baseline), None)
     return left is not None and right is not None and _key(left) == _key(right)
@@ -435,7 +436,8 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """The shares of Aach et al., Table 2, by model, GPUs and loader. The file has percentages."""
+    """The shares of time in Table 2 of Aach et al., one per model, number of GPUs and loader. The
+    file has percentages, which become shares in [0, 1]."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(
@@ -553,7 +555,7 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
     """Throughput relative to the row that differs only in its loader, which is `native`. If there
-    is no such row, one that also differs in the image format is used."""
+    is no such row, a row that also differs in the image format is used."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]

@@ -1,4 +1,5 @@
-"""A suite's plots: lines over a numeric key, bars, and curves over epochs or steps.
+"""Build the plots of a suite: lines over a number such as the workers, bars, and curves over epochs
+or steps.
 
 Each function returns None if there is nothing to draw. `plots.py` declares the plots.
 """
@@ -28,7 +29,7 @@ Figure = Callable[[Row], Value | None]
 
 @dataclass(frozen=True)
 class Drawing:
-    """The data that plots are drawn from."""
+    """The rows and the comparison from which plots are drawn."""
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
@@ -183,7 +184,7 @@ class Over:
     title: str
     value: Callable[[Row], int]
     shared: Sequence[str] = ("strategy", "loader")
-    """Facets that name a line if no facet distinguishes it from others."""
+    """Facets from which a line gets its name if no facet distinguishes it from other lines."""
     log: bool | None = None
     """Whether the axis is logarithmic. None: it is logarithmic if small numbers would be too close
     on a linear axis."""
@@ -334,7 +335,8 @@ def bars(
     Mahon et al. 2020), else one horizontal bar per variant. None if nothing was measured.
 
     `same_y`: whether panels share the axis of values (an epoch of ImageNet takes a thousand times
-    as long as one of MNIST). `by_work`: False gives horizontal bars, True vertical bars or None.
+    as long as one of MNIST). `by_work`: False always draws horizontal bars. True draws vertical
+    bars, or nothing if there is only one data set and network.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     several = by_work is not False and len({written(row, WORK) for row in rows}) > 1
@@ -447,8 +449,8 @@ def curves(
     returns the curves of runs. Curves that coincide are merged. None if no run has begun.
 
     If intervals are drawn, "with 95 % intervals" is added to "mean over repeats" in `note`.
-    `targets` are dotted lines. `result` is appended to the description. `cut`: end the axis at the
-    highest mean; for intervals that reach far beyond it because repeats are few.
+    `targets` are dotted lines. `result` is appended to the description. `cut`: end the y axis at
+    the highest mean, because intervals of few repeats can reach far beyond it.
     """
     rows = drawing.rows if rows is None else rows
     names = telling(rows, always=panel)
@@ -525,7 +527,8 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Shorten long curves: each new point is the mean of equally many points, in all curves."""
+    """Shorten long curves: each new point is the mean of a stretch of points. The stretches of all
+    curves are equally long."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -550,7 +553,8 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Groups of curves that coincide in a panel: the panel, one curve, and the curves' keys."""
+    """Groups of curves that coincide in a panel, each as (panel, one of the curves, keys of all its
+    curves)."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 
@@ -560,8 +564,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """Where to look in `places` (second part of the key) for curves that begin near `first`.
-        Curves that begin with a value that is not finite are under None."""
+        """The second parts of the keys of `places` whose curves may begin near `first`. Curves
+        whose first value is not finite are under None."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

@@ -125,7 +125,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes tables of rows (default baselines); not called for a sweep: its rows differ too much."""
+"""Makes further tables from the rows with their default baselines. It is not called for a sweep,
+because a sweep's rows differ too much."""
 
 
 def collect(

@@ -1,7 +1,7 @@
 """Plots as data: traces, layers and axes. They become one Vega-Lite specification, which the page
 shows, and from which vl-convert makes SVG, PDF and PNG without a browser or a network.
 
-A trace is a dictionary. Its lists are columns of equal length; every other value holds for all of
+A trace is a dictionary. Its lists are columns of equal length; every other value is common to all
 its points. Layers draw the traces of one `kind`:
 
     kind, panel, series    the layers that draw the trace, its panel, its entry in the legend
@@ -270,8 +270,8 @@ WORDS = layer(
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals and repeats. The label is `x` of vertical bars, `y` of horizontal
-    ones."""
+    """Bars with their intervals and repeats. The label is `x` of vertical bars, and `y` of
+    horizontal bars."""
     across, along = ("y", "x") if lying else ("x", "y")
     if stacked:
         return [layer("bar", "bar", TIP | {"order": {"field": "order", "type": "quantitative"}})]

@@ -48,7 +48,7 @@ SOURCE = {
 }
 """Tags of every run."""
 _OF_MANY = ("matrix", "search")
-"""Keys of a spec that describe several runs together."""
+"""Keys of a spec that describe the whole experiment, not one run."""
 
 
 class Point(NamedTuple):

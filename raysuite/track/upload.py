@@ -311,7 +311,7 @@ class Upload:
         return self._read[run_id]
 
     def parent(self) -> Run:
-        """The results folder's own run, created if need be."""
+        """The results folder's own MLflow run. It is created if it does not exist."""
         if "" not in self.known:
             tags = {
                 "raysuite.kind": "sweep" if self.search else "results",
@@ -324,7 +324,7 @@ class Upload:
         return self.known[""]
 
     def child(self, run: RunFigures) -> Run:
-        """The MLflow run of one run, created if need be, with its params and tags."""
+        """The MLflow run of one run. It is created, with its tags, if it does not exist."""
         if run.run_id not in self.known:
             parent = self.parent().info.run_id
             tags = {**run_tags(run, self.id), PARENT: parent}
@@ -423,7 +423,8 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
-        """Nest each run under `parent`: its parent may be another if a user deleted that one."""
+        """Nest each run under `parent`. Runs still have another parent if a user deleted that
+        parent run."""
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)

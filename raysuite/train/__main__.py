@@ -58,7 +58,7 @@ from raysuite.train.resuming import left_alone
 from raysuite.train.stop_together import RequestedEnd, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
-# The batch size of a run without Ray: its trials are recorded in the results folder.
+# Find the batch size of a run without Ray. The trials are recorded in the results folder.
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
@@ -295,7 +295,7 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         detail=traceback.format_exc(),
     )
     # If several ranks have an error, record only the first. If rank 0 has written a Record after
-    # that failure, record another one: `end_of` takes only the last Record.
+    # that failure, record the failure again: `end_of` takes only the last Record.
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:
         Journal(results.journal_file(plan.run_id)).write(failed)

@@ -39,7 +39,7 @@ from raysuite.train.out_of_memory import is_out_of_memory
 from raysuite.units import human_bytes
 
 _WARM_STEPS = 2
-"""Steps before the timed ones; the optimiser creates its state in the first step."""
+"""Steps before the timed steps; the optimiser creates its state in the first step."""
 _TIMED_S, _FEWEST, _MOST = 0.5, 3, 50
 """Target duration of a timing in seconds, and its minimum and maximum number of steps."""
 _STAGES: tuple[Stage, ...] = ("alone", "together")
@@ -103,8 +103,8 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
     """A record that `size` will not fit on a worker, if the smaller sizes predict so; else None.
 
-    The peak memory is extrapolated linearly from two tried sizes that fit: the largest one, and the
-    largest one of at most half its size.
+    The peak memory is extrapolated linearly from two tried sizes that fit: the largest size, and
+    the largest size that is at most half as large.
     """
     known = sorted(
         (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),

@@ -1,4 +1,4 @@
-"""One RunPlan on one worker, from the gate to the last epoch, as a stream of Records."""
+"""Execute one RunPlan on one worker, from the gate to the last epoch, and yield its Records."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def execute(
     losses or weights are not finite after an epoch, or if the ranks hold different weights at the
     end (the run's figures are then not reported). If `requested_end` returns a Stop on rank 0,
     `checkpoint` is called and the last Record is RunStopped: the run can be resumed. After a Prune
-    there is no checkpoint, and the last Record is RunPruned. With `until`, a run with more epochs
-    than that stops after `until` epochs, as on a Stop.
+    there is no checkpoint, and the last Record is RunPruned. A run with more than `until` epochs
+    stops after `until` epochs, with a checkpoint and RunStopped.
 
     Raises ValueError for a plan whose batch size is not yet known.
     """

@@ -41,7 +41,8 @@ slower."""
 
 
 class _Profile:
-    """The time shares of some steps of a script; these steps do not count for the throughput."""
+    """Profiles some steps of a script, for their time shares; these steps do not count for the
+    throughput."""
 
     def __init__(self, recorder: Recorder, first: int, steps: int, trace: str) -> None:
         from torch.profiler import record_function

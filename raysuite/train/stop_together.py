@@ -98,7 +98,8 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """Time at which the process will be ended, in seconds since 1970; None if it will not."""
+    """Time at which the process will be ended, in seconds since 1970; None if there is no deadline.
+    """
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Watch:
         self._met_at, self._steps = time.monotonic(), 0
 
     def step(self) -> EndRequest | None:
-        """Call after each step, on every rank: the request to stop now, or None."""
+        """Call this after each step, on every rank. Return the request if the run has to stop now,
+        else None."""
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
@@ -162,7 +164,7 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """Call after the last step, on every rank: wait for a reduction in progress."""
+        """Wait for a reduction in progress. Call this after the last step, on every rank."""
         if self._pending is not None:
             self._pending()
             self._pending = None

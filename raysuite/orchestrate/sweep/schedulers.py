@@ -39,7 +39,7 @@ ORDER = "epoch-order.jsonl"
 """File in the results folder: run, epoch and time of each EpochFinished, in the order in which the
 scheduler got them. This order can differ from the order of the times."""
 _ORDER_BEFORE = "heard.jsonl"
-"""The file's name in results of earlier versions."""
+"""Name of the ORDER file in results of earlier versions."""
 
 _EpochKey = tuple[str, int, float]
 _EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
@@ -82,7 +82,8 @@ rule ignores infinities."""
 
 
 class JournaledScheduler(FIFOScheduler):
-    """Passes each epoch to the scheduler once, and asks workers to stop runs that are to end."""
+    """Passes each epoch to Ray Tune's scheduler once. If the scheduler ends a run, asks the run's
+    workers to stop."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def run(
 ) -> Stop | None:
     """Run the trials that RESULTS/search.json requests and that have not ended yet.
 
-    Return the request that stopped the sweep before its end, if any. `resume`: the results contain
+    Return the request that stopped the sweep before its end, or None. `resume`: the results contain
     trials of an earlier attempt; unfinished trials are resumed first, from their checkpoints.
     """
     found = results.search()
@@ -109,7 +109,8 @@ def _tuner(
 
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
-    # without Ray's messages on each trial's end and on Tune's files, which repeat the journals
+    # switch off Ray's messages on each trial's end and on Tune's files: the journals have these
+    # facts
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}

@@ -58,7 +58,7 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
     return True
 
 
-# Leaving Ray Tune's loop at once, before Ray is shut down.
+# Leave Ray Tune's loop at once, before Ray is shut down.
 
 
 class TuneShutdown(Callback):
@@ -101,7 +101,8 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; those of a grid are tried again
+        # infeasible draws count as draws, so they are read; infeasible values of a grid are tried
+        # again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -117,7 +118,7 @@ class TrialSource(Searcher):
         self._known_nodes: Sequence[Node] = ()
         self._read_at = -math.inf
         self.stopped = False
-        """Whether the driver ends, so that no further trial starts."""
+        """Whether the driver is ending; no further trial is then started."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state, because `notify` cannot be pickled. The state that Ray Tune saves
@@ -158,7 +159,8 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial has after its batch search; the scheduler handles epochs."""
+        """Store the plan that a trial's process reports after its batch search. Reports of epochs
+        are handled by the scheduler."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -215,8 +217,8 @@ class TrialSource(Searcher):
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether no further trial can start now. The next one is chosen later, when more results
-        are known."""
+        """Whether no further trial can start now. If so, the next trial's values are chosen later,
+        when more results are known."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
