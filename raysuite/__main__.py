@@ -1,4 +1,4 @@
-"""The command line, as `raysuite` and as `python -m raysuite`."""
+"""The entry point of `raysuite` and of `python -m raysuite`."""
 
 import sys
 from typing import NoReturn

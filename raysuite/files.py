@@ -86,7 +86,7 @@ def flush_names(folder: Path) -> None:
     """Flush the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems flush no folders
+        with contextlib.suppress(OSError):  # some network file systems cannot flush folders
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -59,7 +59,7 @@ def declined(results: Results) -> set[str]:
 
 
 def settle(results: Results) -> list[str]:
-    """Remove the plan's repeats that were not run; return a summary of the budget as lines."""
+    """Remove repeats that were not run from plan.json; return a summary of the budget as lines."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)

@@ -47,10 +47,10 @@ class BrokenRunError(Exception):
 
 
 class Nodes(Protocol):
-    """The hosts of the workers."""
+    """Finds the workers' nodes that have died."""
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
+        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
 
 
 class FailureRecorder:
@@ -181,7 +181,8 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, wait for these runs' nodes, and end their workers at this deadline."""
+        """From now on, wait for the nodes that these runs need, and end their workers at this
+        deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 
@@ -219,7 +220,7 @@ class NodeKeeper:
             raise DeadlineError("the workers exceeded their time limit")
 
     def lost(self, patient: bool) -> list[str]:
-        """The hosts of the workers' dead nodes. `patient`: first wait until Ray detects them."""
+        """The hosts of the workers' dead nodes. With `patient`, give Ray time to detect them."""
         hosts: dict[str, str] = json.loads(self.hosts_file.read_text("utf-8"))
         deadline = time.monotonic() + (_VERDICT_S if patient and len(hosts) > 1 else 0.0)
         while True:

@@ -1,4 +1,4 @@
-"""Record runs whose workers ended without a result, with the reason that the driver knows."""
+"""Record the failure of runs whose workers ended without a result. The driver knows the reason."""
 
 from __future__ import annotations
 

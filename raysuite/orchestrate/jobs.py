@@ -103,9 +103,9 @@ class JobServer:
             return str(self._client.get_job_logs(name))
 
     def follow(self, name: str) -> Iterator[str]:
-        """Yield the job's output, until it has ended.
+        """Yield the job's output, until the job has ended.
 
-        A broken connection is restored. Raises RunError if that fails for a minute.
+        A broken connection is restored. Raises RunError if it cannot be restored for a minute.
         """
         self.job(name)
         yielded, failing_since = 0, None

@@ -1,4 +1,5 @@
-"""Time loaders, decoding without loading, and reading without decoding, each in a new process."""
+"""Measure the throughput of loaders, of decoding alone, and of reading alone, each in a new
+process."""
 
 from __future__ import annotations
 
@@ -115,7 +116,8 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Images that the decoding limit decodes repeatedly, as a multiple of batch size times threads."""
+"""Number of images that the decoding limit decodes repeatedly, divided by batch size times threads.
+"""
 _PASS = 1024
 """Minimum number of batches in one request to a loader. A request for a small data set spans
 several epochs."""
@@ -123,7 +125,7 @@ several epochs."""
 
 @dataclass(frozen=True)
 class Trial:
-    """One timing in one process."""
+    """One timing of one candidate, which runs in a new process."""
 
     plan: LoadingPlan
     prepared: Prepared
@@ -335,7 +337,7 @@ def _end_with_parent() -> None:
 
 _INSPECTED = 128
 LARGEST_SHARE = 0.5
-"""A set up to this share of the free memory is expected to stay in the page cache."""
+"""A data set of at most this share of the free memory is expected to stay in the page cache."""
 _PATIENCE_S = 60.0
 
 

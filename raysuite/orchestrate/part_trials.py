@@ -76,7 +76,7 @@ TRIED = tuple(part for part in PARTS if part.title)
 
 
 def try_parts() -> Iterator[Finding]:
-    """Yield the findings in the order of the table, each as soon as it and those before it are
+    """Yield the findings in the order of the table, each as soon as it and all earlier findings are
     known."""
     yield find_compiler()
     yield find_binding()
@@ -214,7 +214,8 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library; it fails with another build of torch."""
+    """Call an operator of torchvision's compiled library, which does not work with every build of
+    torch."""
     import torch as t
     import torchvision as tv
 
@@ -369,7 +370,7 @@ def main(arguments: list[str]) -> int:
     except (RayStartError, TimeoutError) as error:
         print(f"{MARK}{error}", file=sys.stderr)
         return SLOW
-    except Exception as error:  # any error of a broken part is the finding
+    except Exception as error:  # any error shows that the part is broken
         print(f"{MARK}{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1
     return 0

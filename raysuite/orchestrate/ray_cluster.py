@@ -1,4 +1,4 @@
-"""A Ray cluster for runs: an embedded one, or an existing one by its address."""
+"""Start a Ray cluster for runs on this machine, or join an existing cluster by its address."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, it kept no weights, or its network cannot be exported.
+    Raises UserError if there is no such run, if the run kept no weights, or if its network cannot
+    be exported.
     """
     from raysuite.track.model_registry import register  # on use: MLflow and torch
 

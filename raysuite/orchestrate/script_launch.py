@@ -69,7 +69,7 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+
 
 
 class ScriptRuns:
-    """The runs of a script, with a trainer's interface: `fit` returns when all have ended."""
+    """The runs of a script, with a trainer's interface: `fit` returns when all runs have ended."""
 
     def __init__(self, plans: Sequence[RunPlan], results: Results) -> None:
         self._plans, self._results = plans, results
@@ -98,8 +98,8 @@ class ScriptRuns:
 def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> None:
     """Run one plan's script and write its Records into its journal.
 
-    A run that `ending` ends gets no end in its journal: a resumed suite starts it again from its
-    beginning.
+    If `ending` becomes true, the journal gets no end of the run: a resumed suite starts the run
+    again from its beginning.
     """
     begin(plan, results)
     ended = _launch(plan, results, ending)
@@ -128,7 +128,7 @@ class Ended:
     code: int = 0
     """Exit code of the launcher, or of the rank that failed first; 0 if all ranks succeeded."""
     died: Mapping[int, tuple[int, float]] = field(default_factory=dict)
-    """Rank -> (exit code, not 0; seconds from launch to end), if the rank ended by itself."""
+    """Rank -> (exit code, seconds from launch to end), for each rank that failed by itself."""
     stalled: bool = False
     """Whether the run was ended because no rank took steps any longer."""
     nodes: int = 1

@@ -1,4 +1,4 @@
-"""A user's own training script on the workers of a Ray cluster: one rank on each.
+"""Run a user's own training script on the workers of a Ray cluster, with one rank on each worker.
 
 A worker starts its rank below a guard process (`raysuite.cluster.guard`), watches the rank, and
 sends the rank's measurements and the tail of its output to rank 0's worker, which writes the

@@ -31,8 +31,8 @@ _PRUNED = "pruned"
 """Key in the file for runs that are to end: run id -> Prune."""
 _CONNECT_S = 3.0
 _AGENT_S = 1.0
-"""Seconds to wait after a signal, because the head's agent may have received it too and then
-records it. `ray job stop` gives a driver 3 s."""
+"""Seconds to wait after a signal, because the head's agent may have received the signal too, and
+then records it. `ray job stop` gives a driver 3 s."""
 RESERVED_S = 3.0
 """Seconds before the deadline that the driver needs in order to end by itself."""
 
@@ -141,8 +141,8 @@ _writing = threading.Lock()
 
 
 def request_stop(results: Path, stop: Stop | None) -> None:
-    """Write a stop request for the workers of these results; None, before the first run, clears
-    it."""
+    """Write a stop request for the workers of these results. With None, create the file before the
+    first run, or clear an earlier request."""
     with _writing:
         _write(results, None if stop is None else asdict(stop))
 

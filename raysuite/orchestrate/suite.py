@@ -1,4 +1,4 @@
-"""A suite: every run of a spec, in order, on one cluster, into one results folder."""
+"""Execute a suite: all runs of a spec, in order, on one cluster, with one results folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from raysuite.records.node_checks import FILE as NODES
 from raysuite.spec import Document
 from raysuite.train.stop_together import Stop
 
-# Whether an error of a trainer means that the cluster's head has ended. The head's processes end
-# one after the other, so the driver first gets an error about an unavailable actor.
+# Find out whether an error of a trainer means that the cluster's head has ended. The head's
+# processes end one after the other, so the driver first gets an error about an unavailable actor.
 
 PATIENCE_S = 10.0
 """Longest time, in seconds, between the ends of the head's first and last process."""
@@ -73,7 +73,7 @@ code 1."""
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
-    """A results folder ROOT/NAME/DATE-TIME for a new suite, with its spec and plans."""
+    """Create the results folder ROOT/NAME/DATE-TIME of a new suite, with its spec and plans."""
     results = Results.create(root / plans[0].spec.name)
     write_whole(results.folder / "spec.yaml", document.text.encode())
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
@@ -242,7 +242,8 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, but this process ends them
+    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, which this process ends
+    # itself
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

@@ -1,4 +1,4 @@
-"""The gate under torchrun, on one machine and without Ray.
+"""Check strategies by the gate under torchrun, on one machine and without Ray.
 
 One launch of torchrun checks several strategies, one after the other. A strategy that crashes or
 hangs has failed; another launch then continues with the next strategy.
@@ -65,7 +65,8 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch; the last verdict is a failure if the launch crashed or hung."""
+    """Yield the verdicts of one launch; the last verdict is a failure if the launch crashed or
+    hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:

@@ -71,7 +71,7 @@ class Tracking:
     def sync(self, results: Results, status: ParentStatus | None = None) -> str:
         """Send the journals' new Records, and wait until they are sent. Return where MLflow shows
         them, or "" after an error. `status`: the suite's state, if it does not follow from the
-        runs."""
+        states of its runs."""
         from raysuite.track import sync
 
         if not self.ready():

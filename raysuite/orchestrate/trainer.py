@@ -1,7 +1,8 @@
 """A Ray Train worker group whose processes do not join a process group when they start.
 
-The strategies join and leave process groups, run by run. So one group of processes can serve a
-whole suite, in which runs use PyTorch-DDP, Horovod and DeepSpeed, and different numbers of workers.
+In each run, the strategy joins a process group and leaves it at the end. So one group of processes
+can serve a whole suite, in which runs use PyTorch-DDP, Horovod and DeepSpeed, and different numbers
+of workers.
 """
 
 from __future__ import annotations

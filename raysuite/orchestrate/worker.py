@@ -136,7 +136,7 @@ def serve(config: dict[str, Any]) -> None:
         if job is None:
             return
         keys = (f"report/{number}/{place}" for place in count())
-        # the first keys may be from workers that were lost
+        # workers that were lost may have used the first keys
         free = (key for key in keys if not mailbox.has(key))
         run_group({**job, "job": number}, partial(_report, mailbox, free))
         if rank == 0:
@@ -147,7 +147,7 @@ _PER_STEP = ("losses", "learning_rates", "step_seconds")
 
 
 def _report(mailbox: Mailbox, keys: Iterator[str], epoch: EpochFinished) -> None:
-    """Put an epoch as a line of the journal, without values per step."""
+    """Put an epoch into the Mailbox, as a line of the journal without values per step."""
     brief = epoch.model_copy(update={name: [] for name in _PER_STEP})
     mailbox.put(next(keys), checked_line(brief).decode())
 

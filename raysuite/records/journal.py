@@ -74,7 +74,7 @@ def read_journal(file: Path) -> list[Record]:
 
 
 def is_damaged(records: Sequence[Record]) -> bool:
-    """Whether `read_journal` found the journal of these Records damaged."""
+    """Whether these Records, which `read_journal` returned, are of a damaged journal."""
     return bool(records) and getattr(records[-1], "reason", "") == "damaged"
 
 
@@ -262,8 +262,9 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """A sweep's section `search`, `name`, initial `spec`, and `settings` (keys that are set in
-        each block that a trial draws), as plain data; None if there is no sweep."""
+        """The content of search.json, as plain data: the section `search`, `name`, the initial
+        `spec`, and `settings` (keys that are set in each block that a trial draws). None if there
+        is no sweep."""
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

@@ -36,7 +36,7 @@ class Candidate(_Fact):
 
 
 class Timing(_Fact):
-    """One timing of one candidate after its warm-up, in separate processes."""
+    """One timing of one candidate, after its warm-up, in a new process."""
 
     candidate: str
     repeat: int

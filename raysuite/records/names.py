@@ -119,8 +119,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
     """A key that is equal for variants that differ only in their number of workers.
 
     The key has the spec's device, which may be `auto`, not the device that was used. `found` is the
-    spec's key whose value a batch search found, such as `training.accumulate`: it is left out,
-    because the value depends on the workers.
+    spec's key whose value a batch search found, such as `training.accumulate`: this key is left
+    out, because its value depends on the number of workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")

@@ -35,7 +35,7 @@ FILE = "nodes.jsonl"
 
 
 class NodeFigures(BaseModel):
-    """A line of a check's file."""
+    """The figures of one node, which are one line of a check's file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -135,7 +135,7 @@ def slow_nodes(rows: Sequence[NodeFigures]) -> list[Slow]:
 
 
 def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
-    """The figures of all nodes, in the same order as `measure` returns.
+    """Measure all nodes, and return their figures in the order of `measure`.
 
     While a node seems slow, all nodes are measured again, up to five times, and the best figures of
     each node count. So a node that another program slowed for a moment is not reported.

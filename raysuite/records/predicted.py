@@ -39,7 +39,8 @@ class RunPredicted(RecordBase):
     run_seconds: Interval | None = None
     """Wall time of the run, with start and validations."""
     joules: Interval | None = None
-    """Energy of an epoch in joules, of devices and of hosts, as far as the calibration has them."""
+    """Energy of an epoch, in joules: of devices and hosts together, as far as the calibration
+    covers them."""
     memory_bytes: Interval | None = None
     """Largest peak memory of a worker."""
     speed_up: Interval | None = None

@@ -122,7 +122,7 @@ class SamplesSkipped(RecordBase):
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
     samples: int
-    """Samples of the split, including the bad ones."""
+    """Number of samples in the split, including the skipped samples."""
     skipped: int
     """Samples that cannot be read, and are left out on all ranks alike."""
     places: list[str]
@@ -302,8 +302,8 @@ class ScriptMeasured(RecordBase):
 class TimeShares(RecordBase):
     """Shares of the time of some steps, measured by a profiler after the timed training.
 
-    Lists hold a value per worker. Computation, exposed communication and exposed data never
-    overlap: the rest of the window is other time.
+    Lists hold a value per worker. The times of computation, exposed communication and exposed
+    loading do not overlap. The rest of the window is other time.
     """
 
     kind: Literal["time_shares"] = "time_shares"

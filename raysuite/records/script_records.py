@@ -1,9 +1,9 @@
 """Make the Records of a training script's run from the measurements of its ranks.
 
 `raysuite.measure.script_steps` writes the ranks' files. A step's time is measured from the end of
-the step before to its own end, on its slowest rank. Steps after the warm-up are left out if another
-loader was read just before (an evaluation), or if the script paused for longer than two steps (such
-as for a checkpoint): their time includes more than a step.
+the previous step to its own end, on its slowest rank. Steps after the warm-up are left out if
+another loader was read just before (an evaluation), or if the script paused for longer than two
+steps (such as for a checkpoint): their time includes more than a step.
 
 Monotonic clocks differ between hosts. Ranks are therefore compared in seconds since the launch,
 which is the same moment on all hosts.
@@ -39,7 +39,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The content of a rank's file, which may be incomplete; times are seconds from launch."""
+    """The content of a rank's file, which may be incomplete; times are in seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -507,7 +507,8 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Yield an error if ranks train on the same samples, as without a sampler that divides them."""
+    """Yield an error if ranks train on the same samples, for example because no sampler divides
+    them."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))

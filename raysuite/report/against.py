@@ -356,7 +356,7 @@ class Published:
     """Name of the quantity. Names of times end in `_s`; accuracies and shares are in [0, 1]."""
     value: float
     source: str
-    """Figure, table or text of the paper."""
+    """The figure, table or text of the paper that states the value."""
     high: float | None = None
     """Upper end of a range that begins at `value`."""
     bound: Literal["", "about", "over", "under", "up to"] = ""

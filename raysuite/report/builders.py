@@ -108,7 +108,7 @@ def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
-    """Text on the meaning of the points. It mentions intervals only if some are drawn."""
+    """A note on what the points of a plot are. It mentions intervals only if some are drawn."""
     drawn = any(value and value.low is not None for value in values)
     return "means over repeats" + (" with 95 % intervals" if drawn else "")
 

@@ -1,4 +1,4 @@
-"""The figures of a report, from the Records of a results folder."""
+"""Collect the figures of a report from the Records of a results folder."""
 
 from __future__ import annotations
 

@@ -138,7 +138,8 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """The channel `name` by series. The legend shows symbols if there are any, else dashes."""
+        """Vega-Lite's channel for the property `name` of each series' style. The legend shows
+        symbols if there are any, else dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}

@@ -1,4 +1,4 @@
-"""Build a plan's model and its strategy's engine, for all parts of a run."""
+"""Build a plan's model and its strategy's engine, for training and for the trials before it."""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ class _Attempt:
     """One attempt at a run on this rank, from joining its group to leaving it."""
 
     def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
-        """Join the ranks of the run; closing `group` leaves them and frees everything."""
+        """Join the ranks of the run. When `group` is closed, leave them, and free the loop's
+        memory."""
         self._plan, self._world, self._group = plan, world, group
         self._began = time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)
@@ -239,7 +240,7 @@ class _Attempt:
         return None
 
     def results(self, model_file: Path | None, trace_file: Path | None) -> Iterator[Record]:
-        """The figures of a whole run, after the check that all ranks hold the same weights."""
+        """Yield the figures of a whole run, after the check that all ranks hold equal weights."""
         plan, world, loop = self._plan, self._world, self.loop
         finished = self._finished()
         # only now are sharded weights gathered, which takes memory that training does not need

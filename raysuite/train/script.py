@@ -31,7 +31,7 @@ number of steps to check, whether energy is measured, the profile, and the launc
 
 
 def output_file(folder: Path, rank: int) -> Path:
-    """The named pipe for a rank's output, if the launcher has made it."""
+    """The path of the named pipe for a rank's output, which exists if the launcher has made it."""
     return folder / f"output-{rank}"
 
 

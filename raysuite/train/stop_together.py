@@ -38,7 +38,7 @@ the time limit."""
 
 
 class Signals:
-    """Whether this process has received a signal to stop, within the context.
+    """Records, within the context, whether this process has received a signal to stop.
 
     `within_s`: seconds from the signal to the deadline; None for no deadline. Repeated signals have
     their usual effect; with `kept`, they have no effect.

@@ -1,4 +1,4 @@
-"""Optuna, through its ask-and-tell interface.
+"""Suggest the values of trials by Optuna, through its ask-and-tell interface.
 
 For each suggestion, the study is rebuilt from the trials' results. The random state of a suggestion
 depends only on the sweep's seed and the trial's number, so a resumed sweep makes the same

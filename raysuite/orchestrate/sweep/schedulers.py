@@ -1,4 +1,4 @@
-"""Early stopping of trials: Ray Tune's schedulers, with the journals as input.
+"""Stop trials early by Ray Tune's schedulers, whose input is read from the journals.
 
 A scheduler does not kill a trial: its decision is written to the results folder, the workers end
 between two steps, and rank 0 records the decision. In a resumed sweep, the scheduler gets the
@@ -110,8 +110,8 @@ class JournaledScheduler(FIFOScheduler):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass the journals' epochs to the scheduler: first the epochs that it got in earlier
-        attempts, in the same order as then, then all other epochs, by time."""
+        """Pass the journals' epochs to the scheduler. The epochs that it got in earlier attempts
+        come first, in their original order; all other epochs follow, by time."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]

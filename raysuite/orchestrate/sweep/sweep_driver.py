@@ -1,4 +1,4 @@
-"""The driver of a sweep: Ray Tune runs in its own thread, the listener in the caller's thread."""
+"""Drive a sweep: Ray Tune runs in its own thread; the listener is called in the caller's thread."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def run(
 
 
 def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
-    """A listener that handles in this thread what Ray Tune's thread puts into the queue."""
+    """A listener whose `poll` also handles the events that Ray Tune's thread has put into the
+    queue."""
 
     def poll() -> None:
         while not events.empty():

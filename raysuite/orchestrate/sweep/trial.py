@@ -29,7 +29,7 @@ from raysuite.records.judged import held_after
 # A batch size that is not known is searched for on the trial's own workers, before its run.
 
 FOLDER = "batches"
-"""Folder in the results folder, during a batch search."""
+"""Folder in the results folder, which exists during a batch search."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
@@ -93,7 +93,7 @@ class WarmWorkers:
         """Start a run, or a segment of it; return False if these workers have ended or the run
         needs other resources.
 
-        A `deadline`, in seconds since 1970, ends the workers.
+        The workers are ended at `deadline`, in seconds since 1970.
         """
         is_new = self._thread.ident is None
         if not is_new and len(groups([self._first, plan], one_node=False)) > 1:

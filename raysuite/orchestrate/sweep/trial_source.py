@@ -36,11 +36,11 @@ from raysuite.records.sweep import TrialFigures, trial_figures, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
-# Which trials fit on the cluster at the same time: no worker and no GPU is counted twice.
+# Compute which trials fit on the cluster at the same time; no CPU and no GPU is counted twice.
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
-    """Whether the nodes can hold the workers of all running trials and of the wanted one.
+    """Whether the nodes can hold the workers of all running trials and of the trial `wanted`.
 
     The largest workers are placed first, each on a node with enough free resources. Ray may place
     them differently; a trial's workers then wait, because Ray never allocates more than there is.

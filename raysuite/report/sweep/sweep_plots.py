@@ -200,7 +200,7 @@ def _numbers(
 MOST_AXES = 12
 """Largest number of keys that are drawn; lines between more axes could not be followed."""
 LEAST = 2
-"""Smallest number of begun trials that are drawn; with fewer, there is nothing to compare."""
+"""Smallest number of trials that have begun; with fewer trials, there is nothing to compare."""
 
 
 def parallel(study: Study) -> Plot | None:
