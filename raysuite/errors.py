@@ -39,8 +39,7 @@ class RayStartError(RaysuiteError):
 
 
 class StorageError(RaysuiteError):
-    """The results cannot be written, because the disk is full or read-only; the current run does
-    not count as failed."""
+    """The results' disk is full or read-only; the current run does not count as failed."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -56,8 +55,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def how_to_write(error: BaseException) -> str:
-    """Advice for an error that `is_full` accepts: mount the file system for writing, or free disk
-    space."""
+    """Advice for an error of `is_full`: mount the file system for writing, or free disk space."""
     read_only = os.strerror(errno.EROFS)  # a worker's error arrives here as text
     found: BaseException | None = error
     while found is not None:

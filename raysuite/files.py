@@ -129,8 +129,7 @@ def lock(file: Path, how: int) -> int:
 
 
 def sqlite_uri(file: Path) -> str:
-    """The URI with which SQLAlchemy, and so MLflow, opens an SQLite file. The path may contain any
-    characters.
+    """The URI with which SQLAlchemy, and so MLflow, opens an SQLite file at any path.
 
     SQLAlchemy reads the text after a `?` as options, and decodes percent signs. MLflow creates a
     folder with the encoded name, unless the URI also names the driver.

@@ -48,8 +48,7 @@ def unpadded(value: Any, real: int) -> Any:
 
 
 def called(network: Callable[..., Any], inputs: Any) -> Any:
-    """Call a network. A tuple is passed as positional arguments, a dictionary as keyword arguments,
-    and any other input as the only argument."""
+    """Call a network. A tuple becomes positional arguments, a dictionary keyword arguments."""
     if isinstance(inputs, dict):
         return network(**inputs)
     return network(*inputs) if isinstance(inputs, tuple) else network(inputs)

@@ -34,8 +34,7 @@ def begin(results: Results, deadline: float | None) -> None:
 
 
 def allows(results: Results, plan: RunPlan) -> bool:
-    """Whether the budget allows a run to start. If not, the run's id is appended to the file
-    DECLINED."""
+    """Whether the budget allows a run to start. If not, append its id to the file DECLINED."""
     try:
         deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
     except FileNotFoundError:
@@ -81,8 +80,7 @@ def settle(results: Results) -> list[str]:
 
 
 def suffices(stat: Stat | None) -> bool:
-    """Whether a throughput has enough repeats and a narrow enough interval, so that its variant is
-    not repeated again."""
+    """Whether a throughput has enough repeats and an interval that is narrow enough."""
     return (
         stat is not None
         and stat.n >= _LEAST_REPEATS
@@ -92,8 +90,7 @@ def suffices(stat: Stat | None) -> bool:
 
 
 def throughput(results: Results, plans: list[dict[str, Any]], own: dict[str, Any]) -> Stat | None:
-    """The mean throughput of a plan's variant, with its interval, over the finished repeats; None
-    if no repeat has finished."""
+    """The throughput of a plan's variant over its finished repeats; None if none has finished."""
     same = variant_key(own)
     return summarize(
         run_figures(plan, results.records(plan["run_id"])).throughput

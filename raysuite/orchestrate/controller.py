@@ -1,5 +1,4 @@
-"""Supervise a worker group from the driver: find the cause of a failure, wait for nodes, and
-enforce deadlines.
+"""Supervise a worker group: find the cause of a failure, wait for nodes, and enforce deadlines.
 
 An exception in a rank does not show whether this rank failed or another rank died during a
 collective. Ray Train reports both: the exception of each rank, and which processes died.
@@ -26,8 +25,7 @@ from raysuite.train.out_of_memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):
-    """A rank's exception as text, because exceptions of a user's own classes cannot always be
-    pickled."""
+    """A rank's exception as text, because a user's own exceptions cannot always be pickled."""
 
     def __init__(
         self,
@@ -181,8 +179,7 @@ class NodeKeeper:
         self._deadline = deadline
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """From now on, wait for the nodes that these runs need, and end their workers at this
-        deadline."""
+        """From now on, wait for the nodes that these runs need, and end them at this deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 

@@ -25,8 +25,7 @@ def nodes_gone(error: Exception | None) -> NodesGoneError | None:
 
 
 def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the failure of a run whose workers ended without a result. The reason (`node_lost`,
-    `out_of_memory` or `lost`) is taken from Ray Train's `error`."""
+    """Record a run whose workers ended without a result. `error` of Ray Train gives the reason."""
     missing = nodes_gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__

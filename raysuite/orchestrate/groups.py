@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.trainer import Workers
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Environment variable that names the network interface between nodes; `cluster up` sets it on all
-nodes."""
+"""Environment variable: the network interface between nodes. `cluster up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
-"""Folder in the results folder. It holds one folder for the checkpoint of each run, or of each
-segment of a sweep's trials."""
+"""Folder in the results folder, with a folder for the checkpoint of each run, or of each segment.
+"""
 _RAY = "ray-train"
 """A folder below CHECKPOINTS, for Ray Train's own files."""
 
@@ -36,8 +35,7 @@ class Segment:
     until: int | None
     """Number of completed epochs at which the segment stops; None: at the end of the run."""
     taken: str | None
-    """Folder of the checkpoint from which the segment starts, as long as the segment has not
-    written a checkpoint itself."""
+    """Folder of the checkpoint from which the segment starts if it has written none itself."""
 
 
 RUNS = "raysuite.orchestrate.worker:run_group"

@@ -1,5 +1,5 @@
-"""React to nodes that leave the cluster: compute how many workers still fit, and report lost and
-new nodes.
+"""React to nodes that leave the cluster: count the workers that still fit, report lost and new
+nodes.
 
 Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """

@@ -1,5 +1,4 @@
-"""Measure the throughput of loaders, of decoding alone, and of reading alone, each in a new
-process."""
+"""Time loaders, decoding alone, and reading alone, each in a new process."""
 
 from __future__ import annotations
 
@@ -116,11 +115,9 @@ _WARM_S = 0.5
 """Minimum seconds of the warm-up, which is not counted. The warm-up also lasts until the batches
 that were prefetched at the start are used up."""
 _HELD = 3
-"""Number of images that the decoding limit decodes repeatedly, divided by batch size times threads.
-"""
+"""Number of images that the decoding limit decodes repeatedly, divided by batch size * threads."""
 _PASS = 1024
-"""Minimum number of batches in one request to a loader. A request for a small data set spans
-several epochs."""
+"""Minimum number of batches per request to a loader. For a small set, they span several epochs."""
 
 
 @dataclass(frozen=True)
@@ -342,8 +339,7 @@ _PATIENCE_S = 60.0
 
 
 def inspect_split(prepared: Prepared, split: Split, threads: int) -> Material:
-    """Measure the sizes of some images; then read the whole split once, if it fits in the page
-    cache.
+    """Measure some images' sizes; then read the whole split once, if it fits in the page cache.
 
     Without this pass, the first timings would read from the disk, and later timings from memory.
     Raises DataError if an image cannot be read.

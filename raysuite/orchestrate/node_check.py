@@ -74,8 +74,7 @@ class Probe:
         return ray.util.get_node_ip_address(), free_port()
 
     def measure(self, address: str, port: int, folder: str) -> dict[str, Any]:
-        """Measure this node and, together with the other probes, the network; return the figures as
-        plain data."""
+        """Measure this node, and the network together with the other probes; return plain data."""
         interface = os.environ.get(INTERFACE)
         if interface:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
@@ -103,8 +102,7 @@ class Probe:
 
 
 def rounds(size: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the pairs of ranks of each round. After the last round, each rank has met every other
-    rank once (circle method)."""
+    """Yield each round's pairs of ranks, until every rank has met all others (circle method)."""
     ring: list[int] = [*range(size), *([-1] if size % 2 else [])]
     for _ in range(len(ring) - 1):
         half = len(ring) // 2

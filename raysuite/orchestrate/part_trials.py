@@ -1,5 +1,4 @@
-"""One small trial of each part of the installation: `python -m raysuite.orchestrate.part_trials
-ray`.
+"""One trial of each part of the installation: `python -m raysuite.orchestrate.part_trials ray`.
 
 A trial runs in its own process. It returns if its part works, raises PartMissingError or
 ModuleNotFoundError if the part is missing, and any other exception if it is broken. All trials
@@ -191,8 +190,7 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     """Check a strategy as `raysuite verify` does: two processes train a small network together."""
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
-    # _GATE_S is less than the part's deadline: at that deadline, the gate's processes would not be
-    # killed
+    # _GATE_S is less than the part's deadline, which would not end the gate's processes
     began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
     if not verdict.passed and time.monotonic() - began > _GATE_S:
@@ -214,8 +212,7 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library, which does not work with every build of
-    torch."""
+    """Call an operator of torchvision's compiled library, which fails with another build of torch."""
     import torch as t
     import torchvision as tv
 

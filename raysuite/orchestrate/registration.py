@@ -25,8 +25,8 @@ def register_run(
 ) -> Registration:
     """Register the network that a run trained.
 
-    Raises UserError if there is no such run, if the run kept no weights, or if its network cannot
-    be exported.
+    Raises UserError if the run does not exist, kept no weights, or has a network that cannot be
+    exported.
     """
     from raysuite.track.model_registry import register  # on use: MLflow and torch
 

@@ -1,5 +1,4 @@
-"""The TCPStore of a worker group: ranks use it for their rendezvous, and rank 0 distributes its
-decisions through it."""
+"""The TCPStore of a worker group. Its ranks meet through it, and get the decisions of rank 0."""
 
 from __future__ import annotations
 

@@ -96,9 +96,8 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Prepare failed runs to start again from their first step. The old journal of each run is kept
-    next to the new one, which begins with the result of the run's batch search, if there was one.
-    """
+    """Prepare failed runs to start again from their first step. The old journal is kept next to the
+    new one, which begins with the result of the batch search, if there was one."""
     from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
 
     for plan in plans:
@@ -125,8 +124,7 @@ class Listener:
     say: Callable[[str], None] = lambda line: None
     """Called with a line of text for the user, for example when a node is lost or joins."""
     added: Callable[[RunPlan], None] = lambda plan: None
-    """Called with a new run: a sweep's trial, or a smaller run that replaces a run that lost a
-    node."""
+    """Called with a new run: a sweep's trial, or a run that replaces one that lost a node."""
 
 
 def run(
@@ -242,8 +240,7 @@ def fit(
 
     stop: Stop | None = None
     late_at: float | None = None
-    # in a thread: on Ctrl-C, Ray's handler would wait for the workers, which this process ends
-    # itself
+    # in a thread: on Ctrl-C, Ray's handler would wait for the workers instead of ending them
     threading.Thread(target=begin, name="ray-fit", daemon=True).start()
     over = False
     try:

@@ -19,8 +19,8 @@ _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 _REST = 20.0
 """Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
-"""Seconds to wait until MLflow is imported and its store is open, before the first run and again
-after the last run."""
+"""Seconds to wait for the import of MLflow and for its store, before the first run and at the end.
+"""
 _NICENESS = 10
 """Niceness of the thread that sends during runs: the runs have priority."""
 

@@ -1,8 +1,7 @@
 """A Ray Train worker group whose processes do not join a process group when they start.
 
-In each run, the strategy joins a process group and leaves it at the end. So one group of processes
-can serve a whole suite, in which runs use PyTorch-DDP, Horovod and DeepSpeed, and different numbers
-of workers.
+In each run, the strategy joins a process group, and leaves it. So one group of processes can serve
+a whole suite, in which runs use PyTorch-DDP, Horovod, DeepSpeed, and different numbers of workers.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ _START_FAILED = "WorkerGroupStartup"
 
 
 class _Backend(Backend):
-    """Connects all workers to a TCPStore in rank 0's process. The process groups of runs use this
-    store."""
+    """Connects all workers to a TCPStore in rank 0's process, which their process groups use."""
 
     # as in Ray's TorchTrainer: each worker sees all of the group's GPUs on its node
     share_cuda_visible_devices = True

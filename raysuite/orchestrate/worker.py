@@ -1,5 +1,4 @@
-"""The functions that Ray Train runs on every worker. They execute a group of plans, one after the
-other."""
+"""The functions that Ray Train runs on every worker, to execute a group of plans in order."""
 
 from __future__ import annotations
 

@@ -159,8 +159,7 @@ class RunFigures:
     started: RunStarted | None
     end: RunEnd | None
     skipped: tuple[SamplesSkipped, ...]
-    """The samples that were left out of each split; empty if the spec lets a bad sample end the
-    run."""
+    """Samples left out of each split; empty if the spec lets a bad sample end the run."""
     epochs: tuple[EpochFinished, ...]
     """The Record of each epoch that counts, in order."""
     throughput: float | None

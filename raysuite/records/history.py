@@ -99,12 +99,11 @@ def _without_names(run: RunFigures) -> str:
 def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
     """Find changes by binary segmentation (Scott and Knott 1974, Biometrics 30:507).
 
-    A series is divided at the place where the ratio of its two parts is most significant. It is
-    divided only if the ratio's interval excludes 1, at a level that holds for all places together
-    (Bonferroni). Both parts are then divided in the same way. If no place is significant, a stretch
-    between two places is compared with the rest. Each part has at least two values: means of
-    folders, or single runs. A change is the ratio of two neighbouring parts' throughputs, with its
-    interval at that level.
+    A series is divided at the place where the ratio of its two parts is most significant. The
+    ratio's interval has to exclude 1, at a simultaneous level for all places (Bonferroni). Both
+    parts are then divided in the same way. If no place is significant, a stretch between two places
+    is compared with the rest. Each part has at least two values: means of folders, or single runs.
+    A change is the ratio of two neighbouring parts' throughputs, with its interval at that level.
     """
     strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]

@@ -1,5 +1,4 @@
-"""The journal of a run, an append-only JSONL file, and the results folder, which holds the
-journals.
+"""The journal, an append-only JSONL file of each run, and the results folder with all journals.
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
@@ -262,9 +261,9 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """The content of search.json, as plain data: the section `search`, `name`, the initial
-        `spec`, and `settings` (keys that are set in each block that a trial draws). None if there
-        is no sweep."""
+        """The content of search.json: a sweep's section `search`, `name`, initial `spec`, and
+        `settings` (keys that are set in each block that a trial draws); None if there is no sweep.
+        """
         loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 

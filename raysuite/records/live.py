@@ -45,8 +45,8 @@ class LivePosition(BaseModel):
     images_per_second: float | None = None
     """Throughput over all workers in the last seconds; None before the first step has ended."""
     loss: float | None = None
-    """Mean loss of rank 0's samples in the last step; None on a GPU, because reading it would wait
-    for the device."""
+    """Mean loss of rank 0's samples in the last step; None on a GPU, where reading it would block.
+    """
 
 
 class LiveProgress:

@@ -34,7 +34,7 @@ Unit = Literal[
 ]
 Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
 """How repeats are reduced. mean: the mean of the runs whose times count. share: this mean for
-values in [0, 1], with an interval inside [0, 1]. accuracy: the mean of runs whose metrics count,
+values in [0, 1], whose interval stays in [0, 1]. accuracy: the mean of runs whose metrics count,
 with the interval of a finite validation set. learnt: the mean of runs whose metrics count. all:
 like learnt, but None if one of these runs lacks the value, because the mean of the other runs would
 be biased."""

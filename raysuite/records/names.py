@@ -105,9 +105,8 @@ def variant_key(plan: Plan) -> str:
 
 
 def current_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """Convert the spec of an earlier version, so that specs of different versions can be compared:
-    newer options get their defaults, and removed options are dropped. If the spec uses a removed
-    option, it is returned unchanged."""
+    """Convert an earlier version's spec for comparisons: newer options get their defaults, removed
+    options are dropped. If the spec uses a removed option, it is returned unchanged."""
     from raysuite.spec.experiment import ExperimentSpec
 
     with contextlib.suppress(ValidationError):

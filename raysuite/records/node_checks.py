@@ -90,8 +90,7 @@ class Slow:
 
 
 FEWEST = 3
-"""With fewer nodes, no node is reported as slow: if two nodes differ, it is unknown which is
-abnormal."""
+"""With fewer nodes, no node is reported as slow: of two unequal nodes, either may be slow."""
 _DEVIATIONS = 5.0
 _DEVIATIONS_OF_FEW = 2.0
 """Bound for fewer than eight nodes, whose median absolute deviation is unreliable: with three nodes
@@ -149,8 +148,7 @@ def lasting(measure: Callable[[], list[NodeFigures]]) -> list[NodeFigures]:
 
 
 def _best(tries: Sequence[NodeFigures]) -> NodeFigures:
-    """A node's figures: the best value of each figure over all tries, and its spread between the
-    tries."""
+    """A node's best value of each figure over all tries, and its spread between the tries."""
     values = {
         check: [each.figures[check] for each in tries if check in each.figures] for check in CHECKS
     }

@@ -151,8 +151,7 @@ class Row:
         """A key that is equal for rows that differ only in the number of workers, and in the value
         that a batch search found."""
         found = {run.batch.key if run.batch else None for run in self.runs}
-        # a row whose repeats were not all searched is grouped with rows whose specs give the batch
-        # size
+        # if not all repeats were searched, the row is grouped with rows whose specs give the size
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property

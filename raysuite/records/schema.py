@@ -206,8 +206,7 @@ class EpochFinished(RecordBase):
     """Seconds from the start of training, before the first sample is loaded, to the end of this
     validation, summed over this attempt and the attempts whose checkpoints it resumed."""
     power: PowerUse | None = None
-    """Energy use of the training; None if no energy counter can be read, or if it was not
-    requested."""
+    """Energy use of the training; None if no counter can be read, or if it was not requested."""
     other_cores: list[float] = Field(default_factory=list)
     """Per worker: cores of its machine that processes other than the workers and their children
     kept busy during the training, on average; Ray and its tasks are included. Empty in old

@@ -39,7 +39,7 @@ _PAUSE = 2.0
 
 @dataclass
 class RankLog:
-    """The content of a rank's file, which may be incomplete; times are in seconds since the launch."""
+    """The content of a rank's file, which may be incomplete; times are seconds since the launch."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -507,8 +507,7 @@ def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
 def _same_samples(
     logs: Sequence[RankLog], steps: Steps, given: int | None, notes: list[str]
 ) -> Iterator[str]:
-    """Yield an error if ranks train on the same samples, for example because no sampler divides
-    them."""
+    """Yield an error if ranks train on the same samples, because no sampler divides them."""
     ranks: dict[tuple[int, ...], list[str]] = {}
     for rank, own in enumerate(zip(*_of_all(logs, "samples"), strict=True)):
         ranks.setdefault(own, []).append(str(rank))

@@ -289,8 +289,7 @@ def _row_options(row: Row) -> dict[str, Any]:
 
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
-    """Whether the baselines of both rows are matching variants, so that their speed-ups are
-    comparable."""
+    """Whether the baselines of both rows match, so that their speed-ups are comparable."""
     left = next((row for row in rows if row.name == ours.baseline), None)
     right = next((row for row in others if row.name == theirs.baseline), None)
     return left is not None and right is not None and _key(left) == _key(right)
@@ -436,8 +435,7 @@ def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _shares(file: Path) -> Iterator[Published]:
-    """The shares of time in Table 2 of Aach et al., one per model, number of GPUs and loader. The
-    file has percentages, which become shares in [0, 1]."""
+    """The shares in Table 2 of Aach et al., in [0, 1], by model, GPUs and loader."""
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
             yield Published(

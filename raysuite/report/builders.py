@@ -527,8 +527,8 @@ def by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> 
 
 
 def thinned(curves: Sequence[Curve]) -> list[Curve]:
-    """Shorten long curves: each new point is the mean of a stretch of points. The stretches of all
-    curves are equally long."""
+    """Shorten long curves: replace stretches of points by their means. The stretches of all curves
+    are equally long."""
     stretch = max(1, math.ceil(max(len(x) for x, _ in curves) / MOST_POINTS))
     if stretch == 1:
         return list(curves)
@@ -553,8 +553,7 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _merged(
     curves: Mapping[int, Curve], panels: Sequence[str]
 ) -> list[tuple[str, Curve, list[int]]]:
-    """Groups of curves that coincide in a panel, each as (panel, one of the curves, keys of all its
-    curves)."""
+    """Groups of curves that coincide in a panel: (panel, one of the curves, keys of all curves)."""
     finite = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
     apart = SAME * (max(finite, default=1.0) - min(finite, default=0.0))
 

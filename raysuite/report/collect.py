@@ -125,8 +125,8 @@ class Report:
 
 
 Further = Callable[[Sequence[Row]], Sequence[Sheet]]
-"""Makes further tables from the rows with their default baselines. It is not called for a sweep,
-because a sweep's rows differ too much."""
+"""Makes tables from rows with default baselines; not called for a sweep, whose rows differ too
+much."""
 
 
 def collect(

@@ -138,8 +138,8 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """Vega-Lite's channel for the property `name` of each series' style. The legend shows
-        symbols if there are any, else dashes."""
+        """The channel for the property `name` of a series' style. The legend has symbols, else
+        dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}

@@ -73,8 +73,7 @@ class Task(ABC):
     """
 
     unit: ClassVar[Unit] = "samples"
-    """The unit of the throughput. With `tokens`, `weight` is the number of tokens; the other units
-    are names for samples."""
+    """The unit of the throughput: `tokens`, which `weight` counts, or a name for samples."""
     metrics: tuple[Metric, ...] = ()
     """The metrics, at least one, declared by the class; an instance may keep only some of them."""
     primary: ClassVar[str] = ""

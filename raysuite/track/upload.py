@@ -423,8 +423,7 @@ class Upload:
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _nest(self, parent: Run) -> None:
-        """Nest each run under `parent`. Runs still have another parent if a user deleted that
-        parent run."""
+        """Nest each run under `parent`; runs whose parent a user deleted still have that parent."""
         for run_id, run in self.known.items():
             if run_id and run.data.tags.get(PARENT) != parent.info.run_id:
                 self.store.client.set_tag(run.info.run_id, PARENT, parent.info.run_id)

@@ -108,8 +108,7 @@ class _Attempt:
     """One attempt at a run on this rank, from joining its group to leaving it."""
 
     def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
-        """Join the ranks of the run. When `group` is closed, leave them, and free the loop's
-        memory."""
+        """Join the ranks of the run. Closing `group` leaves them, and frees model and data."""
         self._plan, self._world, self._group = plan, world, group
         self._began = time.perf_counter()
         self._parts: dict[str, float] = defaultdict(float)

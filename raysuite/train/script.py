@@ -41,8 +41,7 @@ slower."""
 
 
 class _Profile:
-    """Profiles some steps of a script, for their time shares; these steps do not count for the
-    throughput."""
+    """Profiles some steps of a script, which do not count for the throughput."""
 
     def __init__(self, recorder: Recorder, first: int, steps: int, trace: str) -> None:
         from torch.profiler import record_function

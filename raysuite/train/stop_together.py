@@ -98,8 +98,7 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """Time at which the process will be ended, in seconds since 1970; None if there is no deadline.
-    """
+    """Time at which the process will be ended, in seconds since 1970; None without a deadline."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,7 @@ class Watch:
         self._met_at, self._steps = time.monotonic(), 0
 
     def step(self) -> EndRequest | None:
-        """Call this after each step, on every rank. Return the request if the run has to stop now,
-        else None."""
+        """Return the request if the run has to stop now. Call this after each step on all ranks."""
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()

@@ -1,4 +1,4 @@
-"""This process's rank and world size, from torchrun's variables; without them, the world size is 1."""
+"""This process's rank and world size, from torchrun's variables. The default is one process."""
 
 from __future__ import annotations
 

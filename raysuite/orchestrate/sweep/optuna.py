@@ -34,8 +34,7 @@ from raysuite.spec.tasks import CLASSIFICATION
 _TAIL = 1e-6
 """Probability of each of the two tails that are cut off a normal distribution."""
 _DIGITS = 6
-"""Significant digits to which a drawn number is rounded, so that files hold its exact value in a
-readable form."""
+"""Significant digits to which a drawn number is rounded, so that files hold its exact value."""
 
 
 def distribution_of(dimension: Dimension) -> BaseDistribution:
@@ -148,8 +147,7 @@ class OptunaAlgorithm:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The sampler's suggestion after these trials; None if the sweep already has all its
-        trials."""
+        """The sampler's suggestion after these trials; None if the sweep has all its trials."""
         if len(trials) >= (self._search.trials or 0):
             return None
         number = len(trials) + len(left_out)

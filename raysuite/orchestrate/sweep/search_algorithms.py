@@ -23,8 +23,7 @@ def search_algorithm_of(search: SearchOptions) -> Drawn | OptunaAlgorithm:
 
 
 def draws_replacements(search: SearchOptions) -> bool:
-    """Whether other values are drawn in place of infeasible values; False for a grid, whose values
-    are all fixed."""
+    """Whether infeasible values are replaced by newly drawn values; False for a grid."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
 

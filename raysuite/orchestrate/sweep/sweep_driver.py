@@ -83,8 +83,7 @@ def run(
 
 
 def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
-    """A listener whose `poll` also handles the events that Ray Tune's thread has put into the
-    queue."""
+    """A listener whose `poll` also handles the events that Ray Tune's thread has queued."""
 
     def poll() -> None:
         while not events.empty():
@@ -110,8 +109,7 @@ def _tuner(
 
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
-    # switch off Ray's messages on each trial's end and on Tune's files: the journals have these
-    # facts
+    # switch off Ray's messages on ended trials and on Tune's files, which repeat the journals
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}

@@ -1,5 +1,4 @@
-"""Run one trial of a sweep in an actor of Ray Tune. The actor is the driver of the trial's worker
-group."""
+"""Run one trial of a sweep in an actor of Ray Tune, which drives the trial's worker group."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ FOLDER = "batches"
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
     """Search for a plan's batch size, write the search to the run's journal, and return the plan
-    with the size. If no size was found, record the reason, and return None. If the sweep was asked
-    to stop, return None.
+    with the size. Return None after recording why no size was found, and if the sweep was stopped.
 
     `deadline`: time at which the search is ended, in seconds since 1970.
     """
@@ -242,8 +240,7 @@ _workers: WarmWorkers | None = None
 def _start(
     plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
 ) -> WarmWorkers:
-    """Start the run on the workers of the previous trial or, if they cannot execute it, on new
-    workers."""
+    """Start the run on the workers of the previous trial if possible, else on new workers."""
     global _workers
     if _workers is None or not _workers.start(plan, segment, deadline):
         _release()

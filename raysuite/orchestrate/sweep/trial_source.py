@@ -101,8 +101,7 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         self._plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         decided = results.decided() if draws_replacements(search) else None
-        # infeasible draws count as draws, so they are read; infeasible values of a grid are tried
-        # again
+        # infeasible draws count as draws, so they are read; those of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in self._plans if results.end_of(plan.run_id) is None]
@@ -159,8 +158,7 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial's process reports after its batch search. Reports of epochs
-        are handled by the scheduler."""
+        """Store the plan that a trial reports after its batch search; the scheduler gets epochs."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))

@@ -122,8 +122,7 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 # Parallel coordinates: a value's position between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Position on a key's axis of trials that have no value, because they do not meet the key's
-condition."""
+"""Position, on a key's axis, of trials without a value (the key's condition does not hold)."""
 NOT_SET = "unset"
 
 Ticks = list[tuple[float, str]]
