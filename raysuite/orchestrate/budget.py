@@ -20,8 +20,8 @@ WIDTH = 0.05
 this share of the mean."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""Assumed duration of a variant's next run, relative to its longest run so far. A prediction is
-needed because runs are not interrupted."""
+"""Assumed duration of a variant's next run, relative to its longest run so far. The end of a run
+has to be predicted, because the budget does not interrupt runs."""
 
 
 def begin(results: Results, deadline: float | None) -> None:

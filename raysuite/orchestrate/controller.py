@@ -52,7 +52,7 @@ class Nodes(Protocol):
 
 
 class FailureRecorder:
-    """Writes RunFailed for a run that raised an exception, or has no retries left for dead workers.
+    """Writes RunFailed for a run that raised an exception, or whose workers died too often.
 
     A group's runs are executed in order, so the first run that has not ended is the current run.
     """

@@ -1,4 +1,4 @@
-"""Jobs on a cluster through Ray's job server, with the token of the cluster's folder."""
+"""Submit, follow and end jobs through Ray's job server, with the token in the cluster's folder."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from raysuite.train.world import torch_device
 _BYTES = 4 * 2**20
 _REPEATS = 10
 _MOST_ROUNDS = 16
-"""Maximum number of partners of a node: clusters of up to 17 nodes measure all pairs."""
+"""Maximum number of partners of a node: all pairs are measured in clusters of up to 17 nodes."""
 _PATIENCE_S = 300.0
 
 

@@ -84,7 +84,7 @@ def try_parts() -> Iterator[Finding]:
 
 
 def find_binding() -> Finding:
-    """The memory nodes of this host; workers are bound to them if there are several."""
+    """Find the memory nodes of this host. Workers are bound to them if there are several."""
     topology = read_topology()
     found = [f"{node}: CPUs {cpu_list(topology.cpus_of(node))}" for node in topology.nodes]
     what = "workers are bound to them" if len(found) > 1 else "workers are not bound"
@@ -93,7 +93,7 @@ def find_binding() -> Finding:
 
 
 def find_compiler() -> Finding:
-    """The C++ compiler of this machine, which is needed to build Horovod."""
+    """Find the C++ compiler of this machine, which is needed to build Horovod."""
     title, command = "C++ compiler", os.environ.get("CXX", "g++")
     path = shutil.which(command)
     if path is None:
@@ -212,7 +212,7 @@ def torch() -> str:
 
 
 def torchvision() -> str:
-    """Call an operator of torchvision's compiled library, which fails with another build of torch."""
+    """Call an operator of torchvision's compiled library; a wrong build of torch makes it fail."""
     import torch as t
     import torchvision as tv
 

@@ -26,7 +26,7 @@ class Point:
     commit: str
     """Commit of raysuite's own code; empty if unknown."""
     throughput: Stat
-    """Images, or other units, per second, over the repeats."""
+    """Mean throughput over the repeats, in images (or another unit) per second."""
     unit: str = "images"
     """The unit that the throughput counts."""
     change: Ratio | None = None

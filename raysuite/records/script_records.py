@@ -438,7 +438,7 @@ def verdict(
     given: int | None,
     alone: Sequence[ScriptMeasured],
 ) -> tuple[GateVerdict | None, list[str]]:
-    """The verdict from the first steps' parameters, batches and losses, with notes.
+    """Check the parameters, batches and losses of the first steps. Return the verdict, and notes.
 
     `given`: samples in a step, if the user gave them. `alone`: measurements of all runs with one
     worker so far. The notes name unusual but allowed findings. The verdict is None if nothing could

@@ -105,7 +105,7 @@ class Line:
     bound: str = ""
     """The word with which a paper states its value, if any: `over`, `under`, `about` or `up to`."""
     ratio: Ratio | None = None
-    """Ours / theirs."""
+    """Our value divided by theirs."""
     basis: Basis = "none"
     source: str = ""
     notes: tuple[str, ...] = ()

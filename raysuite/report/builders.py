@@ -158,8 +158,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Number of panels side by side: with several facets, the number of values of the last facet if
-    this is two to four; otherwise 2 for four panels, else 3."""
+    """Number of panels in a row. With several facets, it is the number of values of the last facet,
+    if this is 2 to 4. Otherwise it is 2 for four panels, else 3."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -563,8 +563,8 @@ def _merged(
         return all(abs(a - b) <= apart for a, b in pairs if not math.isnan(a + b))
 
     def near(first: float) -> Sequence[int | None]:
-        """The second parts of the keys of `places` whose curves may begin near `first`. Curves
-        whose first value is not finite are under None."""
+        """Where `places` may have curves that begin near `first` (the second part of its keys).
+        Curves whose first value is not finite have None there."""
         if not math.isfinite(first):
             return [None, *{at for _, at in places}]
         at = math.floor(first / (2 * apart or 1.0))

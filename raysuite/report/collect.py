@@ -135,7 +135,8 @@ def collect(
     against: str | None = None,
     further: Further = lambda rows: (),
 ) -> Report:
-    """Collect the report of a results folder, with the tables that `further` makes. Write nothing.
+    """Collect the report of a results folder, with the tables that `further` makes, without writing
+    files.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against` is
     `published:PAPER` or another results folder. Raises UserError if `baseline` or `against` is not

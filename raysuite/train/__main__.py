@@ -62,7 +62,8 @@ from raysuite.train.world import is_peer_loss, world_from_environment
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
-    """The plan with the batch size that its ranks find by trial; `resume` continues a search.
+    """Find the batch size of a plan by trial on its ranks, and return the plan with this size.
+    `resume` continues an earlier search.
 
     All ranks must call it. Raises RunError if no size fits, and if a rank runs out of memory in a
     complete step: the next start with `resume` then tries smaller sizes.
@@ -94,7 +95,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
 
 
 def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results:
-    """A new results folder PARENT/DATE-TIME, which rank 0 makes for all ranks.
+    """Make a new results folder PARENT/DATE-TIME, on rank 0 for all ranks.
 
     All ranks must call it. Raises UserError if the folder cannot be made.
     """
@@ -113,8 +114,8 @@ def begin(document: Document, parent: Path, arguments: Sequence[str]) -> Results
 
 
 def resumed(parent: Path, plans: Sequence[RunPlan], document: Document) -> Results:
-    """The newest results below PARENT. Raises UserError if there are none, and if their runs do
-    other work than `plans`, because one table would then contain rows of both."""
+    """Open the newest results below PARENT. Raises UserError if there are none, and if their runs
+    do other work than `plans`, because one table would then contain rows of both."""
     if not parent.exists():
         raise UserError(f"nothing to resume: {parent} is not there; leave --resume out")
     results = Results.open(parent.absolute())

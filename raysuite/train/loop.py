@@ -419,7 +419,7 @@ class TrainingLoop:
 def train_labels(
     prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
 ) -> NDArray[np.int64]:
-    """The label of each training sample, -1 for `skipped` samples; each rank reads its share.
+    """Read the label of each training sample, -1 for `skipped` samples; each rank reads its share.
 
     All ranks must call it. Raises DataError for a label outside the set's classes.
     """

@@ -148,7 +148,7 @@ class _Attempt:
         return self._loop
 
     def gate(self) -> GateVerdict:
-        """The verdict on the strategy. Peak memory is counted from the end of the gate."""
+        """Check the strategy by the gate. Peak memory is counted from the end of this check."""
         plan = self._plan
         with self._timed("gate"):
             verdict = strategy_check.check(plan, self._world, self._strategy, self._facts)

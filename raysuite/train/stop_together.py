@@ -139,8 +139,8 @@ class Watch:
         """Call this on every rank before steps of another duration, such as those of a validation.
         The next reduction then follows the first of these steps.
 
-        Otherwise the number of steps until the next reduction, if it was computed from short
-        validation steps, could take half an epoch.
+        Otherwise the next reduction could come only after half an epoch, if the number of steps
+        until then was computed from short validation steps.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0

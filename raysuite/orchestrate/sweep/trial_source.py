@@ -158,7 +158,8 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial reports after its batch search; the scheduler gets epochs."""
+        """Store the plan that a trial reports after its batch search. The scheduler, not this
+        method, gets the epochs that a trial reports."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
@@ -241,8 +242,8 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next feasible plan. Values without a valid spec are reported; a plan that cannot be
-        executed here is recorded as infeasible."""
+        """Choose the next feasible plan. Values without a valid spec are reported; a plan that
+        cannot be executed here is recorded as infeasible."""
         if self._all_decided:
             return None
         left_out, known = 0, self._trials()
