@@ -19,8 +19,7 @@ INTERFACE = "RAYSUITE_INTERFACE"
 """Environment variable: the network interface between nodes. `cluster up` sets it on all nodes."""
 
 CHECKPOINTS = "checkpoints"
-"""Folder in the results folder, with a folder for the checkpoint of each run, or of each segment.
-"""
+"""Folder in the results folder, with a folder for the checkpoint of each run or segment."""
 _RAY = "ray-train"
 """A folder below CHECKPOINTS, for Ray Train's own files."""
 

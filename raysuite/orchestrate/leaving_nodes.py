@@ -1,5 +1,4 @@
-"""React to nodes that leave the cluster: count the workers that still fit, report lost and new
-nodes.
+"""Count the workers that still fit after nodes left the cluster; report lost and new nodes.
 
 Ray is imported on use, after `ray_cluster.connect` has made its settings.
 """

@@ -127,7 +127,7 @@ def try_part(part: Part) -> Finding:
     except subprocess.TimeoutExpired:
         state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
     finally:
-        end_group(process)  # for a hanging rank, or a Ray that has not fully started
+        end_group(process)  # ends a hanging rank, or a Ray that has not fully started
         process.communicate()
     if state is State.SLOW:
         state, load = _late(), os.getloadavg()[0]

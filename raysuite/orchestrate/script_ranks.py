@@ -158,7 +158,7 @@ class _Watch:
         self._grown = -1
 
     def end(self, why: str) -> None:
-        """Make all ranks end; the first reason is kept."""
+        """Make all ranks end for the reason `why`; later reasons are ignored."""
         self._store.compare_set("over", "", why)
 
     def why(self) -> str:

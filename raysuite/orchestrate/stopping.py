@@ -42,7 +42,7 @@ class StopWatch:
 
     `cluster` is the folder of the cluster in which the suite runs, if any; `within_s` is the number
     of seconds in which workers have to stop after a signal, because a signal has no deadline.
-    Signals are handled inside the context.
+    Signals are handled within the context only.
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:

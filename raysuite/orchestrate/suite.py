@@ -98,7 +98,7 @@ def planned(results: Results) -> list[RunPlan]:
 def reset_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Prepare failed runs to start again from their first step. The old journal is kept next to the
     new one, which begins with the result of the batch search, if there was one."""
-    from raysuite.train.checkpoint import remove_checkpoint  # on use: it imports torch
+    from raysuite.train.checkpoint import remove_checkpoint  # imported on use: it imports torch
 
     for plan in plans:
         records = results.records(plan.run_id)
@@ -191,7 +191,7 @@ def _measure_nodes(folder: Path, listener: Listener) -> None:
     """Measure and record every node before the runs, and report slow nodes."""
     from ray.exceptions import RayError
 
-    from raysuite.orchestrate.node_check import check_nodes  # on use: it imports torch
+    from raysuite.orchestrate.node_check import check_nodes  # imported on use: it imports torch
 
     try:
         rows = check_nodes(folder, _MEASURING_S)

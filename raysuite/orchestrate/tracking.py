@@ -19,8 +19,7 @@ _FIRST_S, _LEAST_REST_S = 120.0, 30.0
 _REST = 20.0
 """Pause after sending, relative to its duration: sending takes at most 5 % of the time."""
 _PATIENCE_S = 60.0
-"""Seconds to wait for the import of MLflow and for its store, before the first run and at the end.
-"""
+"""Seconds to wait for MLflow's import and store, before the first run and at the end."""
 _NICENESS = 10
 """Niceness of the thread that sends during runs: the runs have priority."""
 
@@ -51,7 +50,7 @@ class Tracking:
         self._rests_until = clock() + _FIRST_S
 
     def _prepare(self) -> None:
-        from raysuite.track import prepare  # on use: it imports MLflow
+        from raysuite.track import prepare  # imported on use: it imports MLflow
 
         prepare(self._uri)
 

@@ -151,7 +151,6 @@ class BatchFound(RecordBase):
 
     @property
     def why_no_larger(self) -> str:
-        """Why no larger size was chosen."""
         return {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",

@@ -246,12 +246,10 @@ class RunFigures:
 
     @property
     def final_primary(self) -> float | None:
-        """The primary metric after the last epoch."""
         return self.final.get(self.task.primary)
 
     @property
     def best_primary(self) -> float | None:
-        """The primary metric in the best epoch."""
         return self.best.get(self.task.primary)
 
     @property

@@ -261,7 +261,7 @@ class Results:
             self.write_plans(self.plans())
 
     def search(self) -> dict[str, Any] | None:
-        """The content of search.json: a sweep's section `search`, `name`, initial `spec`, and
+        """The content of search.json: a sweep's section `search`, `name`, initial `spec`,
         `settings` (keys that are set in each block that a trial draws); None if there is no sweep.
         """
         loaded: dict[str, Any] | None = self._read(SEARCH)

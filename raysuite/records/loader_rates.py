@@ -22,7 +22,7 @@ class Candidate(_Fact):
     """A loader with its options, or an upper limit of loaders, that is to be timed."""
 
     name: str
-    """Such as `native · 2 threads`; unique among the candidates."""
+    """A name such as `native · 2 threads`, unique among the candidates."""
     kind: Literal["loader", "decoding", "reading"]
     """`decoding` and `reading` are limits: decoding alone, and reading the bytes alone."""
     series: str

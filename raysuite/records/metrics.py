@@ -70,7 +70,6 @@ class Metric:
 
     @property
     def column(self) -> str:
-        """The metric's key in files."""
         if self.key:
             return self.key
         return self.name.removesuffix("_seconds") + "_s" if self.unit == "s" else self.name

@@ -1,4 +1,4 @@
-"""Read a sweep's trials from its results folder: their values, results and costs. Choose the best.
+"""Read the values, results and costs of a sweep's trials from its results folder; rank the trials.
 
 Goals: `accuracy` is the best validation accuracy in [0, 1]; for tasks other than classification,
 `metric` is the best value of the primary metric. `time_to_accuracy` and `time_to_target` are in

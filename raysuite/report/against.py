@@ -35,8 +35,6 @@ Side = Literal["ours", "theirs"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is compared."""
-
     title: str
     unit: Unit
     write: text.Writer | None = None
@@ -113,7 +111,6 @@ class Line:
 
     @property
     def about(self) -> Quantity:
-        """The quantity that is compared."""
         return quantities(self.task)[self.quantity]
 
     def data(self) -> dict[str, Any]:

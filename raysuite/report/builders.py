@@ -1,5 +1,5 @@
-"""Build the plots of a suite: lines over a number such as the workers, bars, and curves over epochs
-or steps.
+"""Build a suite's plots: lines over the workers or the batch, bars, and curves over epochs or
+steps.
 
 Each function returns None if there is nothing to draw. `plots.py` declares the plots.
 """
@@ -38,7 +38,6 @@ class Drawing:
 
     @property
     def task(self) -> TaskFacts:
-        """The task of the rows."""
         return self.rows[0].task if self.rows else CLASSIFICATION
 
     def shown(self, *names: str, axis: str = "") -> Shown:

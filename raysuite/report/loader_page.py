@@ -156,7 +156,8 @@ class Diagnosis:
     all other loaders."""
     bound: Literal["loading", "hand-over"] | None
     """What limits the best loader: `hand-over` (passing batches to the loop) if `best` reaches the
-    share NEAR of the throughput of `synthetic`, else `loading`. None without `synthetic`."""
+    share NEAR of the throughput of `synthetic`, else `loading`. None if `synthetic` was not
+    measured."""
     because: str
     """The figures: images/s, shares of the limits, busy cores; or why nothing was delivered."""
     repeated: bool = True

@@ -108,7 +108,6 @@ class Plot:
         return whole | {"resolve": {"axis": axes, "scale": scales}}
 
     def _height(self) -> float:
-        """Height of a panel, in pixels."""
         if not self.bars_per_label:
             return self.height
         names = {name for trace in self.traces for name in trace["y"]}
@@ -138,8 +137,7 @@ class Plot:
         return {"mark": mark, "transform": transform, "encoding": encoding | own}
 
     def _channel(self, name: str) -> Layer:
-        """The channel for the property `name` of a series' style. The legend has symbols, else
-        dashes."""
+        """The channel for one property of series' styles. The legend has symbols, else dashes."""
         if not self.styles:
             return {"field": "color", "type": "nominal", "scale": None, "legend": None}
         kinds = {layer["mark"]["type"] for layer in self.layers}

@@ -59,7 +59,6 @@ class Network(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The description of the registered model."""
         return (
             f"Takes {self.takes}, and gives {self.gives}. Each version's `spec.yaml` trains it "
             "again."
@@ -136,7 +135,6 @@ def _signature(network: Network) -> Any:
 WEIGHTS = "model.pt"
 """File with the trained weights, in the folder of the run's journal."""
 MODEL = "model"
-"""The name of a run's model in MLflow."""
 
 
 @dataclass(frozen=True)

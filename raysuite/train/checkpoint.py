@@ -94,8 +94,6 @@ class LoopState(BaseModel):
 
 
 class _Files(BaseModel):
-    """The sizes of a checkpoint's files."""
-
     sizes: dict[str, int]
     """Path relative to the checkpoint's folder -> bytes."""
 

@@ -130,9 +130,9 @@ class TrainingLoop:
         )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | EndRequest:
-        """Train the rest of an epoch, and validate. The Record is the same on all ranks.
+        """Train the rest of an epoch, and validate. All ranks return the same Record.
 
-        Return a request to stop instead, if there is one: `save` then writes the finished part of
+        If there is a request to stop, return it instead; `save` then writes the finished part of
         the epoch.
         """
         plan = self.plan

@@ -25,7 +25,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is, or was caused by, a failed allocation."""
-    import torch  # on use: the driver, which needs `ray_out_of_memory` only, does not import torch
+    import torch  # on use: the driver needs only `ray_out_of_memory`, and does not import torch
 
     found: BaseException | None = error
     while found is not None:

@@ -158,8 +158,8 @@ class TrialSource(Searcher):
         return Request(plan=plan, segment=segment, left_s=limit)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Store the plan that a trial reports after its batch search. The scheduler, not this
-        method, gets the epochs that a trial reports."""
+        """Store the plan that a trial reports after its batch search. Reports of epochs are
+        ignored."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate(json.loads(result["plan"]))
