@@ -217,7 +217,7 @@ def _stall(plan: RunPlan, logs: Sequence[RankLog]) -> str:
 
 
 def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
-    """The measurements of this script's runs with one worker that have ended so far."""
+    """The measurements of those runs of this script that have one worker and have ended."""
     own = series_key(plan.model_dump(mode="json"))
     return [
         record

@@ -43,7 +43,7 @@ class NodeFigures(BaseModel):
     when: float
     """Seconds since 1970."""
     figures: dict[str, float]
-    """Figure by its key in CHECKS; figures that could not be measured are left out."""
+    """Key in CHECKS -> figure, without figures that could not be measured."""
     all_reduce_s: float
     """Shortest time of an all-reduce over all nodes, as measured on this node, in seconds."""
     transports: list[str]

@@ -24,7 +24,7 @@ class Published:
     """A published throughput of ResNet-50 on random images of 224 pixels with DDP."""
 
     gpu: str
-    """A part of the GPU's name."""
+    """Text that occurs in the GPU's name."""
     images_per_s: float
     """Throughput of one GPU."""
     source: str

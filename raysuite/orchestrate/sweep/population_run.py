@@ -173,7 +173,7 @@ def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """The path of the copy of another run's checkpoint that a run has taken."""
+    """The path of a run's copy of the checkpoint that it took from another run."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 
