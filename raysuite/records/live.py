@@ -45,7 +45,7 @@ class LivePosition(BaseModel):
     images_per_second: float | None = None
     """Throughput over all workers in the last seconds; None before the first step has ended."""
     loss: float | None = None
-    """Mean loss of rank 0's samples in the last step; None on a GPU: reading it would block."""
+    """Mean loss of rank 0's samples in the last step; None on a GPU, and if it is not finite."""
 
 
 class LiveProgress:

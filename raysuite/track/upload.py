@@ -152,9 +152,9 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
-    """Leave out trials that ended after `now`, the time at which the first journal was read.
-    Otherwise a sync might see a later end and miss an earlier end, and the next sync would give
-    these trials other numbers."""
+    """Leave out trials that ended after `now`, a time before the journals were read. Otherwise a
+    sync might see a later end and miss an earlier end, and the next sync would give these trials
+    other numbers."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
