@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raysuite.files import write_whole
 
 PERIOD_S = 1.0
-"""The shortest time between two writes."""
+"""Shortest time between two writes, in seconds."""
 _WRITES = 6
 """Number of the latest writes from which images/s are computed."""
 

@@ -70,7 +70,7 @@ class Verdict(BaseModel):
 
 
 def site_check(results: Results, when: float) -> SiteCheck:
-    """A SiteCheck from a suite's results. All of its runs have the same number of workers."""
+    """Make a SiteCheck from the results of a suite whose runs have equal numbers of workers."""
     rows = make_rows(results_figures(results))
     started = [run.started for row in rows for run in row.runs if run.started is not None]
     speeds = {row.name: row.throughput for row in rows}

@@ -1,5 +1,5 @@
-"""The tables of a report: the class of all tables, its formats (terminal, Markdown, CSV, LaTeX),
-and the tables of variants, costs and the gate."""
+"""The tables of a report: the class of a table, its formats (terminal, Markdown, CSV, LaTeX), and
+the tables of variants, costs and the gate."""
 
 from __future__ import annotations
 
