@@ -67,11 +67,12 @@ class DepthError(ValueError):
 
 
 _NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
-"""NumPy's letter of a kind of numbers -> the name of the kind."""
+"""NumPy's `dtype.kind` -> its name."""
 
 
 def check_depth(kind: str, bits: int) -> None:
-    """Raise DepthError unless pixels of this kind (a key of _NUMBERS) and bit depth are supported.
+    """Raise DepthError unless pixels of this kind (NumPy's `dtype.kind`) and bit depth are
+    supported.
 
     8-bit values are used unchanged, values of fewer bits are scaled to 0..255, and 16-bit values
     are reduced to their upper 8 bits.
@@ -104,8 +105,8 @@ def read_header(data: bytes) -> Header:
     with the reason, for any other data, and for an image of more than MOST_PIXELS.
 
     Images without an end marker are refused, because decoders differ: Pillow refuses a JPEG without
-    its end but reads a PNG without its end, and a decoder of a part of a JPEG may not notice. A
-    PNG is refused if a chunk's checksum is wrong: Pillow does not verify the checksums of pixels.
+    its end but reads a PNG without its end, and `crop.c` may not reach the end of a JPEG. A PNG is
+    refused if a chunk's checksum is wrong, because Pillow does not verify the checksums of pixels.
     """
     if data.startswith(JPEG):
         header = _jpeg(data)

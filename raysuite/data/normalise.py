@@ -1,4 +1,4 @@
-"""Converts a batch's pixels to the network's input, on the worker's device."""
+"""Convert a batch's pixels to the network's input, on the worker's device."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ interpreter."""
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one dtype. An array is reused when no view of it is left.
+    """A pool of arrays of one dtype. An array is reused when no view of it is left. Not
+    thread-safe.
 
     Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
-    Each batch then gets fresh memory, and its page faults take longer than normalising. Not
-    thread-safe.
+    Each batch then gets new memory, whose page faults take longer than normalising.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:
@@ -55,8 +55,9 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`; a GPU normalises its images itself. `channels_last`: whether
-    images on a GPU get this memory format. Only one thread may call `batch` and `images`."""
+    """Makes Batches on `device`. Images are normalised on the GPU if `device` is one, else on the
+    CPU. `channels_last`: whether images on a GPU get this memory format. Only one thread may call
+    `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -70,8 +71,7 @@ class Normalise:
         )
 
     def room(self, count: int) -> Tensor:
-        """Memory for pixels [count, size, size, C], uint8; for a GPU, pinned memory from torch's
-        cache."""
+        """Uninitialised pixels [count, size, size, C], uint8; pinned if the device is a GPU."""
         shape = self._rendering.shape(count, torch.uint8)
         return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
 

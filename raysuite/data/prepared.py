@@ -40,7 +40,7 @@ class Prepared:
     augment: Augment
     """The random augmentation of each training image."""
     fit: Fit
-    """How an image that is not augmented gets the network's size, if it has another size."""
+    """How an image of another size is fitted to the network's size, if it is not augmented."""
     exact: bool
     """Whether every image must have the network's size; other sizes are an error."""
     mean: tuple[float, ...]
@@ -59,7 +59,7 @@ class Prepared:
 
     @property
     def resizes(self) -> bool:
-        """Whether views can have other sizes than the network's."""
+        """Whether views may need resizing to the network's size."""
         return not self.exact or self.fit == "center"
 
     def samples(self, split: Split) -> int:
@@ -133,7 +133,7 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel, for pixels in 0..1; the set need not be on this machine."""
+    """Mean and std per channel, for pixels in 0..1. Reads no files."""
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

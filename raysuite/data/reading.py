@@ -59,7 +59,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
 
 
 def check_label(label: int, classes: int, place: str) -> None:
-    """Raise DataError for a label outside the set's classes, on which the loss would fail."""
+    """Raise DataError for a label outside the set's classes: the loss would fail."""
     if not 0 <= label < classes:
         raise DataError(
             f"{place}: its class is number {label}, counted from 0; the set has {classes} classes"

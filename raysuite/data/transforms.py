@@ -1,7 +1,8 @@
-"""The user's own transform of each image, `data.transform`: after augmentation, before normalising.
+"""Apply the user's own transform, `data.transform`, to each image, after augmentation and before
+normalisation.
 
-Its random generator depends only on seed, epoch and sample, like the augmentation: every loader
-that supports transforms delivers the same image, whatever the number of ranks.
+The transform gets a random generator that depends only on seed, epoch and sample. Every loader that
+supports transforms therefore delivers the same image, for any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Energy of a worker's device and host, and the device's utilisation, sampled in a thread.
+"""Measure the energy of a worker's device and host, and the device's utilisation, in a thread.
 
 NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 the share of its last sample period in which a kernel ran (`nvmlDeviceGetUtilizationRates`; the
@@ -35,11 +35,12 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """The figures from `begin` to `end`; a figure that could not be read is None."""
+    """The values between `begin` and `end` of a PowerMeter; None for a value that cannot be
+    read."""
 
     device_joules: float | None = None
     device_busy: float | None = None
-    """Utilisation in [0, 1], the mean of the samples."""
+    """Mean utilisation of the device over the samples, in [0, 1]."""
     host_joules: float | None = None
 
 
@@ -161,7 +162,8 @@ class Rapl:
 
 
 def _counts(zone: Path) -> bool:
-    """Whether a zone is a package or memory. The zones of cores and psys repeat their energy."""
+    """Whether a zone is a package or memory. Other zones (cores, psys) count the energy of these
+    zones again."""
     try:
         name = (zone / "name").read_text().strip()
     except OSError:

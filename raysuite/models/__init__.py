@@ -1,4 +1,4 @@
-"""The network that a spec names, with initial weights, and the network's costs."""
+"""Build the network that a spec names, and compute its costs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["build", "check", "cost_of", "layers_of"]
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
-    Initial weights are drawn from torch's global generator, so seed it first. The user's own
-    `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` (or
-    `sequence`) that its signature has, and with the spec's options, which take precedence.
-    Initialises lazy layers.
+    Initial weights are drawn from torch's global generator, so seed it first. Lazy layers are
+    initialised. A user's own `module:attribute` gets the arguments `num_classes`, `in_channels` and
+    `image_size` (or `sequence`) if its signature has them, and all options of the spec, which take
+    precedence.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.
@@ -89,8 +89,8 @@ def check(name: str) -> None:
 
 
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. If possible, the
-    weights take no memory.
+    """The cost of a spec's model: parameters, forward FLOPs, activation bytes. The weights take no
+    memory, unless the model cannot be built on torch's meta device.
 
     Raises the errors of `build`, and UserError if the model cannot process the data set's images.
     """
