@@ -47,9 +47,9 @@ _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 
 @contextmanager
 def weights_only(classes: Sequence[type]) -> Iterator[None]:
-    """Within the context no `torch.load` runs code of the file, whatever the arguments of the call.
+    """Within the context, `torch.load` runs no code of the file, whatever its arguments are.
 
-    For frameworks that call torch.load themselves. `classes`: classes of plain data that the
+    Needed for frameworks that call torch.load themselves. `classes`: classes of plain data that the
     framework writes in addition to tensors. Any other class raises pickle.UnpicklingError. (torch,
     "Serialization semantics", TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
@@ -85,7 +85,7 @@ def _deepspeed() -> Any:
 
 
 def _forget_groups() -> None:
-    """Clear DeepSpeed's cached groups, so that it uses this process's next group."""
+    """Clear DeepSpeed's cached groups, so that it uses the group that this process joins next."""
     from deepspeed.comm import comm
     from deepspeed.utils import groups
 
@@ -96,7 +96,8 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, even in a run on CPUs.
+    """Set DeepSpeed's accelerator to `device`. By default it is a GPU if the machine has one, even
+    in a run on CPUs.
 
     On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
     compiler at run time and works only within one node. Gloo is used instead.
@@ -291,8 +292,8 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Release two references that ZeRO-3 keeps for ever (DeepSpeed 0.19): the entry of the whole
-    model on DeepSpeed's stack of modules, and the keys of a cached method."""
+    """Release two references to the model that ZeRO-3 never releases (DeepSpeed 0.19): in its stack
+    of modules, and in the keys of a cached method."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (
         PartitionedParameterCoordinator as Coordinator,
