@@ -259,8 +259,8 @@ class Engine(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write model and optimiser into `folder`. Each rank writes the parts that only it holds,
-        and rank 0 writes the common parts."""
+        """Write model and optimiser into `folder`. All ranks must call this. Data that several
+        ranks hold are written by one of them."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:

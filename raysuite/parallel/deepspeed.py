@@ -233,8 +233,9 @@ class DeepSpeedEngine(Engine):
     def _diverge(self) -> None:
         """Set the weights to NaN, which is the effect of a step with non-finite gradients.
 
-        DeepSpeed skips such a step even in fp32: in stage 3, and in stages 1 and 2 if it computes
-        the norm of the gradients. The run would continue, and be timed, without updates.
+        DeepSpeed skips steps with non-finite gradients even in fp32: in stage 3, and in stages 1
+        and 2 if it computes the norm of the gradients. The run would continue without updates, and
+        its throughput would be reported.
         """
         from deepspeed import utils
 

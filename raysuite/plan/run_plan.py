@@ -43,7 +43,7 @@ class RunPlan(BaseModel):
     """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
-    """Optimiser steps, including a last step with the remaining samples."""
+    """Optimiser steps in an epoch, including a last step with the remaining samples."""
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
