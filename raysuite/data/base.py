@@ -53,8 +53,8 @@ class Loader(Protocol):
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """Yield one Batch per Slice, in order. A later call ends the iterator of an earlier call.
 
-        Raises DataError, with the file's name, if an image is unreadable, and RunError if a loading
-        process died.
+        Raises DataError, which names the file, if an image is unreadable, and RunError if a process
+        died.
         """
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class LatestCall:
         self._call: object = None
 
     def each(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """The slices in order. Raises RuntimeError if a later call has been made."""
+        """Yield the slices in order. Raises RuntimeError if a later call has been made."""
         self._call = call = object()
         for slice_ in slices:
             if self._call is not call:

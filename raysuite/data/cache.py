@@ -27,7 +27,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Create `folder`, unless it exists, with the files that `write(temporary_folder)` writes.
 
     Any number of processes may call this at once: each writes its own temporary folder next to
-    `folder`, and the first rename succeeds. Unlike locks, renames are also safe on network file
+    `folder`, and the first rename succeeds. Renames, unlike locks, are safe on network file
     systems.
 
     Raises DataError if the cache cannot be written.
@@ -79,8 +79,7 @@ def converted(
 
 
 def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Path:
-    """Call `write`, which lists the splits' samples in a folder below `cache`/data, and return this
-    folder.
+    """Call `write`, which lists the splits' samples in a folder of `cache`/data; return the folder.
 
     One process of the node calls `write`; the processes that wait for it return the same folder. A
     later run calls `write` again, because the set may have changed.

@@ -58,8 +58,7 @@ class Shard:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the listing and of the images' sizes and modification times; it changes if an
-        image changes."""
+        """A digest of the images' paths, labels, sizes and modification times."""
         return _digest(self.paths, self.labels, self.stats)
 
 
@@ -233,8 +232,7 @@ class Written:
 
 
 def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
-    """Write `conversion`'s only shard and its index. Both get their final names only when both are
-    complete.
+    """Write `conversion`'s only shard and its index, which are renamed when both are complete.
 
     Bad images are left out; with policy `error` a shard with bad images is not kept. `count` is
     called for each image. Raises DataError if the target cannot be written.
@@ -348,8 +346,7 @@ def convert(
     """Write every shard that is not complete, then the manifest.
 
     `count` is called with the number of newly finished images. The same call resumes a killed
-    conversion. With `bad="error"`, raises a DataError that lists all bad images; shards without
-    bad images are kept.
+    conversion. With `bad="error"`, raises a DataError that lists bad images; other shards are kept.
     """
     target = conversion.target
     try:

@@ -1,11 +1,10 @@
 """Decode an image's crop with libjpeg-turbo. Its pixels equal those of the reference decoder
 (`pixels.decode`), and it is faster.
 
-For a JPEG, `crop.c` decodes only the columns and rows of the crop, and can resize them at the same
-time. It is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's
-header, simplejpeg decodes all columns, from the first row of the image to the last row of the crop.
-If libjpeg-turbo fails on an image, the reference decoder is used, because its messages name the
-error.
+For a JPEG, `crop.c` decodes only the crop's columns and rows, and can resize them at the same time.
+It is compiled on first use, into raysuite's cache. Without a C compiler or libjpeg-turbo's header,
+simplejpeg decodes all columns, from the first row of the image to the last row of the crop. If
+libjpeg-turbo fails, the reference decoder is used, because its messages name the error.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def cut_from(
 ) -> tuple[NDArray[np.uint8], Part]:
     """The result of `cut_out(decode(sample, channels, place), box)`, with fewer pixels decoded.
 
-    The pixels may be in memory that this thread's next call overwrites. Raises the errors of
-    `decode`.
+    This thread's next call may overwrite the pixels. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, channels, place)
     if crop is not None and header is not None:
@@ -65,9 +63,8 @@ def resized_from(
     pixels equal those of `cut_from` and `rendering.fit_into`. Rows are resized right after
     decoding, while they are in the CPU cache.
 
-    Works only if the sample is a JPEG, the box has whole pixels inside the image, `out` is RGB, and
-    the CPU has AVX2. Otherwise returns False, and the content of `out` is undefined. Raises the
-    errors of `decode`.
+    Unless the sample is a JPEG, the box has whole pixels inside the image, `out` is RGB, and the
+    CPU has AVX2, return False, and leave `out` undefined. Raises the errors of `decode`.
     """
     crop, header = _library(), _simple(sample, out.shape[2], place)
     left, top, width, height = box.tolist()
@@ -85,8 +82,7 @@ def resized_from(
 def _cropped(
     crop: Any, data: bytes, header: Header, channels: int, box: NDArray[np.float64]
 ) -> tuple[NDArray[np.uint8], Part] | None:
-    """The result of `cut_from`; None if decoding a part would not save work, or if libjpeg-turbo
-    fails."""
+    """The result of `cut_from`; None if a part takes as long as the whole, or if decoding fails."""
     x0, y0, x1, y1 = touched(box)
     top, bottom = max(0, y0), min(header.height, y1)
     left, right = max(0, x0), min(header.width, x1)

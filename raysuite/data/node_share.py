@@ -1,14 +1,12 @@
 """A folder in memory (/dev/shm) that a node's processes map: the first process makes the folder,
 and the last process removes it.
 
-Two locks per folder control its creation and removal. The kernel releases the locks of a process
-that ends:
+Two locks per folder control its creation and removal; a process that ends loses its locks:
 
     KEY.making   exclusive, while a process looks for, makes or removes the folder
     KEY.users    shared by all processes that use the folder
 
-NAME.found holds the result of `found_once` and the time at which it was found, for the processes
-that waited.
+NAME.found has the result of `found_once` and its time, for the processes that waited.
 """
 
 from __future__ import annotations

@@ -25,13 +25,11 @@ def _references(arrays: list[NDArray[Kind]]) -> list[int]:
 
 
 _UNUSED = _references([np.empty(1, np.uint8)])[0]
-"""The reference count of an array to which only the pool's list refers; it depends on the
-interpreter."""
+"""The reference count of an array that only the pool uses; it depends on the interpreter."""
 
 
 class Buffers(Generic[Kind]):
-    """A pool of arrays of one dtype. An array is reused when no view of it is left. Not
-    thread-safe.
+    """A pool of arrays of one dtype, not thread-safe. An array is reused when it has no view left.
 
     Without a pool, the allocator returns large arrays (such as 64 ImageNet images) to the kernel.
     Each batch then gets new memory, whose page faults take longer than normalising.
@@ -55,9 +53,8 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`. Images are normalised on the GPU if `device` is one, else on the
-    CPU. `channels_last`: whether images on a GPU get this memory format. Only one thread may call
-    `batch` and `images`."""
+    """Makes Batches on `device`. A GPU normalises its own images. `channels_last`: whether images
+    on a GPU get this memory format. Only one thread may call `batch` and `images`."""
 
     def __init__(
         self, rendering: Rendering, device: torch.device, channels_last: bool = False
@@ -86,8 +83,7 @@ class Normalise:
         return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 
     def images(self, pixels: Tensor) -> Tensor:
-        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] fp32 on the
-        device."""
+        """Normalise [b, size, size, C] uint8 on the CPU to [b, C, size, size] on the device."""
         return self._by_gpu(pixels) if self._on_gpu else self._by_cpu(pixels.numpy())
 
     def _by_cpu(self, pixels: NDArray[np.uint8]) -> Tensor:

@@ -2,8 +2,7 @@
 
 An epoch is one permutation of the data set, cut into global batches; the last batch has the
 remaining samples. Each global batch is cut into workers x accumulate micro-batches whose sizes
-differ by at most one. A step's samples therefore depend neither on the number of ranks nor on the
-loader.
+differ by at most one. A step's samples therefore do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from numpy.typing import NDArray
 from raysuite.data.base import Slice
 
 _SMALLEST = 2
-"""The smallest number of samples in a micro-batch: BatchNorm in training needs two values per
-channel."""
+"""Smallest number of samples in a micro-batch: BatchNorm needs two values per channel."""
 
 
 def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -65,7 +63,7 @@ def rank_slices(
     skipped: NDArray[np.bool_] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
-    """For each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
+    """Yield, for each optimiser step, the micro-batches of `rank`: a list of `accumulate` Slices.
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
     padding has weight 0 in the loss and is not counted in any metric. `draw`: seed and epoch of the

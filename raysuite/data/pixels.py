@@ -116,8 +116,7 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return 8-bit pixels unchanged, and the upper 8 bits of 16-bit pixels. Raises DepthError for
-    other pixels."""
+    """The upper 8 bits of 16-bit pixels; 8-bit pixels unchanged. Raises DepthError for others."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
@@ -160,8 +159,7 @@ def touched(box: NDArray[np.float64]) -> tuple[int, int, int, int]:
 def cut_out(
     pixels: NDArray[np.uint8], box: NDArray[np.float64], begin: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[np.uint8], Part]:
-    """The whole pixels that `box` touches, and the box as a Part of these pixels. Pixels outside
-    the image are zero.
+    """The whole pixels that `box` touches (0 outside the image), and the box as a Part of them.
 
     `begin`: the column and row of the image at which `pixels` begin.
     """

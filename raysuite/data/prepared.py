@@ -94,7 +94,7 @@ def prepared_of(
 def check_as_planned(
     facts: DatasetFacts, found: dict[str, int], classes: tuple[str, ...], files: Path
 ) -> None:
-    """Raise DataError if the set on disk is not the planned one."""
+    """Raise DataError if the set on disk has other counts or classes than the plan."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
     remedy = "make the copies of all machines equal to it, or begin a new run"
     if found != planned or (facts.channels and len(classes) != facts.classes):

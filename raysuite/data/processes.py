@@ -24,8 +24,7 @@ _TELL_EVERY_S = 0.1
 def each(
     tasks: Sequence[Callable[[Count], Result]], workers: int, count: Count
 ) -> Iterator[Result]:
-    """Call `task(count)` for all tasks in up to `workers` processes, and yield the results in order
-    of completion.
+    """Call all tasks, as `task(count)`, in up to `workers` processes; yield results as they come.
 
     With one worker or one task, this process does the work. Tasks must be picklable. An exception
     in a task is raised here and ends all processes.

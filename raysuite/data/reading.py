@@ -67,8 +67,7 @@ def check_label(label: int, classes: int, place: str) -> None:
 
 
 def label_of(source: Source, sample: int, classes: int) -> int:
-    """Read only a sample's label. Raises DataError if the label is unreadable, or is not a class of
-    the set."""
+    """Read only a sample's label. Raises DataError for an unreadable or invalid label."""
     label = source.label(sample)
     check_label(label, classes, source.place(sample))
     return label

@@ -31,8 +31,7 @@ takes an argument for the output. For uint8, it uses weights of 15 bits; Pillow 
 def fit_into(cut: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
     """Write `fit(cut, part, size)` to `out` [size, size, C]; values may differ by 1 from Pillow's.
 
-    Pillow resizes a part that is not the whole of `cut`, because torch's operator has no argument
-    for a part.
+    Pillow resizes parts of `cut`, because torch's operator has no argument for a part.
     """
     size = len(out)
     if cut.shape[:2] == (size, size) or part != whole(cut):
@@ -71,8 +70,8 @@ class Rendering:
     decode: Decode
 
     def shape(self, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-        """The shape of `count` views: [count, size, size, C] for uint8, or [count, C, size, size]
-        for fp32."""
+        """The shape of `count` views: [count, size, size, C] uint8 or [count, C, size, size]
+        fp32."""
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
         if dtype == torch.uint8:
             return (count, size, size, channels)

@@ -134,8 +134,7 @@ def check(
 
 
 def _by_number(place: str) -> list[tuple[int, str]]:
-    """A sort key that compares numbers in text by value, so that sample [2] comes before sample
-    [10]."""
+    """A sort key that compares numbers in text by value: sample [2] comes before sample [10]."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", place)]
 
 

@@ -86,8 +86,7 @@ def _damage(shard: Path) -> str:
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """A sample's place and why the sample cannot be read, without advice; empty if it can be
-    read."""
+    """A sample's place and why it cannot be read, without advice; empty for a readable sample."""
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples

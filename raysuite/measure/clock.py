@@ -10,8 +10,8 @@ import torch
 
 
 class StepClock:
-    """Measures the time of each step. On a GPU, it records CUDA events, so that the process does
-    not wait for the device."""
+    """Measures the time of each step; on a GPU, by CUDA events, for which the host need not
+    wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"

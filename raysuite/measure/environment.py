@@ -43,8 +43,7 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """Major version of the CUDA that torch is built with -> the oldest branch of NVIDIA's driver for it
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
-"""File with the version of NVIDIA's kernel driver. A container can also read it, with and without
-Apptainer's --nv."""
+"""File with the version of NVIDIA's kernel driver, which a container can read even without --nv."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """File with the facts about an image that `raysuite image build` has built."""
@@ -127,8 +126,7 @@ def _cpu_model() -> str:
 
 
 def nvml() -> Any:
-    """The initialised module of NVML, or None without a driver. The caller must call
-    `nvmlShutdown`."""
+    """NVML's module, initialised, or None without a driver. The caller calls `nvmlShutdown`."""
     try:
         import pynvml
 
@@ -139,8 +137,7 @@ def nvml() -> Any:
 
 
 def amdsmi() -> Any:
-    """The initialised module of AMD SMI, or None if it cannot be initialised. The caller must call
-    `amdsmi_shut_down`."""
+    """AMD SMI's module, initialised, or None. The caller calls `amdsmi_shut_down`."""
     try:
         import amdsmi as found
 

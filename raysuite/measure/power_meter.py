@@ -35,8 +35,7 @@ _MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Reading:
-    """The values between `begin` and `end` of a PowerMeter; None for a value that cannot be
-    read."""
+    """The values between `begin` and `end` of a PowerMeter; None if a value cannot be read."""
 
     device_joules: float | None = None
     device_busy: float | None = None
@@ -47,8 +46,7 @@ class Reading:
 class PowerMeter:
     """Measures the energy of this worker's device and host between `begin` and `end`.
 
-    The energy of other processes on the device or host is included: the counters cannot separate
-    it.
+    The energy of other processes is included, because the counters cannot separate it.
     """
 
     def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:

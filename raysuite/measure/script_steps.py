@@ -71,8 +71,7 @@ class _Read:
     def __init__(self, began: float) -> None:
         self.began = began
         self.length: int | None = None
-        """Number of batches in a pass over the loader, if an epoch has begun and the number is
-        known."""
+        """Number of batches in a pass over the loader; None if unknown."""
         self.batches = 0
         self.samples: int | None = 0
         self.tokens: int | None = 0
@@ -131,8 +130,7 @@ class Recorder:
         self._depth += 1
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Handle an optimiser's step. If an optimiser wraps another, their two steps count as
-        one."""
+        """Handle a step; the steps of an optimiser and of one that it wraps count as one."""
         self._depth -= 1
         if self._depth > 0 or self._marked:
             return
@@ -166,8 +164,7 @@ class Recorder:
         self._end_step(given)
 
     def began_epoch(self, loader: int, began: float, length: int | None) -> None:
-        """Handle the beginning of a pass over a loader; `length`: its number of batches, if
-        known."""
+        """Handle the beginning of a pass over a loader, with `length` batches (None: unknown)."""
         self._read(loader, began)[0].length = length
 
     def _read(self, loader: int, began: float) -> tuple[_Read, float]:
@@ -394,8 +391,7 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of the bits of all tensors in a value; for sharded tensors, of this
-    rank's part."""
+    """Hexadecimal SHA-256 of all tensors in a value; for sharded tensors, of this rank's part."""
     import torch
 
     found = hashlib.sha256()

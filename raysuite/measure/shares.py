@@ -70,8 +70,7 @@ def seconds(whole: Intervals) -> float:
 WINDOW = "raysuite::window"
 DATA = "raysuite::data"
 STEP = "raysuite::step"
-"""Names of the events that the profiled loop records: the whole window, each wait for the loader,
-and each step."""
+"""Events that the profiled loop records: the whole window, each wait for the loader, each step."""
 
 CALL = re.compile(r"^_?c10d\w*::")
 IN_FLIGHT = re.compile(r"^gloo:")

@@ -28,9 +28,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     """The model for images of this data set: [b, channels, size, size] -> [b, classes] logits.
 
     Initial weights are drawn from torch's global generator, so seed it first. Lazy layers are
-    initialised. A user's own `module:attribute` gets the arguments `num_classes`, `in_channels` and
-    `image_size` (or `sequence`) if its signature has them, and all options of the spec, which take
-    precedence.
+    initialised. A user's own `module:attribute` gets all options of the spec, and `num_classes`,
+    `in_channels` and `image_size` (or `sequence`) if its signature has them.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.
@@ -65,8 +64,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Initialise lazy layers by a forward pass of two samples, because frameworks need all
-    shapes."""
+    """Initialise lazy layers by a forward pass, because frameworks need all shapes."""
     import torch
 
     from raysuite.models.base import example
@@ -78,8 +76,7 @@ def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
 
 
 def check(name: str) -> None:
-    """Raise UserError if `timm:NAME` or `module:attribute` does not exist. Other names are not
-    checked."""
+    """Raise UserError if `timm:NAME` or `module:attribute` does not exist; ignore other names."""
     if name.startswith("timm:"):
         from raysuite.models import timm_models
 

@@ -34,12 +34,11 @@ class ModelCost:
     """The cost of a model in training with fp32."""
 
     parameters: int
-    """Parameters, trainable or frozen; BatchNorm's running statistics are not counted."""
+    """Number of parameters, trainable or frozen, without BatchNorm's running statistics."""
     forward_flops: int
     """Multiply-adds of one image's forward pass. Each counts as one operation, as in He et al. 2015
-    and Aach et al. 2023; the peak FLOP/s of a device usually count it as two. Includes
-    convolutions, matrix products and attention, but not norms, poolings and element-wise
-    operations."""
+    and Aach et al. 2023; the peak FLOP/s of a device usually count it as two. Convolutions, matrix
+    products and attention count, but not norms, poolings and element-wise work."""
     activation_bytes: int
     """Bytes that autograd saves for the backward pass of one image, including the image. Each
     tensor storage counts once; weights and a framework's work space do not count."""
@@ -50,8 +49,7 @@ class ModelCost:
 
 
 def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
-    """The cost of `model` for images [channels, size, size] of this data set. `model` is not
-    changed.
+    """The cost of `model` for samples of this data set. `model` is not changed.
 
     If the model cannot run on the meta device, a copy runs on the device of its weights.
 

@@ -3,8 +3,7 @@
 The large stem is torchvision's. The small stem is a 3 x 3 convolution of stride 1 without pooling,
 as in DDLBench on MNIST and CIFAR-10. With both stems, the state_dict has torchvision's names. In
 torchvision's bottleneck, the 3 x 3 convolution halves the image (ResNet "v1.5"). In He et al. 2015
-(arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's version needs 2 to 6 % more
-FLOPs.
+(arXiv:1512.03385), the first 1 x 1 convolution halves it. torchvision's needs 2 to 6 % more FLOPs.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
 
 @contextmanager
 def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
-    """Yield the strategy, with this process in its group. At the end of the context, leave the
-    group, and undo the framework's changes to the process (`process_state.restored`). `profiled`:
-    see `make_strategy`."""
+    """Yield the strategy, with this process in its group. At the end, leave the group, and undo the
+    framework's changes to the process (`process_state.restored`)."""
     from raysuite.parallel.process_state import restored  # imports torch, which the driver does not
 
     with restored(world.device):

@@ -58,7 +58,7 @@ class World:
 
     @classmethod
     def alone(cls, device: torch.device) -> World:
-        """One process."""
+        """The World of a single process."""
         return cls(0, 1, 0, device)
 
 
@@ -89,10 +89,10 @@ class StepSettings:
 
 
 class Strategy(Protocol):
-    """One way to make gradients equal on all ranks."""
+    """A method by which ranks synchronise their gradients."""
 
     lossy: Lossy | None
-    """How the options make the arithmetic inexact on purpose; None if the arithmetic is exact."""
+    """How the options deliberately change gradients; None if they do not."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -163,7 +163,7 @@ class Engine(ABC):
         settings: StepSettings,
         whole_gradients: bool = False,
     ) -> None:
-        """`whole_gradients`: see LossScale."""
+        """`whole_gradients`: see `whole` of LossScale."""
         self.model = model
         """The model, without the framework's wrapper."""
         self.comm = comm
@@ -204,8 +204,8 @@ class Engine(ABC):
         """
 
     def train(self, on: bool = True) -> None:
-        """Switch the layers, and an optimiser that averages the weights, to training mode, or, if
-        `on` is False, to evaluation mode."""
+        """Switch the layers, and an optimiser that averages the weights, to training mode (`on`) or
+        to evaluation mode."""
         self.model.train(on)
         # torch's own optimisers lack these methods
         change = getattr(getattr(self, "optimizer", None), "train" if on else "eval", None)
@@ -217,8 +217,8 @@ class Engine(ABC):
 
     @abstractmethod
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] for images [b, C, H, W], or whatever the network returns for its
-        inputs. All ranks must make the same number of calls."""
+        """Logits [b, classes] for images [b, C, H, W]; in other tasks, the network's output for
+        `images`. All ranks must make the same number of calls."""
 
     def weights(self) -> dict[str, Tensor]:
         """All parameters by name, unsharded, on the CPU in fp32. All ranks must call this."""
@@ -407,8 +407,8 @@ def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
 
 
 def seed_draws(seed: int) -> None:
-    """Seed the random generators of torch, Python and NumPy in this process; the user's own code
-    may use any of them."""
+    """Seed the random generators of torch, Python and NumPy, any of which the user's code may
+    use."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -40,7 +40,7 @@ class DdpEngine(TorchEngine):
         settings: StepSettings,
         options: DdpOptions,
     ) -> None:
-        if options.compression == "powersgd":  # the hook views gradients as matrices
+        if options.compression == "powersgd":  # its hook views gradients as matrices
             model.to(memory_format=torch.contiguous_format)
         super().__init__(
             model, TorchComm(world.device), world, settings, whole_gradients=options.lossy is None

@@ -96,8 +96,7 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator to `device`. By default it is a GPU if the machine has one, even
-    in a run on CPUs.
+    """Set DeepSpeed's accelerator to `device`. Its default is a GPU if the machine has one.
 
     On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
     compiler at run time and works only within one node. Gloo is used instead.
@@ -165,8 +164,7 @@ def _data_classes() -> list[type]:
 def _without_muon() -> Iterator[None]:
     """Replace DeepSpeed's Muon with an empty class, so that no optimiser is an instance of it.
 
-    DeepSpeed uses Muon only in isinstance tests. Importing the real class loads torch's compiler
-    and takes a second.
+    DeepSpeed uses Muon only in isinstance tests. Importing the real class takes a second.
     """
     if _MUON in sys.modules:
         yield
@@ -195,8 +193,7 @@ class DeepSpeedEngine(Engine):
         self._stage = options.zero_stage
         # stage 3 replaces the weights by shards, so names are stored first
         self._names = [name for name, _ in model.named_parameters()]
-        # a hook on a whole weight is lost when ZeRO shards it, so the optimiser is built, and
-        # guarded, before the engine takes over
+        # before `initialize`, which may shard the weights
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
         self.engine: Any

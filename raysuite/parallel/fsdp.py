@@ -191,7 +191,7 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards if it is in the first copy of the model; other copies have equal
+        """Write this rank's shards, if the rank is in the first copy; other copies have equal
         shards."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}

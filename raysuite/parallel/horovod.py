@@ -25,8 +25,7 @@ from raysuite.units import MIB
 
 TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
 """The variable that allows Horovod to start a timeline later. Only profiled runs set it: the
-timeline's writer uses a CPU core from the start, and NCCL's all-reduces wait for the host (Horovod
-0.28.1)."""
+timeline's writer uses a CPU core, and NCCL's all-reduces wait for the host (Horovod 0.28.1)."""
 
 
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:

@@ -26,8 +26,7 @@ def communication() -> AbstractContextManager[object]:
 
 @contextmanager
 def backward_waits(loss: Tensor) -> Iterator[None]:
-    """Within the context, mark the time from the last gradient of `loss.backward()` to its end, on
-    a CPU.
+    """On a CPU, mark the time from the last gradient of `loss.backward()` to the end of the call.
 
     In this time DDP waits for its buckets, in an autograd callback that it queues with the last
     gradient. The mark begins in a callback that is queued with the first gradient, and so runs

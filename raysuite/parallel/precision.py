@@ -9,8 +9,8 @@ scale is per sample: in 16 bits, the gradient of one sample's loss with respect 
 multiplied by the scale, for any number of ranks, micro-batches and samples in a global batch. A
 large batch therefore does not make small gradients vanish. Gradients are unscaled in fp32: usually
 in one fused pass after the last backward pass. If a framework shards or compresses gradients, a
-hook on each weight unscales its gradient before the framework reads it. If a gradient overflows,
-all ranks skip the step.
+hook on each weight unscales its gradient before the framework reads it. On an overflow, all ranks
+skip the step.
 """
 
 from __future__ import annotations
@@ -118,8 +118,7 @@ class LossScale:
         """Decide after a step's last backward pass whether all ranks take the step.
 
         With `whole`, the gradients are unscaled here. If no gradient is sharded, all ranks have the
-        same gradients and decide alike. Otherwise an all-reduce finds whether any rank has an
-        overflow.
+        same gradients and decide alike. Otherwise an all-reduce finds overflows of other ranks.
         """
         if not self.enabled:
             return
@@ -161,8 +160,8 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore the state that `state` returned. A scale per batch, which older versions wrote,
-        is ignored."""
+        """Restore the result of `state`. A scale per batch, written by older versions, is
+        ignored."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
@@ -198,9 +197,8 @@ class Autocast(nn.Module):
         self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Any) -> Any:
-        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides. For other
-        inputs, the network's output; a tuple is passed as positional arguments, a dictionary as
-        keyword arguments."""
+        """Logits [b, classes] in fp32 for fp32 images [b, C, H, W] of any strides. For other inputs
+        (a tuple: positional arguments; a dictionary: keyword arguments), the network's output."""
         inputs = mapped(images, lambda each: each.contiguous(memory_format=self._memory_format))
         if self._dtype is torch.float32:
             return called(self.model, inputs)

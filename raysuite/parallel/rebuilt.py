@@ -186,8 +186,8 @@ def updated(
 ) -> tuple[Any, list[Any]]:
     """A weight and its slots after one update by `rule`, as in torch.optim.SGD and AdamW.
 
-    Slots are the momentum, or the first and second moment; `steps` includes this update. Works with
-    arrays of any framework.
+    Slots are the momentum, or the first and second moment; `steps` includes this update. Arrays may
+    be of any framework.
     """
     if "betas" not in rule:
         gradient = gradient + rule["weight_decay"] * weight
@@ -323,8 +323,8 @@ class RebuiltEngine(Engine):
         return torch.tensor(loss)
 
     def rules(self) -> Rules:
-        """The settings of each group of weights except the rate; a change makes the framework trace
-        the step again."""
+        """The settings of each group of weights except the rate; if they change, the step is traced
+        again."""
         keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
         return tuple(
             tuple((key, group[key]) for key in keys if key in group)

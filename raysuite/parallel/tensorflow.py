@@ -83,8 +83,8 @@ def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
     In Keras, BatchNorm's momentum is the weight of the old running statistic; in torch, it is the
-    weight of the batch's statistic. Keras's fused kernel is used because its running variance is
-    unbiased, as in torch.
+    weight of the batch's statistic. Keras's fused kernel computes an unbiased running variance, as
+    torch does.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(
@@ -122,8 +122,7 @@ class Network:
         }
 
     def __call__(self, images: Any, seed: Any = None) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]. `seed`: the seed of dropout; None in
-        evaluation."""
+        """Logits [b, classes] for images [b, H, W, C]. `seed`: for dropout; None in evaluation."""
         values: dict[str, Any] = {}
         for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]

@@ -80,8 +80,7 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, divided by `sigma` squared."""
     sigma: float
-    """Relative standard deviation of runs from their predictions. Each run is predicted by a fit to
-    all other runs."""
+    """Relative standard deviation of runs from predictions by fits to all other runs."""
     freedom: int
     """Degrees of freedom: number of runs minus number of costs that are not zero."""
     fit: Errors
@@ -100,8 +99,8 @@ class Model(_Part):
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
         """Half-width of the prediction interval at LEVEL, on the log scale. It combines the spread
-        of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression Analysis",
-        5.3)."""
+        of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression
+        Analysis")."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -174,8 +173,8 @@ class Calibration(_Part):
     seconds: Model
     """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of the largest peak memory of a worker, in bytes; None if it was measured in
-    too few runs."""
+    """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs have
+    it."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
     runs. 0 if device memory was measured, and in a calibration of an older version."""
@@ -188,12 +187,11 @@ class Calibration(_Part):
     """Errors of runs relative to the mean of their repeats: the smallest possible errors of
     predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each of its blocks, from a pipeline that measured
-    them (`balance: time`)."""
+    """Network -> (forward, backward) seconds of each block, from a pipeline with `balance:
+    time`."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with its share of
-    a pass through the whole network; one value for all schedules. 0 if the calibration has no
-    pipeline."""
+    a pass through the whole network; one value for all schedules, 0 without pipelines."""
     operations: dict[str, float] = Field(default_factory=dict)
     """Schedule -> `operation` for that schedule, if the calibration has enough pipelines with it.
     Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
@@ -519,8 +517,8 @@ def _separable(
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Remove the terms whose cost cannot be separated from the computation of an image: the
     loader's term if all rows have the same loader, and the epoch's term if all rows have the same
-    number of images in an epoch. Return the rows without these terms, and the cost 0 for each of
-    these terms."""
+    number of images in an epoch. Return the remaining rows, and the cost 0 for each removed
+    term."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
@@ -534,8 +532,8 @@ def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
     """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker: the cost of an image, multiplied by the median ratio of both costs over the
-    other networks."""
+    only on one worker: the cost of an image, times the median ratio of both costs over other
+    networks."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]
@@ -553,8 +551,7 @@ def neighbours(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Largest peak memory of a worker, in bytes: memory of its device, or of its process if it runs
-    on a CPU."""
+    """Largest peak memory of a worker, in bytes: of its device, or on a CPU, of its process."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 

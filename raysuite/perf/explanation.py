@@ -165,8 +165,7 @@ def _cores(run: RunFigures) -> int | None:
 
 
 def _bubble(run: RunFigures) -> float:
-    """Bubble of a pipeline (share of the time) if its stages are equal and transfers take no
-    time."""
+    """Bubble of a pipeline, as a share, if stages are equal and transfers take no time."""
     options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
     strategy = options.model_validate(run.plan["spec"]["strategy"])
     schedule = strategy.pipeline(int(run.plan["accumulate"]))
@@ -191,8 +190,8 @@ def _by_peers(
     row: Row, steps: Mapping[float, float], known: Mapping[Term, float]
 ) -> dict[Term, float]:
     """Shares that are computed from rows that differ in one key. A row with another batch size
-    gives the overhead of a step. The baseline, with fewer workers, gives the exposed communication:
-    the lost efficiency."""
+    gives the overhead of a step. The baseline, with fewer workers, gives exposed communication: the
+    lost efficiency."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)

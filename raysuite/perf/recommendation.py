@@ -35,15 +35,15 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest candidate with one worker and this batch; None if there is
-    no such candidate."""
+    """Efficiency relative to the fastest candidate with one worker and this batch, if there is
+    one."""
     rank: int
     """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether the candidate has rank 1: its prediction cannot be distinguished from the best
-        one."""
+        """Whether the prediction cannot be distinguished from that of the best candidate (rank
+        1)."""
         return self.rank == 1
 
     @property

@@ -38,8 +38,7 @@ LEVEL = 0.9
 LEAST_SIZES = 2
 """A series needs at least this many different numbers of workers."""
 WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
-"""Settings of the sampler. The first third of the steps is discarded; after it, every fifth step is
-kept."""
+"""Settings of the sampler. The first third of the steps is discarded; every fifth is kept."""
 
 
 class Prior(NamedTuple):
@@ -369,8 +368,8 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Number of doublings that the random walks from `first` to `left` and from `first` to `right`
-    workers have in common."""
+    """Number of doublings that the random walks from `first` to `left` and to `right` workers
+    share."""
     return math.log2(min(left, right) / first)
 
 

@@ -66,8 +66,8 @@ class Network(BaseModel):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped one by its name. Raises UserError if there is
-        none."""
+        """Read a YAML file by its path, or a shipped one by its name. Raises UserError on
+        failure."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -153,8 +153,7 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError on a deadlock: tasks that wait for
-    each other in a cycle."""
+    """The events of `tasks`, in their order. Raises ValueError if tasks wait for each other."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}
@@ -528,8 +527,7 @@ class Step:
 
     @property
     def span(self) -> float:
-        """Seconds from the first to the last event; the events of an asynchronous pipeline cover
-        several steps."""
+        """Seconds of all events, which for an asynchronous pipeline cover several steps."""
         return max(event.end for event in self.events)
 
     def trace(self) -> str:

@@ -70,7 +70,6 @@ def of_rate(plan: Plan) -> Kind | None:
 
 
 def of_scaling(measured: int) -> Kind | None:
-    """The kind of an extrapolation from measurements on up to `measured` workers; None if it was
-    not validated."""
+    """The kind of an extrapolation from up to `measured` workers; None if it was not validated."""
     kinds: dict[int, Kind] = {64: "from 64", 16: "from at most 16", 8: "from at most 8"}
     return next((kind for least, kind in kinds.items() if measured >= least), None)

@@ -20,8 +20,8 @@ from raysuite.spec.batches import AutoBatch
 ROUNDS = 3
 """How many times each size is timed in a search for the fastest size."""
 _HOPELESS = 0.5
-"""A size whose throughput in the first round is below this share of the highest throughput is not
-timed again."""
+"""A size whose throughput in the first round is below this share of the highest is not timed
+again."""
 
 
 class NothingFitsError(RunError):
@@ -84,8 +84,8 @@ class Search:
     rank has a stage of the network (`together_only`), they are tried only in full steps. On single
     ranks, sizes are doubled, from two samples, until a size does not fit; then the interval between
     the last two sizes is bisected. The largest size that fits on single ranks is tried in full
-    steps. If it does not fit there, the next smaller size is tried. A size that does not fit rules
-    out all larger sizes.
+    steps. If it does not fit there, the next smaller size is tried. If a size does not fit, no
+    larger size is tried.
     """
 
     sizes: tuple[int, ...]
@@ -169,8 +169,8 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean throughput is within 5 % of the highest; confidence
-        intervals are not used."""
+        """The smallest size whose mean throughput is within 5 % of the highest (without
+        intervals)."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)

@@ -73,8 +73,7 @@ def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
-    """The option blocks of loaders, each given by its name or as a block. Raises UserError for
-    anything else."""
+    """The option blocks of loaders, each given by name or as a block. Else raises UserError."""
     blocks = [{"name": each} if isinstance(each, str) else each for each in given]
     for block in blocks:
         name = block.get("name") if isinstance(block, dict) else None
@@ -87,8 +86,7 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
-    """A block of options for each loader; for DALI, a second block with `device: gpu` if there is a
-    GPU."""
+    """A block of options for each loader; for DALI, with a GPU, a second one with `device: gpu`."""
     return [
         {"name": name, **device}
         for name in NAMES

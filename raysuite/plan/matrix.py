@@ -56,8 +56,7 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """A mistake for each combination whose run equals an earlier one: it would be a repeat with the
-    same seed."""
+    """A mistake for each combination that gives the same run as an earlier one, with equal seed."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -73,8 +72,7 @@ def _words(label: Mapping[str, Any]) -> str:
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
-    """The key path of `label`'s value of `key` in the document's matrix; None if the matrix lacks
-    `key`."""
+    """The key path in the matrix of the value that `label` has for `key`; None without `key`."""
     for written, values in (document.data.get("matrix") or {}).items():
         together = swept_keys(written)
         if key in together:

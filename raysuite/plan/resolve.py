@@ -187,8 +187,7 @@ def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mist
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
-    """The spec with the values of some keys replaced by those in `changed`, which are not
-    validated."""
+    """The spec with the values of `changed`, by dotted key, which are not validated."""
     for key, value in changed.items():
         block, _, name = key.partition(".")
         own = getattr(spec, block).model_copy(update={name: value})
@@ -207,8 +206,7 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
 
 
 def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
-    """Groups of consecutive runs that share workers; a group has as many workers as its largest
-    run.
+    """Groups of consecutive runs that share workers: as many as the group's largest run needs.
 
     A smaller run uses the first ranks, and the other ranks wait. On several nodes only runs of
     equal size share workers: the first ranks of a large world are placed differently from the ranks
@@ -250,8 +248,7 @@ def _stands_apart(plan: RunPlan) -> bool:
 
 
 def smaller(plan: RunPlan, most: int, gpus: int, index: int) -> RunPlan | None:
-    """`plan` with fewer workers: the largest number, up to `most`, that its options allow. None if
-    there is no such number.
+    """`plan` with fewer workers: the largest number, up to `most`, that its options allow, or None.
 
     The global batch is kept, and micro-batches do not grow: a worker whose share is larger than a
     micro-batch accumulates gradients. `index` is the new run's position in the order of execution,

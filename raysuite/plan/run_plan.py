@@ -58,8 +58,7 @@ class RunPlan(BaseModel):
 
     @property
     def batch_is_given(self) -> bool:
-        """Whether the global batch is fixed; the size of micro-batches may still be found by
-        trials."""
+        """Whether the global batch is fixed; trials may still find the size of micro-batches."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property

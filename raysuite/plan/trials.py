@@ -32,8 +32,8 @@ def trial_plan(
 ) -> RunPlan:
     """The plan of trial `number`, counted from 0.
 
-    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen` has data sets that
-    were listed before.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen`: data sets listed
+    before.
 
     Raises SpecError with everything that makes the trial infeasible.
     """
@@ -209,8 +209,7 @@ TRIALS = "search.trials"
 def set_more_trials(document: Document, wanted: Document) -> None:
     """Set the number of trials in the document of an earlier sweep to the number in `wanted`.
 
-    Raises UserError if the sweep cannot have more trials, or if the wanted number is not larger
-    than the present one.
+    Raises UserError if the sweep cannot have more trials, or if the number is not larger.
     """
     search, trials = read_search(document), read_search(wanted).trials
     if search.trials is None or search.scheduler.name == "pbt":

@@ -21,7 +21,7 @@ from raysuite.spec.data_set import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
 SHOWN = 20
-"""The most missing files that a message names."""
+"""The largest number of missing files that a message names."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
 def files_of(
     data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
 ) -> dict[str, Path]:
-    """Find the files `names`, with or without the suffix `packed`. `folders` are folders below the
-    set's folder; the one with most of these files is used. Raises DataError with the names of
-    missing files."""
+    """Find the files `names`, with or without the suffix `packed`. Of `folders`, which are below
+    the set's folder, the one with most files is used. Raises DataError that names missing files."""
     root = root_of(data)
     if not root.is_dir():
         raise absent(data, ())
@@ -142,8 +141,8 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """Reads single samples of a split by number, for all loaders. Threads may share a Source;
-    processes must not."""
+    """Reads a split's samples by number, for all loaders. Threads may share it; processes must
+    not."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
@@ -205,8 +204,7 @@ class OpenFile:
     """A file whose parts can be read in any order, by several threads at once.
 
     Reads go through the system's page cache, which all processes share. A memory map would avoid
-    copying some kilobytes, but would end the process with SIGBUS if the file is cut short or the
-    disk fails.
+    copying some kilobytes, but would end the process with SIGBUS if the file gets shorter.
     """
 
     def __init__(self, path: Path) -> None:

@@ -44,14 +44,12 @@ LABEL_FILES = (
 _META = "meta.mat"
 """The devkit's file with the synset of each class number, next to its file of class numbers."""
 _THREADS = 8
-"""Number of folders that are listed in parallel, because network file systems have a high
-latency."""
+"""Number of folders listed in parallel, because network file systems have a high latency."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a set, in order of class and file name; paths are relative to the set's
-    folder."""
+    """The images of a set, in order of class and file name, with paths below the set's folder."""
 
     root: Path
     classes: tuple[str, ...]
@@ -254,8 +252,8 @@ def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[s
     """The synset of each image of a flat folder, from the first file of LABEL_FILES that exists.
 
     The files of the devkit and of TensorFlow have one line per image, in order of file name;
-    Kaggle's has the image names. Raises DataError if there is no such file, or if its number of
-    images or its classes differ.
+    Kaggle's file has the image names. Raises DataError if there is no such file, or if its number
+    of images or its classes differ from those of the folders.
     """
     file = next((path for path in _label_places(root, top) if path.is_file()), None)
     if file is None:

@@ -1,8 +1,7 @@
 """The user's own data set for any task but classification: `data_set[i]` -> (inputs, targets).
 
-Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these, and go
-to the network and the loss unchanged. `data.augment` is for images with masks: see
-raysuite.data.masks.
+Inputs and targets are each a tensor, an array, a number, or a tuple or dictionary of these. Only
+`data.augment`, for images with masks, changes them: see raysuite.data.masks.
 
 A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which
 gets a list of samples and returns (inputs, targets).

@@ -192,8 +192,7 @@ def first_label(data: DataOptions) -> int:
 
 
 def walk(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the offset and size in bytes of each record, including lengths and checksums. The index
-    is not used.
+    """Yield each record's offset and size in bytes, with lengths and checksums, without an index.
 
     Reads only the records' lengths and the lengths' checksums. Raises DataError, which names the
     offset, if a record is cut short or its length is damaged: the records after it cannot be found.
@@ -254,8 +253,8 @@ def read_index(path: Path) -> NDArray[np.int64]:
 def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     """The data of the record of `size` bytes at `offset` of an open file.
 
-    Thread-safe and process-safe. Raises DataError, which names `place`, if the record is cut short
-    or a checksum differs.
+    Thread-safe and process-safe. Raises DataError with `place` if the record is cut short or a
+    checksum differs.
     """
     # the index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
@@ -349,8 +348,7 @@ def decode_example(
 ) -> tuple[bytes, int]:
     """The encoded image and the label of an Example, from the features with the given names.
 
-    Raises DataError, which names `place`, if `data` is not an Example or lacks one of these
-    features.
+    Raises DataError with `place` if `data` is not an Example or lacks one of these features.
     """
     example = _Example()
     try:
@@ -428,7 +426,8 @@ def _index(shard: Shard) -> NDArray[np.int64]:
         listed = read_index(shard.index)
         begins, ends = np.append(listed[:, 0], shard.path.stat().st_size), listed.sum(1)
         apart = begins != np.insert(ends, 0, 0)
-        apart[-1] &= begins[-1] > (ends[-1] if len(ends) else 0)  # a shorter shard is cut short
+        # a shard that is too short is an error later, when its last record is read
+        apart[-1] &= begins[-1] > (ends[-1] if len(ends) else 0)
         if apart.any():
             at = int(np.insert(ends, 0, 0)[apart.argmax()])
             raise DataError(
@@ -603,8 +602,7 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
-    """Add an error for the index, or, with `write`, write the index again from the places
-    `found`."""
+    """Add an error for the index; with `write`, instead write the index from the places `found`."""
     if not write:
         part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
         return

@@ -24,8 +24,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The encoded image for DALI. If decoders would read it differently, it is decoded by Pillow
-    and encoded as a PNG."""
+    """The encoded image for DALI. Pillow makes a PNG of images that decoders read differently."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
@@ -259,8 +258,7 @@ class DaliLoader:
         )
 
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
-        """An error that names the unreadable image. DALI's own error has at best the image's index
-        in the batch."""
+        """An error that names the unreadable image, which DALI's own error does not do."""
         channels = self._prepared.facts.channels
         try:
             got = read(self._source, self._prepared, slice_)

@@ -20,8 +20,7 @@ class LabelLoader:
         self._classes = prepared.facts.classes
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """Yield one Batch per Slice. Raises DataError for a label that is unreadable or is not a
-        class of the set."""
+        """Yield one Batch per Slice. Raises DataError for an unreadable or invalid label."""
         for each in slices:
             found = [label_of(self._source, sample, self._classes) for sample in each.ids.tolist()]
             labels = torch.tensor(found, device=self._device)

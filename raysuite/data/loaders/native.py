@@ -1,4 +1,4 @@
-"""Decoding on the CPU, by threads of the worker or by processes of PyTorch's DataLoader."""
+"""Decode on the CPU, in threads of the worker or in processes of PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ Room = Callable[[int], Tensor]
 """Number of images -> memory for a batch of them."""
 
 _PART = 16
-"""Images per task. Several threads can then share a batch; smaller tasks would draw views less
-efficiently."""
+"""Images per task. Larger tasks would leave threads idle; smaller tasks draw views slowly."""
 
 
 class InThreads:
-    """Prefetches batches in threads that share the work on each batch. With 0 threads, batches are
-    loaded on demand."""
+    """Prefetches batches in threads that share each batch. With 0 threads, loads on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room

@@ -33,8 +33,7 @@ is copied to the device; or an error message."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
-"""Object store memory that Ray Data may use for each block that is decoded or prefetched, in
-blocks."""
+"""Object store memory for each block that is decoded or prefetched, in blocks."""
 
 
 class RayDataLoader:
@@ -122,8 +121,7 @@ class RayDataLoader:
             raise RunError(f"Ray Data failed: {error}") from error
 
     def _load(self, block: Any) -> list[_Row]:
-        """Copy the rows that `_decode_slices` returned into memory for the device. Ray Data calls
-        this in a thread."""
+        """Copy the rows of `_decode_slices` into memory for the device, in a thread of Ray Data."""
         found: list[_Row] = []
         names = block.column_names
         for values in zip(*block.columns, strict=True):

@@ -87,8 +87,7 @@ class _Here:
 
 
 class TensorLoader:
-    """Stacks samples in the worker's main thread, in other threads of the worker, or in processes
-    of PyTorch's DataLoader."""
+    """Stacks samples in the training loop, in threads, or in processes of PyTorch's DataLoader."""
 
     def __init__(
         self,
@@ -134,8 +133,7 @@ class HeldLoader(TensorLoader):
 
 
 def _tensor(value: Any) -> Tensor:
-    """Convert a tensor, an array or a number to a contiguous tensor, with the dtype that it has in
-    a stacked batch."""
+    """The value as a contiguous tensor, with the dtype that it has in a stacked batch."""
     if isinstance(value, Tensor):
         return value.detach().contiguous()
     return torch.from_numpy(np.array(value))
@@ -163,8 +161,7 @@ class _Held(TensorSource):
         self._all = [self._mapped(number) for number in range(len(self._first))]
 
     def _size(self) -> int:
-        """Read all samples, and return an upper bound of the bytes of the files that `_write`
-        writes."""
+        """Read all samples, and return an upper bound of the bytes that `_write` writes."""
         kinds = [each.dtype for each in self._first]
         for number in range(self._samples):
             found = [*map(_tensor, leaves(self._source.sample(number)))]

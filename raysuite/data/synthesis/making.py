@@ -174,8 +174,7 @@ def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""Files that exist only in the hidden folder: the set's parameters, and a line for each complete
-chunk."""
+"""Files in the hidden folder: the set's parameters, and a line for each complete chunk."""
 
 
 def check_place(folder: Path) -> None:
@@ -257,8 +256,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal lists the chunk, and the chunk's files have the size that the journal
-    records."""
+    """Whether the journal lists the chunk, with the size that the chunk's files have."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -271,8 +269,7 @@ def whole(
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold an exclusive lock for writing `folder`; the kernel releases the lock when this process
-    ends.
+    """Hold an exclusive lock for writing `folder`; it is released when this process ends.
 
     `waiting` is called once if another process holds the lock.
     """
@@ -291,7 +288,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 _SAMPLED = 8
-"""Images that are generated to estimate the size of a set."""
+"""Number of images that are generated to estimate the size of a set."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +313,7 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Write the synthetic data set to `folder`, unless it exists. A killed call is resumed.
+    """Write the synthetic data set to `folder`, unless it exists; resume a call that was killed.
 
     `count` is called with the number of images that are newly written or found complete. `waiting`
     is called once if another process is writing the same folder; this call waits for that process.

@@ -39,8 +39,7 @@ def fields(side: int) -> list[NDArray[np.float32]]:
 
 def field_side(longest: int) -> int:
     """The side, in pixels, of the fields from which pictures with a longer side of `longest` pixels
-    are cut. It is at least 1.5 times `longest`, and a multiple of 256, for a fast Fourier
-    transform."""
+    are cut. It is at least 1.5 times `longest`, and a multiple of 256 (for the FFT)."""
     return 256 * max(1, -(-3 * longest // (2 * 256)))
 
 
@@ -69,8 +68,7 @@ VERSION = 1
 """Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
-"""The first number of each generator's seed: labels, pictures and patterns use different random
-numbers."""
+"""The first number of a generator's seed, so that these three use different random numbers."""
 
 _CONTRAST = (30.0, 55.0)
 """Range of the standard deviation of the sum of the two fields; pixels are from 0 to 255."""
@@ -89,8 +87,7 @@ class Painter:
         self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
-        """The label, from 0. Each block of `classes` samples has every class once, in random
-        order."""
+        """The label, from 0. Each block of `classes` samples is a random order of the classes."""
         block, place = divmod(sample, self._of.classes)
         return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
 

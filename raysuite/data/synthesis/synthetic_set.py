@@ -37,8 +37,7 @@ _PER_CLASS = 10
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that a process writes as a unit. If the process is killed, the chunk is
-    written again."""
+    """The part of a set that is written as a unit, and written again if its process was killed."""
 
     split: Split
     number: int

@@ -86,8 +86,7 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights. The newest version is in the model's tensors; older versions are kept
-    here."""
+    """Versions of the weights: the newest is in the model's tensors, older ones are kept here."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights

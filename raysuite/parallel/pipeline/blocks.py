@@ -45,8 +45,7 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of `model`. Each block has parameters: parts without parameters belong to the
-    block before them.
+    """The blocks of `model`. Parts without parameters belong to the block before.
 
     Supported are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2,
     nn.Sequential, and any module with a method `layers()` that returns its layers in the order of

@@ -125,8 +125,7 @@ class Pipeline(TorchGroupStrategy):
 
 @dataclass
 class Measured:
-    """Times and bytes of a worker's operations; recorded only if `PipelineEngine.measured` is
-    set."""
+    """Times and bytes of a worker's operations, recorded in `PipelineEngine.measured` if set."""
 
     clock: Callable[[], float]
     """Time in seconds, read after the device has finished its work."""
@@ -454,8 +453,7 @@ class PipelineEngine(TorchEngine):
         return first + self.schedule.worker(stage, micro_batch)
 
     def _given(self, images: Tensor, operation: Operation) -> Tensor:
-        """The input of a stage: `images` [b, C, H, W], or activations [b, ...] of the stage
-        before."""
+        """The input of a stage: `images`, or activations [b, ...] of the stage before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
         return self._received(operation)
@@ -524,8 +522,8 @@ class PipelineEngine(TorchEngine):
             each.copy_(mean.view_as(each))
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The whole model's state on the CPU, collected from the stages of this copy. All ranks
-        must call this."""
+        """The whole model's state on the CPU, from the stages of this copy. All ranks must call
+        this."""
         own, found = _tensors(self.model), {}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)

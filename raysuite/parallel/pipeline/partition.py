@@ -116,7 +116,8 @@ def stage_cost(
         def size(stage: int, begin: int, end: int) -> float:
             part, activations = stage % parts, kept[end] - kept[begin]
             if recompute and schedule.delay(schedule.worker(part, 0)):
-                given = costs[begin - 1].output_bytes if begin else 0  # images belong to the loader
+                # images of the first stage are not counted: they are in the loader's memory
+                given = costs[begin - 1].output_bytes if begin else 0
                 activations += held[part] * given
             else:
                 activations *= held[part]
