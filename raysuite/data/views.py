@@ -21,8 +21,8 @@ RATIO = (3 / 4, 4 / 3)
 TRIES = 10
 """Number of random parts tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
-"""In validation, the image is resized so that its shorter side has this length relative to the side
-of the centre crop: He et al. 2015."""
+"""In validation, the image's shorter side is resized to this multiple of the side of the centre
+crop: He et al. 2015."""
 SHIFT = 1 / 8
 """The largest shift of pad_crop_flip, relative to the side: 4 of CIFAR's 32 pixels (He et al. 2015,
 4.2)."""

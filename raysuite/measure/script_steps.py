@@ -2,8 +2,8 @@
 
 - A step ends with the `step` of a torch optimiser (`register_optimizer_step_post_hook`). Only the
   optimiser that steps first counts, so that a GAN's second optimiser adds no steps. If another
-  optimiser steps twice in a row, it counts instead. With gradient accumulation, `step` is called
-  once for several batches.
+  optimiser steps twice in a row, it counts in place of the first. With gradient accumulation,
+  `step` is called once for several batches.
 - Samples are counted in the batches that the script takes from its DataLoader. torch has no hook
   for this, so `DataLoader.__iter__` is replaced in this process.
 - `torch.distributed.init_process_group` is replaced too, to time how long the process group takes.

@@ -29,7 +29,8 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
     Initial weights are drawn from torch's global generator, so seed it first. Lazy layers are
     initialised. A user's own `module:attribute` gets all options of the spec, and `num_classes`,
-    `in_channels` and `image_size` (or `sequence`) if its signature has them.
+    `in_channels` and `image_size` (or `sequence`) if its signature has them; options take
+    precedence.
 
     Raises UserError if the model cannot be imported or made, does not accept the data set's images,
     or is not an nn.Module.

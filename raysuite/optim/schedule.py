@@ -60,5 +60,5 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
 
 
 def warmup_steps(options: ScheduleOptions, steps_per_epoch: int) -> int:
-    """Optimiser steps of linear warm-up."""
+    """Number of optimiser steps in the linear warm-up."""
     return round(options.warmup_epochs * steps_per_epoch)

@@ -176,7 +176,7 @@ class Engine(ABC):
         self.own_statistics = self.replicas > 1
         """Whether several ranks compute BatchNorm's running statistics for the same layers."""
         self.counts = True
-        """Whether this rank evaluates the model's predictions. In each replica, one rank does."""
+        """Whether this rank evaluates predictions. One rank of each replica evaluates them."""
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs only labels."""
         self.figures: dict[str, Tensor] = {}

@@ -96,7 +96,7 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """Set DeepSpeed's accelerator to `device`. Its default is a GPU if the machine has one.
+    """Set DeepSpeed's accelerator to `device`. DeepSpeed's default is a GPU if the machine has one.
 
     On a CPU, DeepSpeed would also compile an all-reduce through shared memory, which needs a
     compiler at run time and works only within one node. Gloo is used instead.

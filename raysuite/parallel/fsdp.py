@@ -92,9 +92,9 @@ class Fsdp(TorchGroupStrategy):
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
-    """The modules of `model` whose weights are each gathered and reduced together. All remaining
-    weights form one more unit. It includes modules that share a weight with another module, because
-    torch can shard a weight only once.
+    """The modules of `model` that are units: a unit's weights are gathered and reduced together.
+    All remaining weights form one more unit. Modules that share a weight with another module are in
+    it, because torch can shard a weight only once.
 
     `each` is `blocks`: the largest modules that contain modules and whose class occurs several
     times, such as residual blocks and transformer layers; or `layers`: every module with weights.

@@ -46,8 +46,8 @@ class LossScale:
     """Dynamic loss scale; does nothing unless enabled.
 
     `whole`: whether, after the last backward pass of a step, each rank holds all gradients or its
-    shards of them in fp32, averaged over ranks without loss of precision. If not, hooks unscale
-    each gradient as soon as it is computed.
+    shards of them in fp32, averaged over ranks without loss of precision. Without `whole`, hooks
+    unscale each gradient as soon as it is computed.
     """
 
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:

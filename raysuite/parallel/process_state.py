@@ -54,7 +54,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 def restored(device: torch.device) -> Iterator[None]:
     """Restore the process after the context: functions of torch and numpy, environment variables,
     number of threads and random state; leave a group of torch that was joined meanwhile. Imported
-    modules stay."""
+    modules stay imported."""
     joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:

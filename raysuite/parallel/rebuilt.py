@@ -1,4 +1,4 @@
-"""Rebuild torch networks in another framework: list their operations; base class of the engines.
+"""Rebuild torch networks in another framework: a network's operations, and a base of engines.
 
 A network is traced by torch.fx. The operations of raysuite's CIFAR ResNets and of torchvision's
 ResNets, VGGs and MobileNetV2 are supported. `raysuite.parallel.tensorflow` and `.jax` compute each

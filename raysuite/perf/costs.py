@@ -111,14 +111,14 @@ def fused_bytes(plan: Plan) -> float:
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
     """Quantity of each term of the cost model for one epoch on one worker: images, bytes, ...
 
-    In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages, with 2 (W - 1) / W
-    n bytes; in a gather or a reduce-scatter, half as many (Patarasuk and Yuan 2009, "Bandwidth
-    optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput.
-    69:117). Workers of one node share its memory and caches: on a CPU with k workers per node, each
-    image adds (k - 1) / k to the quantity of `neighbour`. With several workers there are two more
-    terms: in each pass, the workers agree on which gradients are ready (`hook`; Sergeev and Del
-    Balso 2018, arXiv:1802.05799, section 4), and communication slows the computation of a pass
-    (`beside`).
+    In a ring all-reduce of n bytes, each of W workers sends 2 (W - 1) messages with 2 (W - 1) / W n
+    bytes in total; in a gather or a reduce-scatter, half of both (Patarasuk and Yuan 2009,
+    "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
+    Comput. 69:117). Workers of one node share its memory and caches: on a CPU with k workers per
+    node, each image adds (k - 1) / k to the quantity of `neighbour`. With several workers there are
+    two more terms: in each pass, the workers agree on which gradients are ready (`hook`; Sergeev
+    and Del Balso 2018, arXiv:1802.05799, section 4), and communication slows the computation of a
+    pass (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])

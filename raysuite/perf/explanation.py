@@ -1,8 +1,8 @@
 """Explain each row of a report: the shares of its time by term, its bottleneck, and a suggestion.
 
 Shares come from measurements (the profile, waits for the loader, other programs' use of the
-processors) and from the schedule of a pipeline. The rest of the time is divided by a calibration,
-or by comparison with other rows. The limit of a term is the throughput if the term took no time;
+processors) and from the schedule of a pipeline. The shares of the rest are computed from a
+calibration, or from other rows. The limit of a term is the throughput if the term took no time;
 computation has no limit.
 """
 

@@ -35,8 +35,8 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest candidate with one worker and this batch, if there is
-    one."""
+    """Efficiency relative to the fastest one-worker candidate with this batch; None without
+    these."""
     rank: int
     """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 

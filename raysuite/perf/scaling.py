@@ -38,7 +38,7 @@ LEVEL = 0.9
 LEAST_SIZES = 2
 """A series needs at least this many different numbers of workers."""
 WALKERS, STEPS, KEPT_EVERY = 48, 1500, 5
-"""Settings of the sampler. The first third of the steps is discarded; every fifth is kept."""
+"""Settings of the sampler. After the first third of the steps, every fifth step is kept."""
 
 
 class Prior(NamedTuple):

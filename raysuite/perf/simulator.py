@@ -153,7 +153,8 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError if tasks wait for each other."""
+    """The events of `tasks`, in their order. Raises ValueError if tasks wait for each other in a
+    cycle."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}

@@ -62,7 +62,7 @@ _FILES = {
 
 
 def official_counts(data: DataOptions) -> Counts | None:
-    """The official counts of a named data set without a folder here; None for all others."""
+    """The official counts of a named data set without a folder here; None for other data sets."""
     if data.name not in NAMED or root_of(data).exists():
         return None
     from raysuite.data.formats import Counts

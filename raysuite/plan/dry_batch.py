@@ -30,7 +30,7 @@ def import_error(check: Callable[[str], object], name: str) -> str:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The plans that need a dry batch; raysuite's tests train the parts of all others together.
+    """The plans that need a dry batch; other plans are combinations that raysuite's tests train.
 
     A plan needs one if it has: a task other than classification; the user's own network, data set
     or transform; model options, weights or parameter names from the user; a strategy that passes a

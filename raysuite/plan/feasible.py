@@ -113,7 +113,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 
 def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """Why a script cannot be run."""
+    """A Mistake for each reason why the spec's script cannot be run."""
     script, mistakes = spec.script, []
     assert script is not None
     names = numbers_of(spec.resources.workers)

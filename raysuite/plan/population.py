@@ -56,7 +56,7 @@ def judge(
     epochs: int,
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
-    """Decide how each trial of a population continues after `epochs` epochs. Best trial first.
+    """Decide how each trial of a population continues after `epochs` epochs, from best to worst.
 
     The result depends only on the search's seed and on the standings, not on their order. `can_be`
     returns whether values are valid together.

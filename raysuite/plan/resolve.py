@@ -112,8 +112,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key. If `label` has the key, they are those of the
-    value in the matrix."""
+    """The mistake with the file and line of its key. If `label` has the key, these are of its value
+    in the matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
@@ -187,7 +187,7 @@ def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mist
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
-    """The spec with the values of `changed`, by dotted key, which are not validated."""
+    """The spec with the dotted keys of `changed` set to their values, without validation."""
     for key, value in changed.items():
         block, _, name = key.partition(".")
         own = getattr(spec, block).model_copy(update={name: value})

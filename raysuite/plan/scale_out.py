@@ -51,8 +51,8 @@ def others() -> dict[str, list[Point]]:
 def reached(workers: int) -> tuple[Reached, Reached]:
     """The lowest and the highest published efficiency on `workers` workers. If a system has no
     figures for so many workers, its largest published number of workers is used. The highest
-    efficiency is taken only among the systems with the largest number. Between two published
-    numbers, the efficiency is interpolated over the logarithm of the number of workers."""
+    efficiency is that of a system with the largest of these numbers. Between two published numbers,
+    the efficiency is interpolated over the logarithm of the number of workers."""
     found = [
         _reached(name, sorted(points), workers) for name, points in (aach2023() | others()).items()
     ]

@@ -56,8 +56,9 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
     """Prepare the data set on this machine's disk for loading.
 
     Most sets are read in place, and only their listing is written below `cache` (default:
-    `cache_dir()`). `digits`, .gz files of MNIST and pickled batches of CIFAR-10 are written there
-    once, and checked against their checksums. Any number of processes may call this at once.
+    `cache_dir()`). `digits`, unpacked .gz files of MNIST and converted pickles of CIFAR-10 are
+    written there once, and checked against their checksums. Any number of processes may call this
+    at once.
 
     Raises DataError if the data set is missing or damaged, or if its counts differ from `facts`.
     """

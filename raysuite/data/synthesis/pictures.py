@@ -29,7 +29,7 @@ Fourier transform rounds differently."""
 
 @cache
 def fields(side: int) -> list[NDArray[np.float32]]:
-    """FIELDS noise images [side, side, 3] with mean 0 and an average variance over channels of 1.
+    """FIELDS noise images [side, side, 3] with mean 0 and variance 1 (averaged over channels).
 
     They are the same for all seeds. The seed decides which parts are cut from them.
     """

@@ -124,8 +124,8 @@ def plan_synthetic_set(
     """The parameters of a synthetic version of a named set; arguments of None mean official values.
 
     `images` is the number of training images; validation images keep the official proportion, with
-    at least one per class. A set with more than ten classes gets fewer classes if they would have
-    fewer than ten training images each, unless `classes` gives the number.
+    at least one per class. Without `classes`, a set with more than ten classes gets fewer classes
+    if each class would have fewer than ten training images.
 
     Raises UserError, which states the valid values.
     """
