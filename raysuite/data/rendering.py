@@ -64,7 +64,7 @@ def _channels_first(pixels: NDArray[np.uint8]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Rendering:
-    """Renders views into memory. Small, can be pickled, and is thread-safe."""
+    """Renders views into memory. A Rendering is small, can be pickled, and is thread-safe."""
 
     prepared: Prepared
     decode: Decode

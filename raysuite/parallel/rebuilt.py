@@ -301,7 +301,7 @@ class RebuiltEngine(Engine):
         """Update the weights once, and return the summed loss of all micro-batches, whose images
         [n, H, W, C] and labels [n] are concatenated.
 
-        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: the same without
+        `sizes` [a]: the number of samples in each micro-batch. `real` [a]: this number without
         padding. `factor`: the factor by which this rank's loss is multiplied. `rates`: the learning
         rate of each group of weights. `seeds` [a]: the seed of dropout in each micro-batch.
         """

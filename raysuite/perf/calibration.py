@@ -197,8 +197,8 @@ class Calibration(_Part):
     Schedules differ: PipeDream updates weights after fewer micro-batches than GPipe, and copies
     weights that are still needed."""
     pipelines: Simulated | None = None
-    """Errors of simulated steps of pipelines; None if the calibration has too few pipelines. Then
-    pipelines are not predicted."""
+    """Errors of simulated steps of pipelines; None if the calibration has too few pipelines;
+    pipelines are then not predicted."""
 
     @property
     def processors(self) -> int:

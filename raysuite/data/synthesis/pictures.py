@@ -142,7 +142,7 @@ def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
 def _pattern(label: int) -> Pixels:
     """The pattern of a class, [32, 32, 3] with mean 128: a tint, and waves of one to four cycles.
 
-    It is the same for every seed. A linear model can learn the waves at their positions. A
+    The pattern is the same for every seed. A linear model can learn the waves at their positions. A
     convolutional model can also learn their direction, length and colour at any position.
     """
     draw = np.random.default_rng([_PATTERNS, label])
