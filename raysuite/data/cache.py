@@ -27,8 +27,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
     """Create `folder`, unless it exists, with the files that `write(temporary_folder)` writes.
 
     Any number of processes may call this at once: each writes its own temporary folder next to
-    `folder`, and the first rename succeeds. Renames, unlike locks, are safe on network file
-    systems.
+    `folder`, and the first rename succeeds. Unlike locks, this is safe on network file systems.
 
     Raises DataError if the cache cannot be written.
     """

@@ -83,8 +83,7 @@ def check_depth(kind: str, bits: int) -> None:
 
 def check_tags(tags: Any) -> None:
     """Apply `check_depth` to the tags of a TIFF. Also raises ValueError for 16-bit TIFFs that
-    Pillow reads wrongly: those in which 0 is white, and uncompressed ones with separate
-    channels."""
+    Pillow reads wrongly: those in which 0 is white, or with separate uncompressed channels."""
     bits = tags.get(258, (1,))
     for number in tags.get(339, (1,)):
         check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
@@ -165,8 +164,7 @@ def _png(data: bytes) -> Header:
 
 
 def bare(data: bytes) -> bytes:
-    """A PNG without texts and colour profile. Pillow refuses large ones; other decoders ignore
-    them."""
+    """A PNG without texts and colour profile. Pillow refuses large ones; others ignore them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
 

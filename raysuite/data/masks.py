@@ -2,8 +2,7 @@
 
 The views are those of classification (raysuite.data.views), determined by seed, epoch and sample. A
 random part is resized to the size of the whole image: the image bilinearly, and the mask by the
-nearest pixel, so that the mask gets no new class numbers. Outside the image, pixels are 0 and masks
-IGNORED_PIXEL.
+nearest pixel, without new class numbers. Outside the image, pixels are 0 and masks IGNORED_PIXEL.
 """
 
 from __future__ import annotations

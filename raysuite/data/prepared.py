@@ -26,8 +26,7 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where both splits are, and how their pixels are transformed. A Prepared is small and can be
-    pickled."""
+    """Where both splits are, and how pixels are transformed. It is small and can be pickled."""
 
     data: DataOptions
     facts: DatasetFacts

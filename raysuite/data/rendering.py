@@ -70,8 +70,7 @@ class Rendering:
     decode: Decode
 
     def shape(self, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-        """The shape of `count` views: [count, size, size, C] uint8 or [count, C, size, size]
-        fp32."""
+        """The shape of `count` views: [count, size, size, C] uint8, [count, C, size, size] fp32."""
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
         if dtype == torch.uint8:
             return (count, size, size, channels)

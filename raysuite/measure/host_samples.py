@@ -16,8 +16,7 @@ from raysuite.measure.environment import nvml
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
-"""Seconds between two samples, as in MLflow's monitor. A sample takes some milliseconds of a
-core."""
+"""Seconds between two samples, as in MLflow's monitor. A sample takes some milliseconds."""
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ _RESET_PEAK = "5"
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that this process can still allocate on `device` (on a CPU: within its cgroups'
-    limits)."""
+    """Bytes that this process can still allocate on `device` (CPU: within its cgroups' limits)."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -407,8 +407,7 @@ def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
 
 
 def seed_draws(seed: int) -> None:
-    """Seed the random generators of torch, Python and NumPy, any of which the user's code may
-    use."""
+    """Seed the random generators of torch, Python and NumPy, which the user's code may use."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -88,8 +88,7 @@ class TorchComm:
 
 def gather_plain(comm: Comm, value: Any) -> list[Any]:
     """The values of all ranks, exchanged as JSON and returned on all ranks. torch's collectives for
-    objects are not used: they unpickle data, which anybody who can reach Gloo's ports could
-    send."""
+    objects are not used: they unpickle data, and anybody who reaches Gloo's ports can send data."""
     content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     sizes = comm.all_gather(torch.tensor([len(content)])).flatten().tolist()
     row = torch.zeros(max(sizes), dtype=torch.uint8)

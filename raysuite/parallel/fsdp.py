@@ -191,8 +191,7 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        """Write this rank's shards, if the rank is in the first copy; other copies have equal
-        shards."""
+        """Write this rank's shards, if the rank is in the first copy; all copies are equal."""
         if self.world.rank < self._shards:
             state = {"shards": self._shards, **_local(self._state())}
             torch.save(state, folder / f"engine-{self.world.rank}.pt")

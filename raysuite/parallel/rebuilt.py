@@ -323,8 +323,7 @@ class RebuiltEngine(Engine):
         return torch.tensor(loss)
 
     def rules(self) -> Rules:
-        """The settings of each group of weights except the rate; if they change, the step is traced
-        again."""
+        """The settings of each group of weights except the rate; a change requires a new trace."""
         keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
         return tuple(
             tuple((key, group[key]) for key in keys if key in group)

@@ -83,8 +83,8 @@ def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """The Keras layer for a torch layer with weights; padding is a separate operation.
 
     In Keras, BatchNorm's momentum is the weight of the old running statistic; in torch, it is the
-    weight of the batch's statistic. Keras's fused kernel computes an unbiased running variance, as
-    torch does.
+    weight of the batch's statistic. Keras's fused kernel has an unbiased running variance, as
+    torch.
     """
     if isinstance(layer, nn.BatchNorm2d):
         made = keras.layers.BatchNormalization(

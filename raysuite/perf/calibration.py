@@ -98,9 +98,8 @@ class Model(_Part):
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Half-width of the prediction interval at LEVEL, on the log scale. It combines the spread
-        of runs and the uncertainty of the costs (Seber and Lee 2003, "Linear Regression
-        Analysis")."""
+        """Half-width of the prediction interval at LEVEL, on the log scale, from the spread of runs
+        and the uncertainty of costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -173,7 +172,7 @@ class Calibration(_Part):
     seconds: Model
     """The fitted model of the training time of an epoch, in seconds."""
     bytes: Model | None
-    """The fitted model of the largest peak memory of a worker, in bytes; None if too few runs have
+    """The fitted model of a worker's largest peak memory, in bytes; None if too few runs have
     it."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run, for example from earlier runs; median over
@@ -187,8 +186,7 @@ class Calibration(_Part):
     """Errors of runs relative to the mean of their repeats: the smallest possible errors of
     predictions. None without repeats."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
-    """Network -> (forward, backward) seconds of each block, from a pipeline with `balance:
-    time`."""
+    """Network -> (forward, backward) seconds of each block, if a pipeline measured them."""
     operation: float = 0.0
     """Additional seconds of each pass of a micro-batch through a stage, compared with its share of
     a pass through the whole network; one value for all schedules, 0 without pipelines."""
@@ -517,8 +515,7 @@ def _separable(
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
     """Remove the terms whose cost cannot be separated from the computation of an image: the
     loader's term if all rows have the same loader, and the epoch's term if all rows have the same
-    number of images in an epoch. Return the remaining rows, and the cost 0 for each removed
-    term."""
+    number of images in an epoch. Return the other terms, and the cost 0 for each removed term."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     gone = loaders if len(loaders) == 1 else set()
     images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
@@ -532,8 +529,7 @@ def neighbours(
     costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
 ) -> dict[str, float]:
     """The cost of a neighbour (another worker on the same node), for networks that were measured
-    only on one worker: the cost of an image, times the median ratio of both costs over other
-    networks."""
+    only on one worker: the cost of an image, times the median ratio of both for other networks."""
     shared = {work for work in works if ranges[work]["workers"].high > 1}
     shares = [
         costs[f"neighbour/{work}"] / costs[f"image/{work}"]

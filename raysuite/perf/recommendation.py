@@ -35,15 +35,13 @@ class Choice:
     plan: Plan
     predicted: RunPredicted
     efficiency: float | None
-    """Efficiency relative to the fastest one-worker candidate with this batch; None without
-    these."""
+    """Efficiency relative to the fastest one-worker candidate with this batch, or None."""
     rank: int
     """Rank, counted from 1; equal for candidates with indistinguishable predictions."""
 
     @property
     def tied(self) -> bool:
-        """Whether the prediction cannot be distinguished from that of the best candidate (rank
-        1)."""
+        """Whether the prediction cannot be distinguished from that of the best candidate."""
         return self.rank == 1
 
     @property

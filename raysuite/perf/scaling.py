@@ -368,8 +368,7 @@ def _separable(points: Sequence[Point], images: float) -> tuple[str, ...]:
 
 
 def _shared(first: int, left: int, right: int) -> float:
-    """Number of doublings that the random walks from `first` to `left` and to `right` workers
-    share."""
+    """Number of doublings that the walks from `first` to `left` and to `right` workers share."""
     return math.log2(min(left, right) / first)
 
 

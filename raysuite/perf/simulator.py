@@ -66,8 +66,7 @@ class Network(BaseModel):
 
     @classmethod
     def read(cls, name: str) -> Network:
-        """Read a YAML file by its path, or a shipped one by its name. Raises UserError on
-        failure."""
+        """Read a YAML file by its path, or a shipped one by its name. Else raises UserError."""
         shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
@@ -153,8 +152,7 @@ Pace = Callable[[int], float]
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
-    """The events of `tasks`, in their order. Raises ValueError if tasks wait for each other in a
-    cycle."""
+    """The events of `tasks`, in their order. Raises ValueError if the tasks have a cycle."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
     last: dict[str, int] = {}

@@ -169,8 +169,7 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose mean throughput is within 5 % of the highest (without
-        intervals)."""
+        """The smallest size whose mean throughput is within 5 % of the highest mean."""
         means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
         most = max(means.values())
         return min(size for size, mean in means.items() if mean >= NEAR * most)

@@ -57,8 +57,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
 
     Most sets are read in place, and only their listing is written below `cache` (default:
     `cache_dir()`). `digits`, unpacked .gz files of MNIST and converted pickles of CIFAR-10 are
-    written there once, and checked against their checksums. Any number of processes may call this
-    at once.
+    written there once, and checked against their checksums. Any number of processes may call this.
 
     Raises DataError if the data set is missing or damaged, or if its counts differ from `facts`.
     """

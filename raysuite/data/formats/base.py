@@ -141,8 +141,7 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
 
 
 class Source(ABC):
-    """Reads a split's samples by number, for all loaders. Threads may share it; processes must
-    not."""
+    """Reads samples of a split by number. Threads may share a Source; processes must not."""
 
     @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:

@@ -522,8 +522,7 @@ class PipelineEngine(TorchEngine):
             each.copy_(mean.view_as(each))
 
     def _gathered(self) -> dict[str, Tensor]:
-        """The whole model's state on the CPU, from the stages of this copy. All ranks must call
-        this."""
+        """The whole model's state on the CPU, from all stages. All ranks must call this."""
         own, found = _tensors(self.model), {}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)
