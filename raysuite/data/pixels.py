@@ -116,7 +116,8 @@ def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """The upper 8 bits of 16-bit pixels; 8-bit pixels unchanged. Raises DepthError for others."""
+    """The upper 8 bits of 16-bit pixels; 8-bit pixels unchanged. Raises DepthError for other
+    depths."""
     check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
     return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 

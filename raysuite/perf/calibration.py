@@ -205,7 +205,8 @@ class Calibration(_Part):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that plans may use: practically unlimited, or 0 without GPUs."""
+        """Number of GPUs that plans may use: no limit in practice if the machine has GPUs, else
+        0."""
         return 2**21 if self.machine.get("gpus") else 0
 
     @property

@@ -112,8 +112,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key. If `label` has the key, these are of its value
-    in the matrix."""
+    """The mistake with the file and line of its key. If `label` has the key, file and line are
+    those of its value in the matrix."""
     return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
